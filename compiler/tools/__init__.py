@@ -1,1 +1,3 @@
-"""What works on whole compilations: bisect, profile, tune, compare numerics, extract, export, record, and harnesses."""
+"""Tools on whole compilations: bisection, profiles, tuning, numerics, extraction, export, recording, and test
+harnesses.
+"""

@@ -1,4 +1,4 @@
-"""The programs that comparing every node takes: the compiled one with its values shown, and each node alone."""
+"""Compiles the programs for comparing every node with eager: the instrumented one, and each node alone."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def observed_program(
     graph: Graph, recipe: Recipe, first: Registry | None = None, *, every: bool = False, own: bool = True,
     symbols: Mapping[str, int] | None = None, tell: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
-    """`graph` compiled by `recipe` so that it shows its values, with `every` those too that are fused.
+    """Compiles `graph` by `recipe` with instrumentation, which with `every` includes fused values.
 
-    With `own` each node is compiled alone, too, for the sizes that `symbols` say: those of the call that is looked at.
-    `first` is a registry to search before all others. Raises `CompilationError` as compiling `recipe` does.
+    With `own` each node is also compiled alone, for the sizes in `symbols`, those of the observed call. `first` is a
+    registry with priority over all others. Raises `CompilationError`.
     """
     start = time.perf_counter()
     found = observation(graph, recipe, first, every, lambda what: tell(what, -1.0))

@@ -1,9 +1,8 @@
-"""A program that shows its values while it runs: which of them lie in memory anyway, and the program with them shown.
+"""Instruments a program to record intermediate values. By default it records only values that are already in memory.
 
-Fusion is asked of the compiled program itself: two nodes that one loop computes are in one location set, so the value
-between them is in memory only if something else reads it too. Those values alone are shown unless all are wanted, and
-the program that shows them is held against the one that does not: where a loop computes other nodes than before,
-showing has changed the program, and is taken back there.
+Fusion is determined from the compiled program: two nodes that one loop computes are in one location set, so the value
+between them is in memory only if something else reads it too. The instrumented program is compared with the original:
+if a loop computes other nodes than before, recording has changed the program, and it is removed there.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.numerics_report import Seen
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
-# From the first of these on, a loop is no longer one op that says which nodes it computes.
+# From the first of these on, a loop is no longer a single op with the location of its nodes.
 _NO_LOOPS_BEHIND = frozenset({"copies-to-loops", "convert-linalg-to-loops", "convert-scf-to-cf"})
 _ROUNDS = 3
 
@@ -34,7 +33,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Observation:
-    """A recipe whose program shows values, what the program is without, and how each captured node is seen."""
+    """An instrumented recipe, its program without instrumentation, and how each captured node is observed."""
 
     recipe: Recipe
     plain: compile_graph.Through
@@ -45,9 +44,9 @@ class Observation:
 def observation(
     graph: Graph, recipe: Recipe, first: Registry | None, every: bool, tell: Tell = lambda _what: None
 ) -> Observation:
-    """`recipe` for `graph` with the values shown that lie in memory as the program is, or with `every` one.
+    """`recipe` for `graph`, instrumented for the values that are in memory anyway, or with `every` for all.
 
-    `first` is a registry to search before all others. Raises `CompilationError` as compiling `recipe` does.
+    `first` is a registry with priority over all others. Raises `CompilationError`.
     """
     tell("looking at what is fused")
     looked = compile_graph.through(graph, _as_loops(recipe), first)
@@ -79,7 +78,7 @@ def _all_shown(graph: Graph, recipe: Recipe, looked: compile_graph.Through, free
 
 def _seen(captured: Graph, plain: Graph, shown: set[str], changed: set[str]) -> dict[str, Seen]:
     left = {op.stable for op in plain.operations}
-    # What has several results is where these are.
+    # A node with several results is observed if its results are.
     shown |= {op.args[0].stable for op in plain.operations if isinstance(op, GetItemOp) and op.stable in shown}
 
     def of(name: str) -> Seen:
@@ -91,7 +90,7 @@ def _seen(captured: Graph, plain: Graph, shown: set[str], changed: set[str]) -> 
 
 
 def _with_taps(recipe: Recipe, shown: dict[str, str]) -> Recipe:
-    """The recipe with a graph pass behind its others that shows nodes, each behind the one it maps to."""
+    """The recipe with a last graph pass that records nodes, each after the one it maps to."""
     if not shown:
         return recipe
     words = (name if name == place else f"{name}{BEHIND}{place}" for name, place in shown.items())
@@ -104,13 +103,13 @@ def _with_taps(recipe: Recipe, shown: dict[str, str]) -> Recipe:
 
 
 def _as_loops(recipe: Recipe) -> Recipe:
-    """The recipe as far as a loop is one op that says which nodes it computes."""
+    """The recipe up to the point where a loop is a single op with the locations of its nodes."""
     end = next((i for i, step in enumerate(recipe.steps) if step.name in _NO_LOOPS_BEHIND), len(recipe.steps))
     return replace(recipe, steps=recipe.steps[:end])
 
 
 def _groups(looked: compile_graph.Through) -> Groups:
-    """What loops say that they come from, where that is more than one node; what was derived says nothing of fusion."""
+    """The location sets of loops with more than one node; derived locations say nothing about fusion."""
     locations = looked.locations
     loops = [op for op in collect(looked.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
     numbers = {locations.number_of(op.location) for op in loops}
@@ -120,7 +119,7 @@ def _groups(looked: compile_graph.Through) -> Groups:
 
 
 class _Places:
-    """Where the values of a compiled graph are."""
+    """Where the values of a compiled graph are stored."""
 
     def __init__(self, graph: Graph, parts: Partition, groups: Groups) -> None:
         self._call = {op.name: i for i, item in enumerate(parts.body) if isinstance(item, Call) for op in item.nodes}
@@ -132,9 +131,9 @@ class _Places:
                 self._groups.setdefault(name, set()).add(group)
 
     def in_memory(self, op: Op) -> bool:
-        """Whether the value of `op` is in memory whole: some reader is computed by a loop that does not compute it.
+        """Whether the full value of `op` is in memory: some reader is computed by a loop that does not compute it.
 
-        What moves no element is where its operand is, and need not be looked at besides, unless it is a result.
+        A view is stored where its operand is, so it need not be observed separately, unless it is a result.
         """
         if isinstance(op, ObserveOp) or not can_be_shown(op):
             return False

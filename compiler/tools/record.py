@@ -1,4 +1,4 @@
-"""`buddy.compiler.record()`: the graphs of whatever code runs inside it, to be compiled, run, saved and opened."""
+"""`buddy.compiler.record()`: records the graphs of the code inside it, to be compiled, run, saved and opened."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ for name, module in GRAPHS.items():
 
 
 class Session:
-    """What was recorded: `graphs` in the order of the program, those that it compiled itself first, and `notes` on
-    what was left out. `recipe` is what graphs are compiled by, and opened with, where nothing else is said.
+    """The recorded `graphs` in program order, those that it compiled itself first, and `notes` on what was left out.
+
+    `recipe` is the default recipe to compile and open graphs with.
     """
 
     def __init__(self) -> None:
@@ -63,9 +64,9 @@ class Session:
         return f"<{type(self).__name__} of {len(self.graphs)} graphs: {names}>"
 
     def compile(self, graph: int = 0, recipe: Recipe | None = None) -> Compilation:
-        """Every stage of one graph. What a recipe has in common with an earlier one is not made again.
+        """Compiles one graph with all stages. Stages in common with an earlier recipe are cached.
 
-        Raises `CompilationError` when a pass fails, `IndexError` for a graph that there is not.
+        Raises `CompilationError` if a pass fails, `IndexError` if the graph does not exist.
         """
         captured = self.graphs[graph]
         if graph not in self._compilers:
@@ -76,7 +77,7 @@ class Session:
     def run(
         self, graph: int = 0, recipe: Recipe | None = None, repeats: int = 10, *, equal_nan: bool = False
     ) -> RunReport:
-        """One graph compiled, run in this process on its recorded inputs, and held beside eager.
+        """Compiles one graph, runs it in this process on its recorded inputs, and compares it with eager.
 
         NaN equals NaN only with `equal_nan`.
         """
@@ -88,10 +89,9 @@ class Session:
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> Path:
-        """Write the graphs as scripts with their tensors into `folder`; the script that `buddy-tui` opens.
+        """Writes the graphs as scripts with their tensors into `folder`; returns the script that `buddy-tui` opens.
 
-        A graph that cannot be a script is left out, with a note. Raises `SourceError` where none is left, and
-        `OSError`.
+        A graph that cannot be written is left out, with a note. Raises `SourceError` if none is left, and `OSError`.
         """
         folder = Path(folder)
         modules = {}
@@ -108,11 +108,13 @@ class Session:
         return folder / SCRIPT
 
     def open(self, *words: str) -> int:
-        """Open the workbench on what was recorded, in this terminal, and wait for its end; its exit code.
+        """Opens the workbench on the recorded graphs, in this terminal, and waits for its end.
 
-        `words` are further ones of its command line: `session.open("--web")` serves it to a browser. In a script that
-        is itself open in the workbench, this does nothing. Raises `SourceError` where there is nothing to open, or
-        this is no terminal.
+        Returns its exit code.
+
+        `words` are further command-line arguments: `session.open("--web")` serves it to a browser. In a script that is
+        itself open in the workbench, this does nothing. Raises `SourceError` if there is nothing to open, or this is
+        not a terminal.
         """
         if recording():
             return 0
@@ -136,10 +138,10 @@ class Session:
 
 @contextmanager
 def record() -> Iterator[Session]:
-    """Record the graphs of the code inside, once it is left.
+    """Records the graphs of the code inside; they are available after the context ends.
 
-    What it gives to `torch.compile` is recorded, what was given to it with `backend="buddy"` before, and plain
-    outermost calls of modules; where it calls backward, the graphs of training. All of it computes in eager meanwhile.
+    Records what is passed to `torch.compile` inside, what was compiled with `backend="buddy"` before, and plain
+    outermost calls of modules; if the code calls backward, the graphs of training. All of it runs in eager meanwhile.
     TorchDynamo is reset on both ends, and PyTorch's own entry points are replaced, for the whole process.
     """
     session, tape = Session(), Tape()
@@ -153,7 +155,7 @@ def record() -> Iterator[Session]:
 
 
 def _write(folder: Path, number: int, captured: CapturedGraph) -> str:
-    """One graph as a script in a folder of its own; what a script in `folder` imports it as."""
+    """Writes one graph as a script in a separate folder; returns its import name for a script in `folder`."""
     made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
     place = folder / f"graph{number}"
     place.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Each node of a graph compiled alone, equal ones once: what they make of the right inputs is their own error."""
+"""Compiles each node of a graph alone, equal ones once, to measure its own error on the right inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Tell = Callable[[str, float], None]
 
 @dataclass
 class _Alone:
-    """A graph to compile, by names that say nothing of where it stands, and what it stands for."""
+    """A graph to compile, with names that do not depend on its position, and the nodes that it stands for."""
 
     graph: Graph
     recipe: Recipe
@@ -37,9 +37,10 @@ def own_programs(
     captured: Graph, program: compile_graph.Through, recipe: Recipe, first: Registry | None,
     symbols: Mapping[str, int], tell: Tell = lambda _what, _done: None,
 ) -> tuple[list[OwnProgram], dict[str, str]]:  # fmt: skip
-    """Programs for the nodes of `captured` as they stand in `program`, and why the others have none, by stable name.
+    """Programs for the nodes of `captured` as they occur in `program`, and the reasons why the others have none, by
+    stable name.
 
-    They are for the sizes that `symbols` say, those of the call that is looked at.
+    They are compiled for the sizes in `symbols`, those of the observed call.
     """
     lowered, assignments = program.graph, program.lowered.assignments
     found: dict[str, _Alone] = {}
@@ -61,7 +62,7 @@ def own_programs(
 def _enter(
     found: dict[str, _Alone], graph: Graph, op: Op, known: set[str], recipe: Recipe, symbols: Mapping[str, int]
 ) -> None:
-    """Add a node to those that are compiled as it is. Raises `ExtractionError` when it cannot stand for itself."""
+    """Adds a node to those to compile. Raises `ExtractionError` if it cannot be extracted."""
     nodes = _with_unknown(op, known)
     alone = extracted(graph, nodes, symbols)
     choices = recipe.choice_map()
@@ -75,9 +76,10 @@ def _enter(
 
 
 def _with_unknown(op: Op, known: set[str]) -> list[Op]:
-    """The node, and those before it that a graph pass has put there: the captured graph has no values of these.
+    """The node, and the preceding ones that a graph pass has added, because the captured graph has no values for
+    these.
 
-    A view of a weight that nothing else reads belongs to the node, too: kernels pack the weight as it lies.
+    A view of a weight that nothing else reads belongs to the node, too: kernels pack the weight in its own layout.
     """
     found, pending = [op], list(op.parents)
     while pending:
@@ -98,7 +100,7 @@ def _result(node: Op) -> tuple[str, int]:
 
 
 def _renamed(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
-    """The graph with its nodes numbered, and the new name of each: equal nodes of a program are then equal."""
+    """The graph with its nodes numbered, and the new name of each, so that equal nodes have equal graphs."""
     data = serialize.to_data(graph)
     names = {node.name: f"v{i}" for i, node in enumerate(data.nodes)}
 
@@ -124,7 +126,7 @@ def _renamed(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
 
 
 def _alone_recipe(recipe: Recipe, choices: tuple[OpChoice, ...]) -> Recipe:
-    """The recipe for a graph of one node, which its graph passes have seen already."""
+    """The recipe for a graph of one node, to which the graph passes have already been applied."""
     steps = tuple(replace(step, enabled=False) if step.level == "graph" else step for step in recipe.steps)
     return replace(recipe, steps=steps, choices=choices, partition="whole")
 

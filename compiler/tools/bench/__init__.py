@@ -1,1 +1,3 @@
-"""Benchmarks of whole programs: this compiler beside what else a PyTorch user can pick, call by call in turn."""
+"""Benchmarks of whole programs: this compiler compared with the other compilers of PyTorch users, with interleaved
+calls.
+"""

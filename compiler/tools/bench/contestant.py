@@ -1,4 +1,4 @@
-"""A side's process, seen from the one that asks for timings. Imports neither torch nor MLIR."""
+"""The client of a side's process. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ START_SECONDS = 1800.0
 
 
 class ContestantError(Exception):
-    """A side that could not be prepared, or whose process ended; the text says why."""
+    """A side could not be prepared, or its process exited; the text is the reason."""
 
 
 class Contestant:
-    """One side of a subject in a process of its own, with empty caches, on `threads` threads."""
+    """One side of a subject in a separate process, with empty caches, on `threads` threads."""
 
     def __init__(self, side: str, subject: Subject, threads: int, folder: Path) -> None:
         self.side = side
@@ -37,14 +37,14 @@ class Contestant:
         )
 
     def report(self) -> dict[str, Any]:
-        """What preparing came to, once it is done. Raises `ContestantError`."""
+        """The report of the preparation, once it is done. Raises `ContestantError`."""
         found = self._answer()
         if "error" in found:
             raise ContestantError(str(found["error"]))
         return found
 
     def seconds(self) -> float:
-        """How long one call takes. Raises `ContestantError`."""
+        """The duration of one call. Raises `ContestantError`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write("\n")
@@ -70,7 +70,7 @@ class Contestant:
 
 
 def _environment(threads: int, caches: str) -> dict[str, str]:
-    """As many threads for every library, and nothing compiled before."""
+    """The same number of threads for every library, and an empty cache."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     fresh = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     return {**counts, **fresh}

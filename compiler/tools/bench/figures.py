@@ -1,4 +1,4 @@
-"""Medians, spreads and ratios of timings taken in turn."""
+"""Medians, spreads and ratios of interleaved timings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 
 def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
-    """Where the median of `values` lies with probability `share`: a percentile bootstrap (Efron 1979) of fixed seed."""
+    """Confidence interval of the median of `values` with probability `share`: a percentile bootstrap (Efron 1979)
+    with a fixed seed.
+    """
     chance = random.Random(0)
     medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
     cut = int((1 - share) / 2 * RESAMPLES)
@@ -32,6 +34,6 @@ def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """The geometric mean of positive values; NaN of none."""
+    """The geometric mean of positive values; NaN if there are none."""
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms)) if logarithms else math.nan

@@ -18,9 +18,9 @@ _ENTRY = "main"
 
 
 def prepare_iree(loaded: Loaded, threads: int) -> Callable[[], list[Any]]:
-    """The subject as IREE runs it: parameters are constants of the module, inputs lie in device buffers already.
+    """The subject compiled for IREE: parameters are constants of the module, inputs are already in device buffers.
 
-    Raises `SideError` with the first line of what went wrong.
+    Raises `SideError` with the first line of the error.
     """
     if problem := missing():
         raise SideError(f"{problem}: {TODO}")
@@ -42,7 +42,7 @@ def _imported(loaded: Loaded) -> tuple[str, list[torch.Tensor]]:
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     class Flat(torch.nn.Module):
-        """The model with tensors in and tensors out."""
+        """The model with flat tensors as inputs and outputs."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -62,7 +62,7 @@ def _imported(loaded: Loaded) -> tuple[str, list[torch.Tensor]]:
 
 
 def _make_buffers_persistent(module: torch.nn.Module) -> None:
-    """torch-mlir's importer finds no state for buffers that `state_dict` leaves out."""
+    """torch-mlir's importer rejects buffers that `state_dict` leaves out."""
     for part in module.modules():
         part._non_persistent_buffers_set.clear()
 

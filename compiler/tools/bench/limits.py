@@ -1,8 +1,7 @@
-"""What this machine can do at most: multiply-adds a second in f32, f64 and i32, and bytes read a second, each by a loop
-written for that.
+"""Measures the peak rates of this machine: multiply-adds per second in f32, f64 and i32, and bytes read per second.
 
-`python -m buddy.compiler.tools.bench.limits THREADS` prints one JSON object. The loops are LLVM IR in vectors as
-wide as the target's; ctypes lets go of the interpreter's lock during a call, so plain threads run them side by side.
+`python -m buddy.compiler.tools.bench.limits THREADS` prints one JSON object. The loops are LLVM IR with vectors of the
+target's width; ctypes releases the interpreter lock during a call, so plain threads run them in parallel.
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ import llvmlite.binding as llvm
 
 from buddy.compiler.support.target import host
 
-# Enough independent sums for the latency of a multiply-add on two units, and few enough for the registers.
+# Enough independent sums to hide the latency of a multiply-add on two units, and few enough for the registers.
 SUMS = 12
 STEPS = 40_000_000
-# Several times the last-level cache of any processor this is likely to run on.
+# Several times the last-level cache of any likely processor.
 BUFFER_BYTES = 512 << 20
 REPEATS = 7
-# The elements that are multiplied, as LLVM names them, with their bytes.
+# The element types of the multiplications, by LLVM's names, with their sizes in bytes.
 KINDS = {"float": 4, "double": 8, "i32": 4}
 
 
 def measure(threads: int) -> dict[str, float]:
-    """The best of several tries, on `threads` threads: `gflops` (f32, a multiply-add counts as 2), `gflops_f64`,
-    `giops_i32`, and `gbytes` read."""
+    """The best of several tries on `threads` threads, in 1e9 per second: `gflops` (f32, a multiply-add counts as 2),
+    `gflops_f64`, `giops_i32`, and `gbytes` read.
+    """
     lanes = host().lanes(4)
     library = _compile("".join(map(_multiply_loop, KINDS)) + _read_loop(lanes), [*map(_loop_of, KINDS), "read_loop"])
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
@@ -60,7 +60,7 @@ def measure(threads: int) -> dict[str, float]:
 
 
 def _best(work: Callable[[int], None], threads: int) -> float:
-    """Seconds of the fastest try of `work` on all threads at once, after one that is not timed."""
+    """Seconds of the fastest try of `work` on all threads at once, after one untimed try."""
     with ThreadPoolExecutor(threads) as pool:
 
         def once() -> float:
@@ -89,14 +89,14 @@ def _loop_of(kind: str) -> str:
 
 
 def _multiply_loop(element: str) -> str:
-    """`multiply_ELEMENT(sink, steps)`: SUMS running multiply-adds, none of which waits for another."""
+    """`multiply_ELEMENT(sink, steps)`: SUMS independent chains of multiply-adds."""
     lanes = host().lanes(KINDS[element])
     kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * KINDS[element]}"
     starts, bodies, stores = [], [], []
     for i in range(SUMS):
         starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         if element == "i32":
-            # The sum is a factor too: else the multiplication would leave the loop.
+            # The sum is a factor too: otherwise LLVM would hoist the multiplication out of the loop.
             bodies.append(f"  %m{i} = mul {kind} %x, %s{i}\n  %t{i} = add {kind} %m{i}, %x")
         else:
             bodies.append(f"  %t{i} = call {kind} @llvm.fma.{suffix}({kind} %x, {kind} %x, {kind} %s{i})")
@@ -107,7 +107,7 @@ def _multiply_loop(element: str) -> str:
 
 
 def _read_loop(lanes: int) -> str:
-    """`read_loop(sink, source, steps)`: sums SUMS vectors a step."""
+    """`read_loop(sink, source, steps)`: sums SUMS vectors per step."""
     kind = f"<{lanes} x i32>"
     starts, bodies, stores = [], [f"  %base = mul i64 %i, {SUMS}"], []
     for i in range(SUMS):

@@ -1,4 +1,4 @@
-"""What is to be measured: subjects, sides and threads. Imports neither torch nor MLIR."""
+"""The plan of a benchmark: subjects, sides and threads. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SIDES = {
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
 }
-# Sides that may take weights for constants, and pack them ahead: not to be held against one that may not.
+# Sides that may treat weights as constants, and pack them ahead: not comparable with one that may not.
 CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
 
 
 class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
-    `group` is "model" for those that count in the geometric mean.
+    Subjects of the `group` "model" count in the geometric mean.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PlanError(Exception):
-    """A suite that cannot be measured as written; the text says what and where."""
+    """An invalid suite; the text says what is wrong, and where."""
 
 
 class _Suite(msgspec.Struct, forbid_unknown_fields=True):
@@ -74,9 +74,9 @@ def read_suite(path: Path) -> tuple[Subject, ...]:
 
 
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """The sides by name, ours among them.
+    """Returns the sides by name, including ours.
 
-    Raises `PlanError` that names an unknown one, and those there are.
+    Raises `PlanError` that names an unknown side, and the known ones.
     """
     for name in names:
         if name not in SIDES:

@@ -1,4 +1,4 @@
-"""What a benchmark found, as a Markdown table and as a plot."""
+"""The results of a benchmark as a Markdown table and as a plot."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def markdown(found: dict[str, Any]) -> str:
     """One table per number of threads.
 
     Times are medians in ms, ratios are medians over rounds; compile times run from the ATen graph to a callable. The
-    first ratio is that of weights which are read where they lie, on all sides, the second that of frozen ones with
-    whatever is fastest.
+    first ratio compares the sides that read weights in place, the second compares ours with frozen weights and the
+    fastest other side.
     """
     parts = [_section(found, threads) for threads in found["limits"]]
     return "\n".join(parts)
@@ -80,7 +80,7 @@ def _row(subject: dict[str, Any], sides: Sequence[str], limits: dict[str, float]
 
 
 def _ratio(against: dict[str, Any]) -> tuple[str, str]:
-    """Against which side, and how many times as fast with the interval that this lies in."""
+    """The name of the other side, and the speedup with its interval."""
     if not against.get("ratio"):
         return "–", "–"
     low, high = against["interval"]
@@ -92,7 +92,7 @@ def _milliseconds(side: dict[str, Any]) -> str:
 
 
 def plot(found: dict[str, Any], path: Path) -> None:
-    """Bars of speed, eager being 1, one panel per number of threads, into `path` (SVG or PNG).
+    """Writes a bar chart of speeds relative to eager to `path` (SVG or PNG), one panel per number of threads.
 
     Raises `ImportError` without matplotlib.
     """
@@ -121,7 +121,7 @@ def _panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
 
 
 def _speed(subject: dict[str, Any], side: str) -> float:
-    """Eager's median over the side's; 0 where either was not timed."""
+    """Eager's median divided by the side's; 0 if either was not timed."""
     sides = subject["sides"]
     if "seconds" not in sides.get(side, {}) or "seconds" not in sides.get(EAGER, {}):
         return 0.0

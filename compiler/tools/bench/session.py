@@ -1,4 +1,4 @@
-"""A whole benchmark: every subject on every number of threads, its sides timed in turn."""
+"""A whole benchmark: every subject on every number of threads, with interleaved timings of its sides."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN,
 
 Tell = Callable[[str], None]
 LEAST_ROUNDS = 5
-# Times of wrong results say nothing. Sums in another order differ by 1e-5 of the output's scale after fifty layers.
+# Timings of wrong results are meaningless. Sums in another order differ by 1e-5 of the output's scale after fifty
+# layers.
 WRONG = 1e-3
-# Threads of a runtime go on spinning for a while after a call: the next side should not have to share with them.
+# Threads of a runtime spin for a while after a call: the next side should not compete with them.
 PAUSE = 0.01
 
 
 def run(
     plan: Plan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Measure everything in `plan`; gives all that is known after each subject, so that an end in between loses little.
+    """Measures everything in `plan`.
 
-    Logs of the sides go to `folder`. A side that fails is named with its reason. What is `known` of an earlier run of
-    the same sides is not measured again.
+    Yields all results so far after each subject, so that an interruption loses little.
+
+    Logs of the sides go to `folder`. A side that fails is listed with the reason. Results that are `known` from an
+    earlier run of the same sides are not measured again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
@@ -50,9 +53,10 @@ def run(
 def run_on_cluster(
     plan: Plan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """As `run`, with each subject measured by a worker of the Dask cluster at `address`, all of its sides by one.
+    """Like `run`, but each subject is measured by one worker of the Dask cluster at `address`, with all of its
+    sides.
 
-    Workers of one thread measure one subject at a time. Logs stay with them. Raises `ClusterError`.
+    Workers with one thread measure one subject at a time. Logs stay on the workers. Raises `ClusterError`.
     """
     found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
     replace, missing = msgspec.structs.replace, _missing(plan, found)
@@ -66,7 +70,7 @@ def run_on_cluster(
 
 
 def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
-    """What this machine can do, and what it measured of a job, a plan of one subject: on a worker of a cluster."""
+    """Runs on a worker of a cluster: the machine's peak rates, and the measurements of a job, a plan of one subject."""
     plan = msgspec.json.decode(job, type=Plan)
     (subject,), (threads,) = plan.subjects, plan.threads
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
@@ -75,7 +79,7 @@ def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
 
 
 def _missing(plan: Plan, found: Mapping[str, Any]) -> list[tuple[int, Subject]]:
-    """What of the plan has not been measured, with the number of threads."""
+    """The subjects that have not been measured, with their numbers of threads."""
     done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
     return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
 
@@ -112,7 +116,7 @@ class _Match:
         return self._result(reports, times) | {"load": round(load, 2)}
 
     def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
-        """One after the other, so that compile times are those of an idle machine too."""
+        """Prepares the sides one after another, so that compile times are not disturbed."""
         self.tell(f"preparing {side}")
         contestants[side] = Contestant(side, self.subject, self.threads, self.folder)
         try:
@@ -123,7 +127,7 @@ class _Match:
             self.tell(f"{side} failed: {error}")
 
     def _rounds(self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-        """Seconds of each side, after two calls that do not count; each round begins with another side."""
+        """Seconds of each side, after two warm-up calls; each round begins with another side."""
         names = list(contestants)
         for name in names * 2:
             self._timed(name, contestants, reports)
@@ -179,15 +183,16 @@ def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, 
 
 
 def against_others(times: dict[str, list[float]]) -> dict[str, Any]:
-    """How ours compares with the others that read weights where they lie, and, as `frozen`, ours with frozen weights
-    with all others."""
+    """Compares ours with the others that read weights in place, and, as `frozen`, ours with frozen weights with all
+    others.
+    """
     others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
     in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
     return {**_against(times.get(OURS), in_place), "frozen": _against(times.get(OURS_FROZEN), others)}
 
 
 def _against(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
-    """How often faster ours is than each other side, round by round, and than the one of the least median."""
+    """The speedup of ours over each other side, round by round, and over the one with the smallest median."""
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
@@ -202,7 +207,7 @@ def _against(ours: list[float] | None, others: dict[str, list[float]]) -> dict[s
 
 
 def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, Any]:
-    """The geometric mean over the models that were timed, and the models that were not."""
+    """The geometric mean over the timed models, and the models that were not timed."""
     models = [found for found in subjects if found["threads"] == threads and found["group"] == "model"]
     timed = [found["ratio"] for found in models if found["ratio"]]
     frozen = [found["frozen"]["ratio"] for found in models if (found.get("frozen") or {}).get("ratio")]

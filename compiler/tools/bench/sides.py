@@ -1,4 +1,4 @@
-"""The sides of a comparison: how each makes a callable of a model. Runs in a process of its own for each side."""
+"""The sides of a comparison: how each compiles a model to a callable. Runs in a separate process for each side."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Call = Callable[[], Any]
 
 
 class SideError(Exception):
-    """A side that cannot run a subject; the text says why."""
+    """A side cannot run a subject; the text is the reason."""
 
 
 @dataclass
 class Prepared:
-    """A call that computes the subject once, and what a compiler took to make it.
+    """A call that computes the subject once, and its compile times.
 
-    Seconds run from Dynamo's graph to a callable, and (`aten_seconds`) from the ATen graph on, which leaves out what
-    AOTAutograd takes; `warm` ones are those of a second compilation that finds the first one's cache.
+    Seconds run from Dynamo's graph to a callable, and (`aten_seconds`) from the ATen graph, which leaves out
+    AOTAutograd; `warm` ones are those of a second compilation, with the first one's cache.
     """
 
     call: Call
@@ -53,7 +53,7 @@ class Loaded:
 
 
 def load(source: str, arguments: tuple[str, ...]) -> Loaded:
-    """Run the script and take its `model` and `example_inputs`. Raises `SourceError`."""
+    """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError`."""
     location, notes = locate(source), list[str]()
     assert location.path is not None
     with script_world(location.path, arguments), offline_models(notes):
@@ -64,7 +64,7 @@ def load(source: str, arguments: tuple[str, ...]) -> Loaded:
 
 
 def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
-    """`loaded` as `side` runs it, after the first call. Raises `SideError`."""
+    """`loaded` compiled by `side`, after the first call. Raises `SideError`."""
     if side == EAGER:
         loaded()
         return Prepared(loaded)
@@ -72,9 +72,9 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
         from buddy.compiler.tools.bench.iree import prepare_iree
 
         return Prepared(prepare_iree(loaded, threads))
-    # Without it Dynamo leaves recurrent networks in eager, for whichever back end.
+    # Without it Dynamo runs recurrent networks in eager, for every backend.
     torch._dynamo.config.allow_rnn = True
-    # The switch is read by Dynamo as well as by inductor, so it holds for the whole process, which has one side only.
+    # Dynamo reads the switch as well as inductor, so it applies to the whole process, which has only one side.
     torch._inductor.config.freezing = side == "freezing"
     prepared = _compiled(side, loaded)
     if side in (OURS, OURS_FROZEN):
@@ -85,7 +85,7 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
 
 
 def _compiled(side: str, loaded: Loaded) -> Prepared:
-    """The model under `torch.compile`, as a user writes it, but for clocks around the compiler."""
+    """The model under `torch.compile`, as a user writes it, with timers around the compiler."""
     clock = _Clock()
     backend = _ours(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductors(clock)
     call = Loaded(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
@@ -95,7 +95,7 @@ def _compiled(side: str, loaded: Loaded) -> Prepared:
 
 @dataclass
 class _Clock:
-    """Seconds a compiler took, from Dynamo's graph to a callable, and of these from the ATen graph on."""
+    """The compile time in seconds, from Dynamo's graph to a callable, and from the ATen graph."""
 
     whole: float = 0.0
     inner: float = 0.0
@@ -136,5 +136,5 @@ def _inductors(clock: _Clock) -> Any:
 
 
 def results_of(value: Any) -> list[torch.Tensor]:
-    """The tensors of a result, however they are nested."""
+    """The tensors of a result with any nesting."""
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -1,8 +1,9 @@
-"""One side of a comparison in a process of its own: prepares a subject, then takes a turn for each line it reads.
+"""One side of a comparison in a separate process: prepares a subject, then times a block of calls for each line it
+reads.
 
 `python -m buddy.compiler.tools.bench.worker '{"side": …, "source": …, "arguments": […], "threads": 1}'` answers on
-stdout with one JSON object a line: the result of preparing, then `{"seconds": …}` for each line of stdin, the median of
-the turn's calls.
+stdout with one JSON object per line: the result of the preparation, then `{"seconds": …}` for each line of stdin, the
+median of the block's calls.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# A turn goes on for as long as this, and has one call at least. What takes a few milliseconds is otherwise timed by one
-# call that still wakes the threads which slept since the side's last turn, and that one interrupt can double.
+# The minimum duration of a block, which has at least one call. Otherwise a subject of a few milliseconds would be timed
+# by one call, which wakes threads that slept since the side's last block, and which a single interrupt can double.
 TURN = 0.03
 
 
@@ -39,7 +40,7 @@ def main(words: list[str]) -> int:
 
 
 def turn_seconds(call: Callable[[], Any]) -> float:
-    """Seconds of a call: the median of as many calls as a turn has."""
+    """Seconds per call: the median of a block."""
     times: list[float] = []
     while not times or sum(times) < TURN:
         start = time.perf_counter()
@@ -49,7 +50,7 @@ def turn_seconds(call: Callable[[], Any]) -> float:
 
 
 def _own_stdout() -> TextIO:
-    """The stdout that the parent reads; whatever else is printed goes to stderr."""
+    """The stdout that the parent reads; all other output goes to stderr."""
     own = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     return own
@@ -82,7 +83,7 @@ def _prepare(job: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _largest_error(found: list[Any], expected: list[Any]) -> float:
-    """The largest difference in any output, over that output's root mean square where this is above 1."""
+    """The largest difference in any output, divided by that output's root mean square if this is above 1."""
     if len(found) != len(expected):
         raise ValueError(f"{len(found)} results, where eager gives {len(expected)}")
     errors = [0.0]
@@ -94,7 +95,7 @@ def _largest_error(found: list[Any], expected: list[Any]) -> float:
 
 
 def _flops(loaded: Any) -> int:
-    """Floating-point operations of the matrix products and convolutions, as PyTorch's own counter has them."""
+    """Floating-point operations of the matrix products and convolutions, by PyTorch's own counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

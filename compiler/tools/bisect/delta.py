@@ -1,4 +1,4 @@
-"""Searches for the few of many that matter. Knows nothing of programs."""
+"""Searches for a minimal subset of items. Independent of programs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ Verdict = Literal["good", "bad", "neither"]
 
 
 def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Some of `items`, which fail together, of which none can be left out: `ddmin` of Zeller and Hildebrandt,
-    "Simplifying and Isolating Failure-Inducing Input", 2002."""
+    """Returns a 1-minimal failing subset of `items`, which fail together: `ddmin` of Zeller and Hildebrandt,
+    "Simplifying and Isolating Failure-Inducing Input", 2002.
+    """
     left, parts = list(items), 2
     while len(left) > 1:
         chunks = _split(left, parts)
@@ -32,7 +33,7 @@ def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bo
 
 
 def _split(items: list[Item], parts: int) -> list[list[Item]]:
-    """As many runs of neighbours, as equal in length as can be."""
+    """Splits into runs of neighbours of nearly equal length."""
     ends = [len(items) * number // parts for number in range(parts + 1)]
     return [items[first:last] for first, last in pairwise(ends) if first < last]
 
@@ -43,10 +44,10 @@ def _without(items: list[Item], chunk: list[Item]) -> list[Item]:
 
 
 def turning_point(count: int, verdict: Callable[[int], Verdict]) -> tuple[int, int]:
-    """Where the first `n` of `count` things turn from good to bad: `(low, high)`, where those below `low` are good and
-    those below `high` bad, one apart unless all between them are neither.
+    """Where the first `n` of `count` things turn from good to bad: `(low, high)`, where those below `low` are good
+    and those below `high` bad. They are one apart unless all between them are neither.
 
-    None of them are good, all of them bad.
+    `verdict(0)` is good, `verdict(count)` is bad.
     """
     low, high = 0, count
     while high - low > 1:

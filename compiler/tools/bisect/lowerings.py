@@ -1,4 +1,4 @@
-"""Lowerings that are wrong by themselves, whatever passes follow."""
+"""Finds lowerings that are wrong by themselves, whatever passes follow."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import Subject, Trials
 
-# More nodes than these are too many to be the smallest part: something else keeps them together.
+# A minimal subgraph with more nodes is too large: something else keeps its nodes together.
 _MOST = 12
 
 
 def at_fault(
     trials: Trials, whole: Subject, small: Subject, recipe: Recipe, judge: Judge, of_plugins: bool = False
 ) -> list[WrongLowering]:
-    """The lowerings of nodes of `small` that are at fault: with one of those nodes in eager, it is right.
+    """The responsible lowerings of nodes of `small`: with one of those nodes in eager, the result is right.
 
-    With `of_plugins` none is tried but what plug-ins have brought.
+    With `of_plugins` only lowerings of plug-ins are tried.
     """
     found: list[WrongLowering] = []
     candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
@@ -37,7 +37,7 @@ def at_fault(
 
 
 def _wrong(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, op: Op) -> WrongLowering:
-    """What to say of a node that is right in eager: how it was lowered, and which other ways are right too."""
+    """Describes a node that is right in eager: its lowering, and the other correct lowerings."""
     name, used = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
     used = used or _first_with(name, recipe)
     nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
@@ -52,18 +52,18 @@ def _wrong(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, op: O
 
 
 def _origin(used: str, op: Op, recipe: Recipe) -> str:
-    """The plug-in that a node's lowering, by the registry `used` or the first that has one, comes from, or ""."""
+    """The plug-in of a node's lowering, by the registry `used` or the first that has one, or ""."""
     name = type(op).__name__
     return plugins.origin(("lowering", f"{used or _first_with(name, recipe)}.{name}"), ("op class", name))
 
 
 def _first_with(name: str, recipe: Recipe) -> str:
-    """The registry that comes first among those that lower a class."""
+    """The first registry that lowers a class."""
     return next((key for key, registry in registries(recipe.flavour).items() if name in registry), "")
 
 
 def mended(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
-    """The recipe with the nodes of wrong lowerings lowered by the first other way that is right."""
+    """The recipe with the nodes of wrong lowerings lowered by the first correct alternative."""
     for found in wrong:
         for node in found.nodes:
             recipe = recipe.with_choice(node, found.right[0])

@@ -1,4 +1,4 @@
-"""Which nodes are wrong: the fewest that fail by themselves, and the fewest that help when eager computes them."""
+"""Finds the responsible nodes: the smallest failing subgraph, and the smallest set of nodes to run in eager."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ Fails = Callable[[Subject], bool]
 
 @dataclass(frozen=True)
 class Unit:
-    """Nodes that are tried together; `times` is how often the program has them."""
+    """Nodes that are tried together; `times` is how often the program contains them."""
 
     nodes: tuple[Op, ...]
     times: int = 1
 
 
 def units(part: Part, recipe: Recipe) -> list[Unit]:
-    """The functions that a graph is cut into, one call of each, and what lies between them; the largest share first."""
+    """The functions that a graph is partitioned into, one call of each, and the nodes between them.
+
+    The largest share first.
+    """
     found = cut.by_layers(part.graph, recipe.choice_map())
     made = [Unit(function.nodes, len(function.sites)) for function in found.functions]
     for is_call, items in groupby(found.body, key=lambda item: isinstance(item, cut.Call)):
@@ -37,7 +40,7 @@ def units(part: Part, recipe: Recipe) -> list[Unit]:
 
 
 def on_its_own(whole: Subject, nodes: Sequence[Op]) -> Subject | None:
-    """Some nodes as a subject, with their real inputs; `None` where they cannot stand for themselves."""
+    """Some nodes as a subject, with their real inputs; `None` if they cannot be extracted."""
     try:
         part = part_of(whole.part, nodes)
     except ExtractionError:
@@ -46,7 +49,7 @@ def on_its_own(whole: Subject, nodes: Sequence[Op]) -> Subject | None:
 
 
 def smallest(whole: Subject, recipe: Recipe, fails: Fails) -> Subject:
-    """The smallest part of `whole` that still fails by itself: a function first, then as few nodes as can be."""
+    """The smallest subgraph of `whole` that still fails: a function first, then as few nodes as possible."""
     graph = whole.part.graph
     start = next((found for found in functions_of(whole, recipe) if fails(found)), None) or whole
 
@@ -63,7 +66,10 @@ def smallest(whole: Subject, recipe: Recipe, fails: Fails) -> Subject:
 
 
 def functions_of(whole: Subject, recipe: Recipe) -> Iterator[Subject]:
-    """Each function that a graph is cut into, with its real inputs, the largest share first; none where it is whole."""
+    """Each function that a graph is partitioned into, with its real inputs, the largest share first.
+
+    None if it is not partitioned.
+    """
     for unit in units(whole.part, recipe):
         smaller = len(unit.nodes) < len(whole.part.graph.operations)
         if smaller and (found := on_its_own(whole, unit.nodes)) is not None:
@@ -71,7 +77,7 @@ def functions_of(whole: Subject, recipe: Recipe) -> Iterator[Subject]:
 
 
 def equals_of(part: Part, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """For each stable name those of all nodes that stand in its place in an equal layer, its own among them."""
+    """For each stable name the names of the corresponding nodes in identical layers, including itself."""
     shared: dict[str, tuple[str, ...]] = {}
     for function in cut.by_layers(part.graph, recipe.choice_map()).functions:
         for position in range(len(function.nodes)):
@@ -88,5 +94,5 @@ def in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
 
 
 def computing(part: Part) -> list[str]:
-    """The stable names of the nodes of a part that can be put in eager."""
+    """The stable names of the nodes of a subgraph that can run in eager."""
     return [op.stable for op in part.graph.operations if not isinstance(op, GetItemOp)]

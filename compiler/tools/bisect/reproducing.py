@@ -1,4 +1,4 @@
-"""The module before a pass and what the pass makes of it, for a file that shows the fault by one command."""
+"""The module before and after a pass, for a file that reproduces the fault with one command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Graphs(Reply, frozen=True):
 
 @dataclass
 class Reduced:
-    """`after` is "" where the pass does not come to an end; `functions` are those that it made something else of."""
+    """`after` is "" if the pass does not finish; `functions` are those that it changed."""
 
     before: str = ""
     after: str = ""
@@ -49,9 +49,9 @@ class Reduced:
 
 
 def reproducer(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
-    """What shows the fault of step `place`, or of what comes before all passes, on a part of the program.
+    """Reproduces the fault of step `place`, or of the lowering before all passes, on a subgraph.
 
-    A pass on graphs is shown by the graph, which no command reads.
+    The input of a graph pass is printed as a graph, which no command reads.
     """
     if place >= 0 and recipe.steps[place].level == "graph":
         return _reduced_graph(trials, subject, recipe, place)
@@ -76,7 +76,7 @@ def _reduced_graph(trials: Trials, subject: Subject, recipe: Recipe, place: int)
 
 
 def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
-    """What step `place` of `recipe` works on in `subject`, and what it makes of it; with `place` -1, top-level IR."""
+    """The input of step `place` of `recipe` in `subject`, and its output; with `place` -1, top-level IR."""
     found = Reduced()
 
     def note(message: Any) -> None:
@@ -108,7 +108,7 @@ def _text(module: Any) -> str:
 
 
 def _functions(module: Any) -> dict[str, str]:
-    """The text of each op of a module that has a name."""
+    """The text of each named op of a module."""
     ops = [op.operation for op in module.regions[0].blocks[0]]
     return {
         ir.StringAttr(op.attributes["sym_name"]).value: str(op.get_asm(assume_verified=True))

@@ -1,4 +1,6 @@
-"""The search: the program as it is, its smallest failing part, the pass or lowering at fault there, the whole again."""
+"""The search: the unmodified program, its smallest failing subgraph, the responsible pass or lowering, the whole
+program again.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +19,31 @@ from buddy.compiler.tools.bisect.trials import EVERY, Outcome, Subject, Tell, Tr
 from buddy.compiler.tools.bisect.warming import warm_up
 from buddy.compiler.tools.extract import Part
 
-# How often what is found may leave another fault behind it.
+# Maximum number of rounds; each finds one fault that another one may hide.
 _ROUNDS = 4
-# Seconds for the smallest part of what never ends.
+# Seconds for the smallest subgraph of a program that never ends.
 _PATIENCE = 15.0
 
 
 def bisect(
     master: Channel, captured: CapturedGraph, recipe: Recipe, criterion: Criterion, tell: Tell | None = None
 ) -> Finding:
-    """What makes `captured` under `recipe` wrong by `criterion`.
+    """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
-    Every trial is in a process of its own, and stops after `criterion.each` seconds; after `criterion.within` no new
-    one begins that only makes the answer smaller. Raises `Stopped` when `master` goes away.
+    Every trial runs in a separate process, and stops after `criterion.each` seconds; after `criterion.within` seconds
+    no trial starts that would only make the answer smaller. Raises `Stopped` when `master` disconnects.
     """
     trials = Trials(master, criterion, captured.first)
     warm_up(trials, recipe.flavour)
     part = Part(captured.graph, captured.tensors, captured.numbers)
-    assert captured.eager is not None  # what has nothing to compare with is refused before
+    assert captured.eager is not None  # graphs without a reference were rejected before
     search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
     return search.found()
 
 
 @dataclass
 class _Blame:
-    """What is at fault: steps by place, and lowerings."""
+    """The culprits: steps by index, and lowerings."""
 
     gone: list[int] = field(default_factory=list)
     wrong: list[WrongLowering] = field(default_factory=list)
@@ -54,7 +56,7 @@ class _Search:
     recipe: Recipe
     tell: Tell
     first: Outcome = field(init=False)
-    # What is at fault, once that is confirmed: said with whatever is tried after it.
+    # The culprit, once it is confirmed: shown in the progress of later trials.
     _named: str = ""
 
     def found(self) -> Finding:
@@ -67,7 +69,7 @@ class _Search:
         return self._with_totals(self._of_wrong())
 
     def _of_wrong(self) -> Finding:
-        """The passes, or else the lowerings, at fault, one fault after another until the whole program is right."""
+        """The responsible passes, or else the lowerings, one fault after another until the whole program is right."""
         blame = _Blame()
         recipe, outcome = self.recipe, self.first
         seen: Subject | None = None
@@ -89,10 +91,10 @@ class _Search:
         return self._finding(small, recipe, outcome, blame)
 
     def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
-        """One fault: the part that shows it, and the steps or lowerings at fault.
+        """Finds one fault: the subgraph that shows it, and the responsible steps or lowerings.
 
-        A pass that fails, crashes or never ends has said which it is, and a pass that a plug-in brought is a likely
-        one: where the program is right without it, nothing has to be made smaller to know that.
+        A pass that fails, crashes or never ends is known, and a pass of a plug-in is likely to be the culprit: if the
+        program is right without it, no reduction is needed.
         """
         judge = self._judge(outcome, recipe)
         suspects = [outcome.step] if outcome.step >= 0 else steps.of_one_pass(recipe)
@@ -108,9 +110,9 @@ class _Search:
     def _at_fault(
         self, small: Subject, recipe: Recipe, judge: steps.Judge, outcome: Outcome
     ) -> tuple[list[int], list[WrongLowering]]:
-        """The steps at fault in `small`; where there are none, the lowerings.
+        """The responsible steps in `small`; if there are none, the lowerings.
 
-        A lowering that a plug-in brought is a likelier fault than a step that every line to machine code has.
+        A lowering of a plug-in is tried before the steps that every pipeline needs.
         """
         lowered: list[WrongLowering] = []
 
@@ -129,14 +131,14 @@ class _Search:
         return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
 
     def _smallest(self, recipe: Recipe, wrong: Outcome) -> Subject:
-        """The smallest part that is `wrong` by itself; while there is time, half of which is for this.
+        """The smallest subgraph that is `wrong` by itself, within half of the remaining time.
 
-        What never ends uses up the time of each trial that shows it, so it gets less of the whole.
+        A program that never ends uses up the time limit of each failing trial, so it gets a smaller share of the time.
         """
         half = (self.trials.criterion.within - self.trials.seconds) / 2
         limit = self.trials.seconds + (min(half, _PATIENCE) if wrong.kind == "hangs" else half)
         judge = self._judge(wrong, recipe)
-        # Of a part that comes through the pass at fault, the rest of the line says no more.
+        # Once a subgraph gets past the failing pass, the rest of the pipeline does not matter.
         until = wrong.step if wrong.step >= 0 else EVERY
 
         def fails(part: Subject) -> bool:
@@ -172,10 +174,12 @@ class _Search:
         )
 
     def _in_eager(self, small: Subject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
-        """The fewest nodes, equal layers together, with which in eager the whole program is right; none if unknown.
+        """The smallest set of nodes, identical layers together, with which in eager the whole program is right.
 
-        Where lowerings are at fault, these are of their nodes. A fault that goes on to the next node when one is taken
-        away has no such set, so this may take no longer than half of what came before it.
+        Empty if unknown.
+
+        If lowerings are responsible, these are their nodes. A fault that moves to another node when one is removed has
+        no such set, so the search may take at most half of the time of the earlier steps.
         """
         limit = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
@@ -197,7 +201,7 @@ class _Search:
         return tuple(name for group in groups for name in group), nodes.in_eager(self.recipe, groups)
 
     def _fewest(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """The groups that cannot be left out, as far as the time goes."""
+        """A minimal set of groups, as far as the time allows."""
         for group in list(groups):
             rest = [other for other in groups if other is not group]
             if rest and not self.trials.time_is_up and self.trials(self.whole, nodes.in_eager(self.recipe, rest)).right:
@@ -224,7 +228,7 @@ class _Search:
 
     def _told(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
         if blamed:
-            # Several steps of one pass are one fault: their places stand beside it.
+            # Several steps of one pass are one fault: their indices are reported separately.
             of = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed)
             names = list(dict.fromkeys(of))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
@@ -235,7 +239,7 @@ class _Search:
         return what if right else f"{what}, and more is: nothing tried makes the whole program right"
 
     def _notes(self, gone: list[int], small: Subject) -> tuple[str, ...]:
-        """What was found besides: that the options of a pass at fault are what is wrong with it."""
+        """Additional findings: a responsible pass is right with its default options."""
         found = []
         for number in gone:
             step = self.recipe.steps[number]

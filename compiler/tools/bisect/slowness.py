@@ -1,4 +1,4 @@
-"""Which pass makes a program slow: without it, the program is faster."""
+"""Finds the pass that makes a program slow: the program is faster without it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from buddy.compiler.tools.bisect import nodes, reproducing, steps
 from buddy.compiler.tools.bisect.timing import Ratio, ratio
 from buddy.compiler.tools.bisect.trials import Outcome, Subject, Tell, Trials
 
-# Programs of more nodes are tried by their largest share.
+# For programs with more nodes, only the largest function is tried.
 _LARGE = 96
 
 
 def slower(trials: Trials, whole: Subject, recipe: Recipe, first: Outcome, say: Tell) -> Finding:
-    """The step without which the program is `criterion.slower` times as fast, the one that costs most if several do.
+    """The step without which the program is `criterion.slower` times as fast; the most expensive one if several are.
 
-    Steps that the recipe's preset does not have come first, and where one of them is at fault, they alone are tried.
+    Steps that the recipe's preset does not have are tried first; if one of them is responsible, the others are not
+    tried.
     """
     if not first.artifact:
         return Finding(f"nothing to time: {first.told(recipe)}", recipe, first.told(recipe))
@@ -38,14 +39,14 @@ def slower(trials: Trials, whole: Subject, recipe: Recipe, first: Outcome, say: 
 
 
 def _share(whole: Subject, recipe: Recipe) -> Subject:
-    """The function that has most of a large program's nodes, with its real inputs; a small program itself."""
+    """The function with most of a large program's nodes, with its real inputs; a small program itself."""
     if len(whole.part.graph.operations) <= _LARGE:
         return whole
     return next((found for found in nodes.functions_of(whole, recipe)), whole)
 
 
 def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
-    """The steps that can be done without: those that the preset of that name does not have, and the others."""
+    """The optional steps: those that the preset of that name does not have, and the others."""
     known = presets().get(recipe.preset)
     usual = Counter((step.name, step.anchor) for step in known.recipe.steps if step.enabled) if known else Counter()
     foreign, others = list[int](), list[int]()
@@ -57,7 +58,7 @@ def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
 
 
 def _gain(trials: Trials, part: Subject, recipe: Recipe, place: int) -> Ratio | None:
-    """How many times as long the program takes with step `place` as without; `None` where that cannot be told."""
+    """The ratio of the program's time with step `place` to that without; `None` if it cannot be measured."""
     slow, fast = trials(part, recipe), trials(part, steps.without(recipe, [place]))
     if not fast.artifact or fast.artifact == slow.artifact:
         return None
@@ -65,7 +66,7 @@ def _gain(trials: Trials, part: Subject, recipe: Recipe, place: int) -> Ratio | 
 
 
 def _finding(trials: Trials, whole: Subject, part: Subject, recipe: Recipe, place: int, say: Tell) -> Finding:
-    """What to say of the step that costs most: its share of the whole program's time, and the nodes it slows down."""
+    """Describes the most expensive step: its share of the whole program's time, and the nodes it slows down."""
     say("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
     gain = _gain(trials, whole, recipe, place)

@@ -1,4 +1,4 @@
-"""Which steps of a recipe can be done without, and which of them is at fault."""
+"""Finds the responsible step among the optional steps of a recipe."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.bisect.delta import Verdict, turning_point
 from buddy.compiler.tools.bisect.trials import Outcome
 
-# The shortest line to machine code that there is: what it has in common with a recipe, the recipe needs.
+# The shortest pipeline to machine code: the steps that it shares with a recipe are required.
 _PLAIN = "upstream"
 
 Try = Callable[[Recipe], Outcome]
@@ -23,9 +23,9 @@ def enabled(recipe: Recipe) -> list[int]:
 
 
 def optional(recipe: Recipe) -> list[int]:
-    """The steps that are on and not on the plainest line to machine code, in order.
+    """The indices of the enabled steps that are not in the shortest pipeline, in order.
 
-    Without any of them a recipe still compiles: their work is done by others, more slowly.
+    Without any of them a recipe still compiles: other steps do their work, with slower code.
     """
     plain = [_kind(step) for step in presets()[_PLAIN].recipe.steps if step.enabled]
     places = enabled(recipe)
@@ -42,12 +42,12 @@ def without(recipe: Recipe, places: Collection[int]) -> Recipe:
 def at_fault(
     recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1, excused: Callable[[], bool] = lambda: False
 ) -> list[int]:
-    """The steps without which `recipe`, which is bad, is good; none where that cannot be had.
+    """The steps without which `recipe`, which is bad, is good; empty if there are none.
 
-    The step it failed at, `failed_at`, is tried first, then those that plug-ins have brought, steps of the same pass
-    also together. Then the steps that can be done without are added one after another, the rest of the line always
-    behind them: the one that turns good to bad is at fault. Where it is bad without all of these, each of the others
-    is left out by itself, unless `excused` knows something that is more likely at fault.
+    The failing step `failed_at` is tried first, then those of plug-ins, with all steps of a pass together too. Then the
+    optional steps are enabled one after another, always followed by the rest of the pipeline: the one that turns good
+    to bad is responsible. If the recipe is bad without all of them, each other step is disabled alone, unless `excused`
+    finds a likelier culprit.
     """
     free, gone = optional(recipe), list[int]()
     for suspects in _suspects(recipe, failed_at):
@@ -64,18 +64,18 @@ def at_fault(
         if verdict == "good":
             return sorted(gone)
         if verdict == "neither":
-            # What is behind it needs it: the line up to it is good.
+            # Later steps depend on it: the pipeline up to it is good.
             return sorted({*gone, *(place for place in left if place >= found[0])})
 
 
 def of_one_pass(recipe: Recipe) -> list[int]:
-    """The steps that plug-ins brought, if all of them are of the same pass; none where there are several passes."""
+    """The steps of plug-ins, if all of them are the same pass; empty if there are several passes."""
     places = _of_plugins(recipe)
     return places if len({recipe.steps[place].name for place in places}) == 1 else []
 
 
 def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
-    """What to leave out first: the step it failed at, each one of a plug-in's, and all steps of such a pass."""
+    """What to disable first: the failing step, each step of a plug-in, and all steps of such a pass."""
     places = _of_plugins(recipe)
     alone = [place for place in enabled(recipe) if place == failed_at or place in places]
     together: dict[str, list[int]] = {}
@@ -89,7 +89,7 @@ def _of_plugins(recipe: Recipe) -> list[int]:
 
 
 def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:
-    """The step, of those that can be done without, with which the line turns bad; none where it always is."""
+    """The optional step with which the pipeline turns bad; empty if it is always bad."""
 
     def verdict(count: int) -> Verdict:
         return judge(attempt(without(recipe, free[count:])))
@@ -101,11 +101,11 @@ def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) ->
 
 
 def _needed_at_fault(recipe: Recipe, attempt: Try, judge: Judge, gone: Sequence[int]) -> list[int]:
-    """A step on the plainest line without which it is good."""
+    """A step of the shortest pipeline without which the recipe is good."""
     places = enabled(recipe)
     bare = without(recipe, optional(recipe))
     for place in places:
-        # The bare line is the faster one to try, the whole one is what has to be right.
+        # The bare pipeline is faster to try, but the full one has to be right.
         if judge(attempt(without(bare, [place]))) == "good" and judge(attempt(without(recipe, [place]))) == "good":
             return sorted({*gone, place})
     return []
@@ -120,7 +120,7 @@ def culprits(recipe: Recipe, places: Sequence[int]) -> tuple[Culprit, ...]:
 
 
 def origin(step: PassStep) -> str:
-    """The plug-in, or script, that a pass comes from; "" for the package's own and for MLIR's."""
+    """The plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
     kind: registrations.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
     return plugins.origin((kind, step.name))
 
@@ -130,7 +130,7 @@ def _kind(step: PassStep) -> tuple[str, str, str]:
 
 
 def _common(left: Sequence[tuple[str, str, str]], right: Sequence[tuple[str, str, str]]) -> set[int]:
-    """The places in `left` of a longest common subsequence of both."""
+    """The indices in `left` of a longest common subsequence of both."""
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):

@@ -1,4 +1,4 @@
-"""Which of two compilations is the faster one, by runs taken in turn until that is clear."""
+"""Finds the faster of two compilations by interleaved runs, until the difference is significant."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from buddy.compiler.tools.bisect.trials import Trials
 from buddy.compiler.tools.extract import Part
 
 _LEAST, _MOST = 7, 101
-# A sample shorter than this is mostly the clock's and the caller's own.
+# Shorter samples are dominated by the clock and the call overhead.
 _SAMPLE = 1e-3
 _SECONDS = 6.0
-# Both programs are linked and packed, and run some ten times however slow they are: several times what a step may take.
+# Both programs are linked, packed, and run about ten times however slow they are: several times the limit of a step.
 _LOADING = 4
 
 
 class Ratio(Reply, frozen=True):
-    """How many times as long the first takes as the second: the median of paired runs, and the interval that holds it
-    with 95 % certainty."""
+    """The ratio of the first time to the second: the median of paired runs, and its 95 % confidence interval."""
 
     median: float
     low: float
@@ -37,8 +36,9 @@ class Ratio(Reply, frozen=True):
 
 
 def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int, bound: float) -> Ratio | None:
-    """How the times of two artifacts compare on `part`; measured until it is clear on which side of `bound` they are,
-    or for a few seconds. `None` where they do not come to an end."""
+    """The ratio of the times of two artifacts on `part`, measured until it is significantly above or below `bound`,
+    or for a few seconds. `None` if they do not finish.
+    """
 
     def work(_channel: Channel) -> Reply:
         torch.set_num_threads(threads)
@@ -51,8 +51,11 @@ def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int,
 
 
 def paired(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
-    """How the times of two sides compare, measured until it is clear on which side of `bound` that is, or for a few
-    seconds: pairs of samples, each side as often in a sample as makes the shorter one long enough."""
+    """The ratio of the times of two sides, measured until it is significantly above or below `bound`, or for a few
+    seconds.
+
+    Measures pairs of samples; a sample has enough calls of each side for the minimum duration.
+    """
     once = [_seconds(side, 1) for side in sides for _ in range(2)][1::2]
     times = max(1, math.ceil(_SAMPLE / max(min(once), 1e-9)))
     ratios: list[float] = []
@@ -67,8 +70,9 @@ def paired(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Between which values the median lies with 95 % certainty, whatever their distribution: the order statistics of
-    the sign test, by the normal approximation of the binomial distribution."""
+    """The distribution-free 95 % confidence interval of the median: the order statistics of the sign test, with the
+    normal approximation of the binomial distribution.
+    """
     ordered, count = sorted(values), len(values)
     rank = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
     return ordered[rank], ordered[count - 1 - rank]

@@ -1,4 +1,4 @@
-"""A trial: a recipe on a part of a program, compiled, run and compared with eager in a process to throw away."""
+"""A trial: a recipe on a subgraph, compiled, run and compared with eager in a disposable process."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from buddy.compiler.tools.extract import Part
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
 Tell = Callable[[str, float], None]
 
-# Where a trial is that is not within one of the recipe's steps.
+# The position of a trial during the run, after all steps of the recipe.
 RUN = -3
-# No step that a trial ends behind: it goes all the way.
+# Stands for no last step: the trial runs to the end.
 EVERY = -4
 
-# What the smallest part gets in seconds, many times what it takes to compile it.
+# The minimum time limit for a step in seconds, many times what the smallest subgraph needs.
 _LEAST = 3.0
 
 
 class Stopped(Exception):
-    """Whoever asked for the search no longer waits."""
+    """The client no longer waits for the search."""
 
 
 class At(Message, frozen=True):
-    """The step that a trial begins, or `LOWERING`, `CODE` or `RUN`."""
+    """The step that a trial starts, or `LOWERING`, `CODE` or `RUN`."""
 
     step: int
 
 
 class Found(Reply, frozen=True):
-    """What a trial that ended by itself found; `worst` is the greatest difference as a multiple of what is allowed."""
+    """The result of a trial that finished; `worst` is the greatest difference as a multiple of the tolerance."""
 
     kind: Kind
     step: int = LOWERING
@@ -58,7 +58,7 @@ class Found(Reply, frozen=True):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a trial ended, and at which step; `lowered` says by which registry each node was, if it came so far."""
+    """How a trial ended, and at which step; `lowered` maps nodes to their registries, if lowering finished."""
 
     kind: Kind
     step: int = LOWERING
@@ -72,7 +72,7 @@ class Outcome:
         return self.kind == "right"
 
     def told(self, recipe: Recipe) -> str:
-        """The outcome in words."""
+        """The outcome as text."""
         if self.right:
             return "it agrees with eager"
         if self.kind == "differs":
@@ -89,7 +89,7 @@ def place(step: int, recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class Subject:
-    """A part of the program, with what eager gives for it. Nodes keep the program's names, so `key` says all of it."""
+    """A subgraph with eager's results. Nodes keep the program's names, so `key` identifies it."""
 
     part: Part
     expected: list[Any]
@@ -105,7 +105,7 @@ def subject_of(part: Part, eager: Callable[[Sequence[torch.Tensor]], list[Any]])
 
 @dataclass
 class Trials:
-    """Tries recipes on parts, each combination once. Raises `Stopped` when `master` goes away."""
+    """Tries recipes on subgraphs, each combination once. Raises `Stopped` when `master` disconnects."""
 
     master: Channel
     criterion: Criterion
@@ -124,11 +124,11 @@ class Trials:
         return self.seconds > self.criterion.within
 
     def knows(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> bool:
-        """Whether this was tried before, and costs nothing."""
+        """Whether the result is cached."""
         return (subject.key, identity(recipe), until) in self._known
 
     def __call__(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> Outcome:
-        """How `recipe` does on `subject`; with `until`, whether it comes through that step is all that is asked."""
+        """The outcome of `recipe` on `subject`; with `until`, the trial stops after that step."""
         key = subject.key, identity(recipe), until
         if key not in self._known:
             self.count += 1
@@ -157,9 +157,10 @@ class Trials:
         return _of_end(ended, reached[-1])
 
     def _limit(self, subject: Subject) -> float:
-        """The seconds that a step of a trial may take: all of them for the largest program there was, less for a part.
+        """The time limit for a step of a trial, in seconds: the full limit for the largest subgraph so far, less for
+        smaller ones.
 
-        They are a step's, not the trial's: one that never ends is told from a machine that is slow today.
+        It applies to a step, not to the trial: this distinguishes a step that never ends from a slow machine.
         """
         nodes = len(subject.part.graph.operations)
         self._largest = max(self._largest, nodes)
@@ -173,9 +174,9 @@ class Trials:
         seconds: float = 0.0,
         subject: Subject | None = None,
     ) -> Reply | None:
-        """What `work` replies in a child, `None` where it does not come to that; `note` gets what it sends before.
+        """Returns the reply of `work` in a child, `None` if there is none; `note` receives earlier messages.
 
-        It may take `seconds`, or where these are not said as long as a step of a trial of `subject`.
+        It may take `seconds`, or by default as long as a step of a trial of `subject`.
         """
         limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
         ended = in_child(self.master, Task(work, _failed, types | Found | Refused | Trouble, note, limit))
@@ -193,7 +194,7 @@ def _of_end(ended: Ended, step: int) -> Outcome:
 
 
 def identity(recipe: Recipe) -> str:
-    """What of a recipe determines what it compiles to: steps that are off do not."""
+    """The part of a recipe that determines the compilation: disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
     return digest(steps, recipe.flavour, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
 
@@ -206,7 +207,7 @@ def _failed(error: Exception) -> Reply:
 
 
 class _CameThrough(BaseException):
-    """The step that a trial goes up to has ended."""
+    """The last step of a trial has finished."""
 
 
 def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
@@ -242,7 +243,7 @@ def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times
 
 
 def _difference(subject: Subject, results: Sequence[torch.Tensor], times: float) -> tuple[float, str]:
-    """How far the worst result is from eager's, as a multiple of what is allowed, and which one it is."""
+    """The greatest difference of a result from eager's, as a multiple of the tolerance, and the name of the result."""
     found = iter(results)
     worst, text = 0.0, ""
     for name, value in zip(map(str, subject.part.graph.results), subject.expected, strict=True):
@@ -264,7 +265,9 @@ def _allowed(dtype: torch.dtype, times: float) -> Tolerance:
 
 
 def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
-    """The greatest difference as a multiple of the absolute tolerance, more than 1 since something is out of it."""
+    """The greatest difference as a multiple of the absolute tolerance, more than 1 since an element is out of
+    tolerance.
+    """
     if allowed == EXACT:
         return float("inf")
     rms = float(eager[eager.isfinite()].abs().double().square().mean().sqrt()) if eager.numel() else 0.0
@@ -272,5 +275,5 @@ def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
 
 
 def artifact_of(outcome: Outcome) -> Artifact:
-    """What a trial that was right compiled."""
+    """The artifact of a trial that was right."""
     return from_bytes(outcome.artifact)

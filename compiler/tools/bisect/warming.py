@@ -1,4 +1,4 @@
-"""Has this process do once what every trial would do first: imports, tables of kernels and polynomials."""
+"""Warms this process up with the work that every trial would do first: imports, tables of kernels and polynomials."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.tools.bisect.trials import Trials
 
 
 def warm_up(trials: Trials, flavour: Any) -> None:
-    """Compile a little program, in a child first: what a plug-in has put in the place of our own may crash."""
+    """Compiles a small program, in a child first, because a plug-in's replacement of our code may crash."""
     own_passes()
     registries(flavour)
     recipe = default_recipe(flavour=flavour)
@@ -31,7 +31,7 @@ def warm_up(trials: Trials, flavour: Any) -> None:
         compile_graph(captured.graph, recipe)
 
 
-# In seconds, many times what it takes.
+# Time limit in seconds, many times what it takes.
 _PATIENCE = 10.0
 
 

@@ -1,1 +1,1 @@
-"""Measured coverage: PyTorch's own operator samples through capture, lowering, compilation, run and comparison."""
+"""Measures coverage: PyTorch's own operator samples are captured, lowered, compiled, run and compared."""

@@ -1,4 +1,4 @@
-"""Whether what compiled code did is what eager did: values, dtypes, shapes, strides, and what became of the inputs."""
+"""Compares compiled code with eager: values, dtypes, shapes, strides, and the inputs after the run."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 
-# Their elements are whatever memory held, in eager too: dtype, shape and strides are all there is to compare.
+# Their elements are uninitialized in eager too: only dtype, shape and strides can be compared.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
 
 
 def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
-    """The comparison's own tolerance of results of `dtype`, or OpInfo's where it declares a wider one for CPU, and
-    whose it is.
+    """The tolerance for results of `dtype`, or OpInfo's if it declares a wider one for CPU, and its origin.
 
-    OpInfo declares tolerances for tests that compare two ways to compute the same (`TestCommon`), as is done here.
+    OpInfo declares tolerances for tests that compare two ways to compute the same result (`TestCommon`), as is done
+    here.
     """
     own = TOLERANCES.get(dtype, EXACT)
     declared = [
@@ -43,7 +43,7 @@ Allowed = Callable[[torch.dtype], Tolerance]
 
 
 def disagreement(ours: Any, theirs: Any, allowed: Allowed, values: bool = True) -> tuple[str, float]:
-    """What is different in two nests of results, "" for nothing, and the largest absolute difference.
+    """Describes the difference of two nested results, "" for none, and the largest absolute difference.
 
     `allowed` gives the tolerance of a result by its dtype.
     """
@@ -83,12 +83,12 @@ def _values(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> t
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
-    """The strides that mean something: none of dims of one element, none of tensors without any."""
+    """The significant strides: those of dims with more than one element; none for empty tensors."""
     return [s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1] if tensor.numel() else []
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their memory, each in a place of its own: only then are strides eager's choice."""
+    """Whether the elements fill their memory without overlap: only then does eager choose the strides."""
     expected = 1
     dims = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
     for stride, size in dims:

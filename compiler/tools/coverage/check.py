@@ -1,4 +1,4 @@
-"""One program of coverage: captured, lowered, compiled and run, and its results compared with eager's."""
+"""Checks one program: captures, lowers, compiles and runs it, and compares its results with eager's."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
 
 
 class Recorder:
-    """A Dynamo back end that compiles as "buddy" does and notes how far each graph came, and by which roads."""
+    """A Dynamo backend that compiles like "buddy" and records how far each graph came, and the lowering of each
+    node.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -43,7 +45,7 @@ class Recorder:
 
     @property
     def road(self) -> Outcome:
-        """Where the program went, were its answer right."""
+        """The outcome of the program if its results are right."""
         if self.reasons:
             return "eager"
         return "torch-mlir" if any(TORCH_MLIR in roads for roads in self.roads.values()) else "compiled"
@@ -80,14 +82,14 @@ class Recorder:
         self.reasons |= {f"{target}: {found.reason}": None for target, found in named if found.lowering == EAGER}
 
     def _count(self, taken: Iterable[tuple[str, str]]) -> None:
-        """Add nodes, each by its target and the road that it took, to `roads`."""
+        """Adds nodes, as pairs of target and lowering, to `roads`."""
         for target, road in taken:
             counts = self.roads.setdefault(target, {})
             counts[road] = counts.get(road, 0) + 1
 
 
 def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Finding:
-    """What came of `calls` as one program."""
+    """Checks `calls` as one program."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = Recorder(options)
     ours, theirs = [call.fresh() for call in calls], [call.fresh() for call in calls]
@@ -115,8 +117,8 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Find
 
 
 def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
-    """What an exception means: before there was compiled code PyTorch raised it, afterwards the program did."""
-    error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises, and says only that it did
+    """The finding for an exception: before compilation PyTorch raised it, later the program did."""
+    error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     said = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
         return Finding(text, "error", COMPILED, (f"when run: {said}",), roads=recorder.roads)
@@ -126,7 +128,9 @@ def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
 def _with_captured_strides(
     program: Callable[[list[Any]], list[Any]], calls: Sequence[Call], results: list[Any], expected: list[Any]
 ) -> list[Any]:
-    """Eager's results; where PyTorch's own decompositions choose other strides than eager, those are the program's."""
+    """Eager's results, but with the program's strides where PyTorch's own decompositions choose other strides than
+    eager.
+    """
     if _strided(results) == _strided(expected):
         return expected
     captured = _captured(program, [call.fresh() for call in calls])
@@ -134,23 +138,23 @@ def _with_captured_strides(
 
 
 def _makes_random_numbers(recorder: Recorder) -> bool:
-    """Whether compiled code makes numbers of a seed, which are others than those that PyTorch's ops draw."""
+    """Whether compiled code generates random numbers from a seed, which differ from those of PyTorch's ops."""
     return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
 
 
 def _captured(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
-    """What the captured program returns when it runs in eager, node by node."""
+    """The results of the captured program run in eager, node by node."""
     torch._dynamo.reset()
     return _seeded(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls)
 
 
 def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A back end that runs what was captured as it is."""
+    """A backend that runs the captured graph unchanged."""
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
 def laid_out_as(value: Any, other: Any) -> Any:
-    """The elements of tensor `value` under the strides of `other`, where both have one place for each element."""
+    """Tensor `value` with the strides of `other`, if both are non-overlapping."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
     if 0 in value.stride() or 0 in other.stride():
@@ -170,14 +174,14 @@ def _program(functions: Sequence[Callable[..., Any]]) -> Callable[[list[Any]], l
 
 
 def _seeded(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
-    """What the program returns. Random numbers start from the same seed whoever runs it."""
+    """The results of the program, with random numbers from a fixed seed."""
     torch.manual_seed(SEED)
     with torch.no_grad():
         return program(calls)
 
 
 def _compared(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
-    """Results, then what became of the arguments: only what eager writes to may have changed."""
+    """Compares results, then arguments: only those that eager writes to may have changed."""
     said, error = disagreement(ours[0], theirs[0], allowed, values)
     if said:
         return said, error
@@ -190,7 +194,7 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 
 
 def _plain(error: float) -> float:
-    """JSON has no infinity, and a difference of shapes no size."""
+    """A finite error: JSON has no infinity, and differing shapes have no difference."""
     return error if math.isfinite(error) else -1.0
 
 

@@ -1,4 +1,4 @@
-"""The Core ATen list: every overload that PyTorch tags as core, and what becomes of it here."""
+"""The Core ATen list: every overload that PyTorch tags as core, and how it is handled here."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from buddy.compiler.graph.operation import default_ops_map
 from buddy.compiler.ops import registries
 from buddy.compiler.tools.coverage.plan import CoreOp
 
-# What stands for a registry: `frontend/complex_numbers`.
+# Stands for the rules of `frontend/complex_numbers` in the list of registries.
 _BY_PARTS = "complex numbers"
 
 
 def core_ops() -> list[CoreOp]:
-    """Each overload with the registries of ours that lower its class, or the rules that take complex numbers apart;
-    without either, whether it is decomposed. A number read out of a tensor is read where a graph is cut for it.
+    """Each overload with our registries that lower its class, or the rules for complex numbers.
 
-    What writes to its arguments is what functionalization makes of it, since no graph has anything else.
+    Without either, whether it is decomposed. A number read out of a tensor is read at a graph break.
+
+    Overloads that write to their arguments are functionalized, since graphs contain no others.
     """
     classes, found, rules = default_ops_map(), registries(), default_decompositions()
     ops = []
@@ -42,7 +43,7 @@ def core_ops() -> list[CoreOp]:
 
 
 def _functional(op: Any) -> Any:
-    """The overload that stands in graphs for one that writes to its arguments; others stand for themselves."""
+    """The overload that replaces a mutating one in graphs; other overloads are returned unchanged."""
     if not op._schema.is_mutable:
         return op
     name = op._schema.name.removeprefix("aten::")
@@ -52,7 +53,7 @@ def _functional(op: Any) -> Any:
 
 
 def _is_composite(op: Any) -> bool:
-    """Whether PyTorch itself says it in terms of other ops, or of its argument's sizes, before there is a graph."""
+    """Whether PyTorch itself expresses it by other ops, or by its argument's sizes, before capture."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 

@@ -1,4 +1,4 @@
-"""What a coverage run came to, as a page in Markdown."""
+"""Renders the results of a coverage run as a Markdown page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECTIONS = {
     "refused": "Not captured by PyTorch",
     "skipped": "Without a sample",
 }
-# Reasons of one operator that the page shows; the file of results has all.
+# Maximum number of reasons per operator on the page; the file of results has all.
 _SHOWN = 2
 
 _READING = """
@@ -35,7 +35,7 @@ eager* includes what goes through torch-mlir.
 
 
 def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str:
-    """The figures, Core ATen, then every pair that is not compiled here, with the reason."""
+    """The statistics, Core ATen, then every pair that is not compiled here, with the reason."""
     figures = "```\n" + text(summary(results, listing.core)) + "\n```"
     parts = ["# Coverage", _preamble(listing, plan), figures, _READING.strip(), *_core(listing.core, results)]
     for outcome, title in _SECTIONS.items():
@@ -56,7 +56,7 @@ def _preamble(listing: Listing, plan: Plan) -> str:
 
 
 def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
-    """The overloads that no registry here lowers, and where the samples' nodes of each went."""
+    """The overloads that no registry here lowers, and the lowerings of their nodes in the samples."""
     roads = merged(result.roads for result in results)
     rows = [
         (

@@ -1,4 +1,4 @@
-"""What a coverage run is to check, and what it finds, as plain data. Imports neither torch nor MLIR."""
+"""The plan of a coverage run and its results, as plain data. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import msgspec
 
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
-# From best to worst. What Dynamo refuses says nothing about the compiler, so it stands below everything that ran.
+# From best to worst. Rejection by Dynamo says nothing about the compiler, so it ranks below everything that ran.
 ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
-# These answer rightly; the others do not answer, or not rightly.
+# Outcomes with right results; the others have none, or wrong ones.
 RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
-# What a program has to get through, in order; `Finding.reached` counts how many of them it did.
+# The steps of a check, in order; `Finding.reached` is the number of completed steps.
 STEPS = ("capture", "lower", "compile", "run", "compare")
 DTYPES = ("float32", "int64", "bool")
 
 
 class PlanError(ValueError):
-    """A plan that makes no sense; the text says what is wrong and what would do."""
+    """An invalid plan; the text says what is wrong and what is valid."""
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What to check and how.
 
-    `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
-    operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i, of 1
-    to n. `extensions` are Python files that are run first, which may define op classes and lowerings.
+    `only` are names of operators or shell patterns; empty means all. At most `samples` distinct samples are taken of
+    each operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i,
+    of 1 to n. `extensions` are Python files that are run first and may define op classes and lowerings.
     """
 
     only: tuple[str, ...] = ()
@@ -41,22 +41,22 @@ class Plan(msgspec.Struct, frozen=True):
     extensions: tuple[str, ...] = ()
 
     def wants(self, name: str) -> bool:
-        """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is asked for."""
+        """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is selected."""
         return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
 
 
 class Pair(msgspec.Struct, frozen=True, order=True):
-    """An operator as OpInfo names it, and the element type of its inputs."""
+    """An operator by OpInfo's name, and the dtype of its inputs."""
 
     op: str
     dtype: str
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of one call, or of several that make one program.
+    """The result of one call, or of several in one program.
 
     `reasons` say why it was not compiled, or how it is wrong; `error` is the largest absolute difference. `roads` maps
-    ATen targets to the registries that took them, with how often.
+    ATen targets to the lowerings of their nodes, with counts.
     """
 
     call: str
@@ -68,9 +68,11 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
+    """The result of an operator with one dtype: the worst outcome of its calls, and the calls that were not
+    compiled.
 
-    `outcomes` counts calls, `reached` those that got through each of `STEPS`. `skipped` says why there was no call.
+    `outcomes` counts calls, `reached` those that completed each of `STEPS`. `skipped` is the reason if there was no
+    call.
     """
 
     op: str
@@ -92,7 +94,7 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
 class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
     """An overload of Core ATen: the registries here that lower it, else whether PyTorch's decompositions replace it.
 
-    `only_eager` says why it has to stay in eager, where that is by design.
+    `only_eager` is the reason if it runs in eager by design.
     """
 
     target: str
@@ -102,7 +104,7 @@ class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What there is to check: the pairs that a plan asks for, and Core ATen; and the versions of what it is about."""
+    """What to check: the pairs of a plan, and Core ATen; and the versions of the packages."""
 
     pairs: list[Pair]
     core: list[CoreOp]
@@ -110,7 +112,7 @@ class Listing(msgspec.Struct, frozen=True):
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """`2/8` as (2, 8). Raises `PlanError`."""
+    """Parses `2/8` to (2, 8). Raises `PlanError`."""
     index, _, count = text.partition("/")
     if index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count):
         return int(index), int(count)
@@ -118,7 +120,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def sharded(pairs: Sequence[Pair], shard: tuple[int, int]) -> list[Pair]:
-    """Every n-th pair: neighbours, which cost alike, go to different shards."""
+    """Every n-th pair: neighbours, which have similar costs, go to different shards."""
     index, count = shard
     return list(pairs[index - 1 :: count])
 
@@ -139,7 +141,7 @@ def merged(roads: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, in
 
 
 def summed_up(pair: Pair, findings: Sequence[Finding], seconds: float, tolerance: str = "") -> PairResult:
-    """The result of a pair from what came of its calls; there is at least one."""
+    """The result of a pair from the findings of its calls; there is at least one."""
     outcomes: dict[str, int] = {}
     for finding in findings:
         outcomes[finding.outcome] = outcomes.get(finding.outcome, 0) + 1

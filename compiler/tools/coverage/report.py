@@ -1,4 +1,4 @@
-"""What a coverage run came to, as figures, as text and as a page."""
+"""The results of a coverage run as statistics, text and a page."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from buddy.compiler.tools.coverage.plan import STEPS, CoreOp, Finding, PairResult
 
-# Characters of a reason that tables show; the file has all of it.
+# Maximum length of a reason in tables; the file has all of it.
 _REASON = 140
 _ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
-    """Per dtype and in all: pairs by outcome, calls that got through each step, and the shares that are compiled; what
-    becomes of Core ATen.
+    """Statistics per dtype and in total: pairs by outcome, calls that completed each step, the shares that are
+    compiled, and Core ATen.
 
-    Shares are of the pairs whose capture succeeds: what Dynamo refuses, or has no sample, is no pair of ours.
+    Shares are of the pairs that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
     """
     dtypes = sorted({result.dtype for result in results})
     found = {dtype: _figures([r for r in results if r.dtype == dtype]) for dtype in dtypes}
@@ -79,14 +79,14 @@ def _core_line(core: dict[str, Any]) -> str:
 
 
 def line(result: PairResult) -> str:
-    """A pair that is not compiled: what came of it, and the reasons with how many calls have each."""
+    """A pair that is not compiled: the outcome, and the reasons with their numbers of calls."""
     counts = " ".join(f"{outcome} {count}" for outcome, count in result.outcomes.items())
     head = f"{result.outcome:10} {result.op} {result.dtype} ({counts or result.skipped})"
     return "\n".join([head, *(f"    {reason}" for reason in reasons(result))])
 
 
 def reasons(result: PairResult) -> list[str]:
-    """Why calls are not compiled, or how they are wrong; each once, worst outcomes first, with a call that has it."""
+    """The reasons why calls are not compiled, or wrong; each once, worst outcomes first, with an example call."""
     told: dict[str, Finding] = {}
     for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
         for reason in finding.reasons:
@@ -95,7 +95,7 @@ def reasons(result: PairResult) -> list[str]:
 
 
 def _short(reason: str) -> str:
-    """A reason without the advice on how to compile the op, as long as a table can take."""
+    """A reason without the advice on how to compile the op, truncated for a table."""
     reason = _ADVICE.sub("", reason)
     return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
 

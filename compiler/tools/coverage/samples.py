@@ -1,4 +1,4 @@
-"""PyTorch's operator database: which operators and dtypes it has, and a bounded number of distinct calls of each."""
+"""PyTorch's operator database: its operators and dtypes, and a limited number of distinct calls of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a sample: `function(*args, **kwargs)`; `text` says what distinguishes it."""
+    """One call of a sample: `function(*args, **kwargs)`; `text` describes it."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -27,13 +27,13 @@ class Call:
     text: str
 
     def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments in memory of their own, strides and sharing between them kept."""
+        """A copy of the arguments; strides and sharing of memory between them are preserved."""
         return copy.deepcopy((self.args, self.kwargs))
 
 
 @lru_cache(maxsize=1)
 def database() -> dict[str, Any]:
-    """PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` where there are variants)."""
+    """PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` for a variant)."""
     from torch.testing._internal import common_methods_invocations
 
     # Random operators are wrapped to seed themselves, which Dynamo cannot trace; here every program is seeded anyway.
@@ -46,7 +46,7 @@ def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def pairs(plan: Plan) -> list[Pair]:
-    """All pairs that `plan` asks for, its shard left aside, in alphabetical order."""
+    """All pairs that `plan` selects, before sharding, in alphabetical order."""
     wanted = [(name, torch_dtype(name)) for name in plan.dtypes]
     return [
         Pair(name, dtype)
@@ -58,7 +58,7 @@ def pairs(plan: Plan) -> list[Pair]:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Raises `ValueError` for what is no dtype."""
+    """Raises `ValueError` for an unknown dtype."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"torch has no dtype {name!r}")
@@ -66,7 +66,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def calls(pair: Pair, limit: int) -> list[Call]:
-    """At most `limit` distinct calls of a pair that eager can answer, and its in-place form once, where it has one."""
+    """At most `limit` distinct calls of a pair that eager supports, and its in-place form once, if it has one."""
     entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
     _seed()
     distinct: dict[str, Call] = {}
@@ -88,7 +88,7 @@ def _seed() -> None:
 
 
 def _answered(candidates: Iterable[Call], limit: int) -> list[Call]:
-    """The first `limit` calls that eager answers."""
+    """The first `limit` calls that eager supports."""
     found: list[Call] = []
     for call in candidates:
         if len(found) == limit:
@@ -104,7 +104,7 @@ def _answered(candidates: Iterable[Call], limit: int) -> list[Call]:
 
 
 def _spread(found: Sequence[Call]) -> list[Call]:
-    """All of them, in an order whose beginnings are spread over the list: first, last, the middle, the quarters."""
+    """Reorders the calls so that any prefix is spread over the list: first, last, the middle, the quarters."""
     order, step = [0, len(found) - 1], len(found)
     while step > 1:
         step = (step + 1) // 2
@@ -113,7 +113,7 @@ def _spread(found: Sequence[Call]) -> list[Call]:
 
 
 def _described(sample: Any) -> str:
-    """Shapes, dtypes, layouts and plain values of a sample: samples that differ in none of them are one."""
+    """Shapes, dtypes, layouts and plain values of a sample: samples with equal descriptions are duplicates."""
     parts = [sample.input, *sample.args]
     words = [_word(part) for part in parts] + [f"{key}={_word(value)}" for key, value in sample.kwargs.items()]
     return "(" + ", ".join(words) + ")"
@@ -125,7 +125,7 @@ def _word(value: Any) -> str:
 
 
 class _Shape:
-    """A tensor by what matters to a compiler."""
+    """The properties of a tensor that matter to a compiler."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         size = "x".join(map(str, tensor.shape)) or "scalar"

@@ -1,7 +1,7 @@
-"""The warm process of a coverage run: torch, its operator database and MLIR are imported once, workers are forked.
+"""The warm process of a coverage run: it imports torch, its operator database and MLIR once, and forks workers.
 
-`python -m buddy.compiler.tools.coverage.server FD PLAN` writes JSON lines to file descriptor FD: what is to be
-checked, then a result for each pair that it reads, as a JSON line each, from stdin.
+`python -m buddy.compiler.tools.coverage.server FD PLAN` writes JSON lines to file descriptor FD: the list of what to
+check, then a result for each pair that it reads from stdin, as JSON lines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ def main(words: list[str]) -> int:
 
 
 def _warm_up() -> None:
-    """Import all that workers need, and run nothing: a fork after torch's thread pool was used would hang."""
+    """Imports all that workers need, without running anything: a fork after the use of torch's thread pool would
+    hang.
+    """
     import torch
 
     torch.set_num_threads(1)

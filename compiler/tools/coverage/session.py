@@ -1,4 +1,4 @@
-"""A coverage run, seen from the one that asks for it: results are appended to a file, and known ones are left out."""
+"""The client of a coverage run: appends results to a file, and skips known ones."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from buddy.compiler.tools.coverage.plan import Listing, Pair, PairResult, Plan, 
 
 
 class CoverageError(Exception):
-    """The warm process could not start or ended; the text says what it said last."""
+    """The warm process could not start, or exited; the text is its last output."""
 
 
 def read(path: Path) -> dict[Pair, PairResult]:
-    """The results in a file that `json_lines.append` has written. Of several for one pair the last counts.
+    """Reads the results from a file written by `json_lines.append`. The last result for a pair counts.
 
     Raises `OSError`.
     """
@@ -40,10 +40,10 @@ def run(
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
 ) -> Listing:
-    """Check the pairs of `plan` that `known` lacks, or has with an outcome of `again`: here, or by the workers of the
+    """Checks the pairs of `plan` that are not in `known`, or have an outcome in `again` there: locally, or on the
     Dask cluster at the address `cluster`.
 
-    `on_result` is told the number of pairs that are done and to do, and the result, as each comes in. Returns all pairs
+    `on_result` is called with the number of finished and of all pairs, and each result as it arrives. Returns all pairs
     of the plan's shard, and Core ATen. Raises `CoverageError`, and `ClusterError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
@@ -57,7 +57,7 @@ def run(
 
 
 def _on_cluster(plan: Plan, address: str, pairs: Sequence[Pair]) -> Iterator[PairResult]:
-    """Results as they come."""
+    """Yields results as they arrive."""
     encode = msgspec.json.encode
     jobs = [(encode(plan), encode(pair)) for pair in pairs]
     for _, found in mapped(address, checked, jobs):
@@ -68,7 +68,7 @@ _here = threading.local()
 
 
 def checked(job: tuple[bytes, bytes]) -> bytes:
-    """What comes of a pair under a plan: on a worker of a cluster, each of whose threads keeps a warm process."""
+    """Runs on a worker of a cluster, each of whose threads keeps a warm process: the result of a pair under a plan."""
     plan, pair = job
     if getattr(_here, "plan", None) != plan:
         if getattr(_here, "stack", None) is not None:
@@ -81,12 +81,12 @@ def checked(job: tuple[bytes, bytes]) -> bytes:
     try:
         return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=Pair)))
     except CoverageError:
-        _here.plan = None  # the next one gets a process that lives
+        _here.plan = None  # the next pair gets a new process
         raise
 
 
 class _Server:
-    """The warm process. What others kept on disk is no part of a measurement, so it has a cache of its own."""
+    """The warm process. It has a separate cache, because cached artifacts must not affect the measurement."""
 
     def __init__(self, plan: Plan, cache: str) -> None:
         reader, writer = os.pipe()
@@ -109,7 +109,7 @@ class _Server:
 
     def __exit__(self, *_: object) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # what a server that has ended did not read
+        with contextlib.suppress(OSError):  # input that an exited server did not read
             self._process.stdin.close()
         try:
             self._process.wait(10)

@@ -1,4 +1,4 @@
-"""A forked process that checks pairs, and may die of what it runs; and what its parent sees of it."""
+"""A forked process that checks pairs and may crash, and its supervisor in the parent."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from buddy.compiler.tools.coverage.check import check
 from buddy.compiler.tools.coverage.plan import RIGHT, Finding, Pair, PairResult, Plan, summed_up
 from buddy.compiler.tools.coverage.samples import Call, calls, database, torch_dtype
 
-# What stands in the place of a call's number for the program that all calls of a pair make together.
+# Stands for a call's number in messages about the joint program of all calls of a pair.
 JOINT = -1
-# What C++ code says before it gives up.
+# What C++ code prints before it aborts.
 _LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A pair to check. Calls in `known` are left out; `joint` tries all calls in one program first."""
+    """A pair to check. Calls in `known` are left out; with `joint`, all calls are tried in one program first."""
 
     pair: Pair
     samples: int
@@ -36,9 +36,9 @@ class Job:
 
 
 def serve(pipe: Any, log: str, parent: int) -> None:
-    """The process: jobs come through `pipe`; for each, what is being done and found goes back.
+    """The forked process: receives jobs through `pipe` and sends back progress and findings.
 
-    It ends with `parent`. A closed pipe would not tell, since a fork holds the parent's end of it too.
+    It exits with `parent`. A closed pipe would not be noticed, since a fork holds the parent's end of it too.
     """
     die_with_parent(parent)
     target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -54,7 +54,7 @@ def serve(pipe: Any, log: str, parent: int) -> None:
 
 
 def _examine(job: Job, pipe: Any) -> None:
-    """Tell `("at", number, text)` before each program, `("found", number, finding)` behind it, and `("end", why)`."""
+    """Sends `("at", number, text)` before each program, `("found", number, finding)` after it, and `("end", why)`."""
     try:
         found = calls(job.pair, job.samples)
     except Exception as error:
@@ -71,9 +71,11 @@ def _examine(job: Job, pipe: Any) -> None:
 
 
 def _together(job: Job, found: list[Call], pipe: Any) -> bool:
-    """Check all calls as one program; whether it was captured and right, so that no call has to be looked at alone.
+    """Checks all calls as one program.
 
-    A program that is partly in eager counts as that for each of its calls.
+    Returns whether it was captured and right, so that no call has to be checked alone.
+
+    If the program is partly in eager, this counts for each of its calls.
     """
     pipe.send(("at", JOINT, f"{len(found)} calls in one program"))
     finding = check(job.pair, found, job.options)
@@ -87,7 +89,7 @@ def _together(job: Job, found: list[Call], pipe: Any) -> bool:
 
 @dataclass
 class _Progress:
-    """What is known of a pair so far. `at` is the program under way."""
+    """The findings on a pair so far. `at` is the running program."""
 
     at: int | None = None
     text: str = ""
@@ -96,9 +98,9 @@ class _Progress:
 
 
 class Worker:
-    """Checks one pair after another in a forked process, and forks another when that dies or is silent too long.
+    """Checks one pair after another in a forked process, and forks another if that crashes or is silent too long.
 
-    The process that owns this must not have used torch's thread pool: a child of such a process hangs in it.
+    The process that owns this must not have used torch's thread pool: a forked child would hang in it.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -119,7 +121,7 @@ class Worker:
             try:
                 self._pipe.send(job)
             except OSError:
-                self._process.join()  # it ended between two jobs, and another takes this one
+                self._process.join()  # it exited between two jobs; another one takes this job
                 continue
             why = self._follow(progress)
         seconds = time.perf_counter() - start
@@ -149,7 +151,10 @@ class Worker:
         theirs.close()
 
     def _follow(self, progress: _Progress) -> str | None:
-        """Take what the process says until it is done with the pair: why there is no call, or "". None if it died."""
+        """Handles the process's messages until the pair is done; returns why there is no call, or "".
+
+        None if it crashed.
+        """
         progress.at = None
         while True:
             if not self._pipe.poll(self._plan.timeout):
@@ -175,7 +180,7 @@ class Worker:
         if progress.at == JOINT:
             return None
         progress.found[progress.at] = Finding(progress.text, outcome, 0, (cause,))
-        # The other calls would most likely take as long again.
+        # The other calls would most likely take as long.
         return "" if outcome == "timeout" else None
 
     def _cause(self) -> str:

@@ -1,4 +1,4 @@
-"""Ways out: a compiled program as files that need no Python, with what it takes to call it from C."""
+"""Exports a compiled program as files that need no Python, with everything to call it from C."""
 
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.program import Order, Program, export

@@ -1,7 +1,7 @@
-"""A static library: objects in one file, with an index of the symbols that they define.
+"""Writes static libraries: objects in one file, with an index of the symbols that they define.
 
 The format is that of System V and GNU (`ar(5)` of binutils): members with headers of 60 bytes, of which the first, `/`,
-is the index that linkers look symbols up in, and the second, `//`, holds names of more than 15 characters.
+is the symbol index for linkers, and the second, `//`, holds names of more than 15 characters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HEADER = 60
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """The library of ELF objects by file name; the same members give the same bytes."""
+    """The library of ELF objects by file name; the output is deterministic."""
     names = b"".join(f"{name}/\n".encode() for name in members)
     symbols = {name: _defined(data) for name, data in members.items()}
     index_size = 4 + sum(4 + len(s) + 1 for found in symbols.values() for s in found)
@@ -38,7 +38,7 @@ def _member(name: str, data: bytes, mode: bytes = b"0") -> bytes:
 
 
 def _defined(data: bytes) -> list[str]:
-    """The symbols that an object defines for others."""
+    """The global symbols that an object defines."""
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
     found = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
     return [symbol.name for symbol in found if symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK")]

@@ -1,4 +1,4 @@
-"""Libraries from a compiled program and its loader, by the C compiler that is there."""
+"""Builds libraries from a compiled program and its loader, with the installed C compiler."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from buddy.compiler.tools.export.errors import ExportError
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden")
 _PATIENCE = 300.0
 _SCRATCH = "library"
-# What a shared library may need: the C library with its linker and its mathematics, and an OpenMP runtime.
+# The permitted dependencies of a shared library: the C library with its linker and libm, and an OpenMP runtime.
 _ALLOWED = ("libc.so", "libm.so", "ld-linux", "ld-musl", "libgomp.so", "libomp.so", "libiomp5.so")
 
 
 class Sources(NamedTuple):
-    """What is compiled and linked: by file name, the header and the loader; and the program's own object."""
+    """The inputs of a build: by file name, the header and the loader; and the program's object."""
 
     name: str
     header: str
@@ -38,7 +38,7 @@ class Sources(NamedTuple):
 
 
 def static_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
-    """The program and its loader as `libNAME.a`. Raises `ExportError` where no C compiler does it."""
+    """The program and its loader as `libNAME.a`. Raises `ExportError` if no C compiler can build it."""
     with scratch_folder(_SCRATCH) as folder:
         loader = _compiled(sources, machine, Path(folder), openmp)
         return archive({f"{sources.name}.o": sources.object, f"{sources.name}_loader.o": loader.read_bytes()})
@@ -47,8 +47,8 @@ def static_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
 def shared_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
     """The program and its loader as `libNAME.so`.
 
-    Raises `ExportError` where no C compiler does it, and where the library would need more than libc, libm and OpenMP,
-    or show more than its public functions.
+    Raises `ExportError` if no C compiler can build it, if the library would depend on more than libc, libm and OpenMP,
+    or if it would export more than its public functions.
     """
     with scratch_folder(_SCRATCH) as text:
         folder = Path(text)
@@ -63,9 +63,9 @@ def shared_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
 
 
 def compiler_for(machine: Machine) -> list[str]:
-    """The command of a C compiler for `machine`: `CC`, else one of this machine or a cross compiler.
+    """The command of a C compiler for `machine`: `CC`, else a native or a cross compiler.
 
-    Raises `ExportError` where there is none.
+    Raises `ExportError` if there is none.
     """
     if (named := os.environ.get("CC", "")).strip():
         try:
@@ -80,7 +80,7 @@ def compiler_for(machine: Machine) -> list[str]:
             return [found]
     if util.find_spec("ziglang") is not None:
         command = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine.architecture}-linux-gnu"]
-        # Zig checks for undefined behaviour unless told not to, with functions of its own.
+        # By default, Zig checks for undefined behaviour with functions of its runtime.
         return [*command, "-fno-sanitize=undefined"]
     raise ExportError(
         f"there is no C compiler for {machine.architecture} here ({', '.join(names)}, or the wheel ziglang)",
@@ -113,14 +113,14 @@ def _run(command: list[str]) -> None:
 
 
 def needed(data: bytes) -> list[str]:
-    """The libraries that a shared library needs, by the names the dynamic linker looks for."""
+    """The dependencies of a shared library, by the names the dynamic linker looks for."""
     section = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
     assert isinstance(section, DynamicSection)
     return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
 
 
 def exported(data: bytes) -> list[str]:
-    """The symbols that a shared library defines for others."""
+    """The symbols that a shared library exports."""
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynsym")
     found = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
     return sorted(symbol.name for symbol in found if symbol.name)

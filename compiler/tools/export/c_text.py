@@ -1,4 +1,4 @@
-"""The C around a compiled program: its header, the tables of its loader, and the sources that are the same for all."""
+"""Generates the C code of an exported program: its header, the tables of its loader, and the common sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LICENSE = "/* Made by buddy-tui; do with it what you like. */\n"
 
 
 def source(file: str, name: str) -> str:
-    """One of the sources in `exports/c`, for the program called `name`."""
+    """One of the sources in `exports/c`, for the program `name`."""
     text = resources.files("buddy.compiler.tools.export").joinpath("c", file).read_text(encoding="utf-8")
     return text.replace(_TOKEN, name)
 
@@ -28,7 +28,7 @@ def loader(interface: Interface) -> str:
 
 
 def header(interface: Interface, origin: str, machine: Machine) -> str:
-    """The C header: what goes in and comes out, with shapes and element types, and the functions."""
+    """The C header: inputs and outputs with shapes and element types, and the functions."""
     name = interface.name
     lines = [
         f"/* {name}: compiled by buddy-tui from {_in_comment(origin)}, for {machine}.",
@@ -49,7 +49,7 @@ def header(interface: Interface, origin: str, machine: Machine) -> str:
 
 
 def tables(interface: Interface) -> str:
-    """What the loader has to know of this program."""
+    """The loader's tables for this program."""
     names, told = names_of(interface), _Told(interface)
     pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
     asks = [(names[symbol], text) for symbol, text in interface.refusals]
@@ -81,7 +81,7 @@ def tables(interface: Interface) -> str:
 
 
 class _Told:
-    """Sizes that only a call tells, as C: each gets a number, and its value is an expression of the call's sizes."""
+    """Symbolic sizes in C: each gets a number, and its value is an expression of the call's sizes."""
 
     def __init__(self, interface: Interface) -> None:
         self._symbols = {source.name: f"sizes[{i}]" for i, source in enumerate(interface.sizes)}
@@ -95,7 +95,7 @@ class _Told:
     def function(self) -> list[str]:
         cases = [f"  case {i}: return {text};" for i, text in enumerate(self._expressions)]
         head = "static int64_t told(int which, const int64_t *sizes) {"
-        # A program whose sizes are all known has no use for these.
+        # A program with static sizes does not use these.
         uses = "  (void)sizes, (void)floor_div, (void)floor_mod, (void)larger, (void)smaller;"
         return ["", head, uses, "  switch (which) {", *cases, "  default: return 0;", "  }", "}"]
 
@@ -117,7 +117,7 @@ def _ask(name: str, text: str) -> list[str]:
 
 
 def _array(kind: str, name: str, items: Sequence[str], last: str = "{0}") -> list[str]:
-    """A table; it ends with an empty entry, since C has no empty arrays."""
+    """A table that ends with an empty entry, since C has no empty arrays."""
     return [f"static const {kind} {name}[] = {{", *(f"    {item}," for item in items), f"    {last}}};"]
 
 
@@ -132,7 +132,10 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def _string(text: str) -> str:
-    """A C string; JSON's escapes are C's, once other characters stand as they are and no trigraph is made."""
+    """A C string literal.
+
+    JSON's escapes are valid in C, as long as other characters are unescaped and no trigraph results.
+    """
     return json.dumps(text, ensure_ascii=False).replace("??", '?" "?')
 
 
@@ -141,7 +144,7 @@ def _in_comment(text: str) -> str:
 
 
 def _described(interface: Interface) -> list[str]:
-    """Inputs, outputs and sizes, a line each."""
+    """Inputs, outputs and sizes, one per line."""
     lines = ["Tensors are dense and row-major, one element behind the other, the last dim fastest.", "Inputs:"]
     lines += [_line(i, tensor) for i, tensor in enumerate(interface.inputs)] or ["  none"]
     lines += ["Outputs, which the caller allocates:"]
@@ -163,7 +166,7 @@ def _line(number: int, tensor: Tensor) -> str:
 
 
 def _typed_call(interface: Interface) -> list[str]:
-    """A function that takes each tensor as what it is."""
+    """A function with a typed parameter for each tensor."""
     name = interface.name
     ins = [(f"in{i}", f"const {tensor.element.c} *in{i}") for i, tensor in enumerate(interface.inputs)]
     outs = [(f"out{i}", f"{tensor.element.c} *out{i}") for i, tensor in enumerate(interface.outputs)]

@@ -1,4 +1,4 @@
-"""Element types as safetensors, C and NumPy spell them."""
+"""Element types in the spelling of safetensors, C and NumPy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from buddy.compiler.protocol.artifact import TensorSpec
 
 
 class Element(NamedTuple):
-    """An element type: safetensors' word, C's type, NumPy's name, and its size in bytes.
+    """An element type: safetensors' name, C's type, NumPy's name, and its size in bytes.
 
-    Neither C11 nor NumPy has a word for all: there, the bits are those of a whole number, and `note` says of what.
+    Some have no type in C11 or NumPy: they are stored as integers with the same bits, and `note` names the type.
     """
 
     safetensors: str
@@ -33,7 +33,7 @@ _ELEMENTS = {
     TensorDType.Int64: Element("I64", "int64_t", "int64", 8),
     TensorDType.Float8E4M3FN: Element("F8_E4M3", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fn"),
     TensorDType.Float8E5M2: Element("F8_E5M2", "uint8_t", "uint8", 1, "the bits of a float8_e5m2"),
-    # The file format has no word for these.
+    # The file format has no name for these.
     TensorDType.Float8E4M3FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fnuz"),
     TensorDType.Float8E5M2FNUZ: Element("U8", "uint8_t", "uint8", 1, "the bits of a float8_e5m2fnuz"),
     TensorDType.Float16: Element("F16", "uint16_t", "float16", 2, "the bits of an IEEE half"),
@@ -44,10 +44,10 @@ _ELEMENTS = {
 
 
 def element_of(dtype: str) -> Element:
-    """The element type of a `TensorSpec`; of complex numbers, that of their parts."""
+    """The element type of a `TensorSpec`; for complex numbers, that of their parts."""
     return _ELEMENTS[TensorDType(dtype).part]
 
 
 def stored_shape(spec: TensorSpec) -> tuple[int | str, ...]:
-    """The shape in memory: complex numbers are pairs of floats along a last dim."""
+    """The shape in memory: complex numbers are pairs of floats along an additional last dim."""
     return (*spec.shape, 2) if TensorDType(spec.dtype).is_complex else tuple(spec.shape)

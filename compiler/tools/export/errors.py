@@ -1,4 +1,4 @@
-"""What cannot be exported, and why."""
+"""The error of an export."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.protocol import Diagnostic
 
 
 class ExportError(Exception):
-    """`diagnostic` says what is in the way, and what to do."""
+    """`diagnostic` is the reason, and what to do."""
 
     def __init__(self, what: str, where: str = "", todo: str = "", detail: str = "") -> None:
         self.diagnostic = Diagnostic(what, where, todo, detail=detail)

@@ -1,4 +1,4 @@
-"""What a program looks like from outside: its tensors, what its entry is called with, and what it needs besides."""
+"""The external interface of a program: its tensors, the arguments of its entry, and its other requirements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Tensor:
-    """A dense row-major tensor outside; sizes that only a call tells are texts, as in `TensorSpec`."""
+    """A dense row-major tensor of the interface; symbolic sizes are texts, as in `TensorSpec`."""
 
     name: str
     shape: tuple[int | str, ...]
@@ -34,15 +34,16 @@ class Tensor:
 
     @property
     def empty(self) -> bool:
-        """Whether it never has elements: such tensors are passed to nobody."""
+        """Whether it is always empty: such tensors are not passed."""
         return 0 in self.shape
 
 
 @dataclass(frozen=True)
 class Argument:
-    """What the entry is called with: input number `input` or weight number `weight` (the other is -1).
+    """An argument of the entry: input number `input` or weight number `weight` (the other is -1).
 
-    That is as it is or, with `pack`, packed into `bytes`; with `bytes` alone, a weight copied to where reading is fast.
+    It is passed unchanged or, with `pack`, packed into `bytes`; with `bytes` alone, a weight is copied to memory that
+    is fast to read.
     """
 
     input: int
@@ -53,7 +54,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class SizeSource:
-    """Where a call tells the size called `name`: dim `dim` of input number `input`, or a number of its own (-1)."""
+    """Where the size `name` comes from: dim `dim` of input number `input`, or a separate number (-1)."""
 
     name: str
     input: int
@@ -62,9 +63,9 @@ class SizeSource:
 
 @dataclass(frozen=True)
 class Interface:
-    """A program from outside. `sources` are the numbers, among the graph's inputs, of `inputs`, then of `weights`.
+    """The interface of a program. `sources` are the graph input numbers of `inputs`, then of `weights`.
 
-    `refusals` are the symbols that compiled code calls where eager would raise, each with what to say.
+    `refusals` are the symbols that compiled code calls where eager would raise, with their error messages.
     """
 
     name: str
@@ -85,15 +86,15 @@ class Interface:
 
     @property
     def arity(self) -> int:
-        """How many pointers and sizes the entry takes."""
+        """The number of pointers and sizes that the entry takes."""
         crossing = sum(not output.empty for output in self.outputs)
         return len(self.arguments) + len(self.sizes) + crossing + bool(self.arena)
 
 
 def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> Interface:
-    """How the program `artifact`, compiled from `graph`, is called from C under `name`.
+    """How to call the program `artifact`, compiled from `graph`, from C under `name`.
 
-    Raises `ExportError` for ops that need PyTorch at run time, and for what C cannot tell it.
+    Raises `ExportError` for ops that need PyTorch at run time, and for inputs that C cannot provide.
     """
     check_name(name)
     refuse_eager(assignments, artifact)
@@ -121,21 +122,21 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 
 
 def check_name(name: str) -> None:
-    """Raises `ExportError` for what is no name of functions and files in C and C++."""
+    """Raises `ExportError` if `name` is not usable for functions and files in C and C++."""
     if not _NAME.fullmatch(name) or name in taken() or len(name) > 64:
         todo = "choose a name of small letters, digits and _ that is no word of C or its library (--name)"
         raise ExportError(f"{name!r} can name no C functions", "the export", todo)
 
 
 def c_name(text: str) -> str:
-    """A name for C made of any text."""
+    """A valid C name made from any text."""
     found = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
     found = found if found[:1].isalpha() else f"program_{found}".rstrip("_")
     return f"{found}_program" if found in taken() else found
 
 
 def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
-    """Raises `ExportError` that names the nodes which PyTorch runs, and what else is no plain machine code."""
+    """Raises `ExportError` that lists the nodes that run in eager, and other parts that are not plain machine code."""
     nodes = [assignment for assignment in assignments if assignment.lowering == EAGER]
     if nodes:
         names = "\n".join(f"{each.node}: {each.reason}" for each in nodes)

@@ -1,4 +1,4 @@
-"""The compiled program as one LLVM module: optimised, with names of its own, as assembly or as an object."""
+"""The compiled program as one LLVM module: optimized, with prefixed names, as assembly or as an object."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import Interface
 from buddy.compiler.tools.export.words import LIBM
 
-# What <string.h> and <stdlib.h> give.
+# Functions of <string.h> and <stdlib.h>.
 _LIBC = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
-# Operations on halves that a CPU without them has done by the compiler's own library, which every C compiler links in.
+# Operations on half precision that some CPUs call from the compiler's runtime library, which every C compiler links.
 _COMPILER_RT = re.compile(r"__(extend|trunc)\w+f2|__(mul|div|mod|udiv|umod)ti3|__(fix|float)\w+")
 
 
 class NativeProgram:
-    """The LLVM IR `text` of a compiled program, as `interface` has it called, for `machine`.
+    """The LLVM IR `text` of a compiled program, with the calling convention of `interface`, for `machine`.
 
-    The only names it defines for others are `NAME_entry` and `NAME_pack_K`, for the K-th pack; each takes the address
-    of a block of pointers. It wants `NAME_fork` and `NAME_ask_K`. Raises `ExportError` where it wants more than libc
-    and libm have.
+    The only symbols it exports are `NAME_entry` and `NAME_pack_K`, for the K-th pack; each takes the address of an
+    array of pointers. It imports `NAME_fork` and `NAME_ask_K`. Raises `ExportError` if it needs more than libc and
+    libm.
     """
 
     def __init__(self, text: str, interface: Interface, machine: Machine, opt_level: int) -> None:
@@ -35,7 +35,8 @@ class NativeProgram:
         _check_imports(module, {FORK, *dict(interface.refusals)})
         for function in module.functions:
             if not function.is_declaration:
-                # Functions are compiled one by one elsewhere; inlined, equal layers would be compiled many times.
+                # Functions are compiled separately elsewhere; with inlining, identical layers would be compiled many
+                # times.
                 function.add_function_attribute("noinline")
                 if function.name in packs:
                     function.add_function_attribute("optsize")
@@ -48,21 +49,21 @@ class NativeProgram:
 
     @property
     def llvm_ir(self) -> str:
-        """LLVM IR before LLVM's own passes, of llvmlite's LLVM."""
+        """LLVM IR before LLVM's own passes, printed by llvmlite's LLVM."""
         return self._text
 
     def assembly(self) -> str:
-        """Text for the machine's assembler."""
+        """Assembly text for the target."""
         found: str = target_machine(self._machine, self._level).emit_assembly(self._code())
         return found
 
     def object(self) -> bytes:
-        """A relocatable object, whose code may lie anywhere."""
+        """A position-independent relocatable object."""
         found: bytes = target_machine(self._machine, self._level).emit_object(self._code())
         return found
 
     def _code(self) -> Any:
-        """A copy of the optimised module, which generating code from changes."""
+        """A copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
             self._optimised = parsed(self._text, self._machine)
             optimise(self._optimised, self._level, self._machine)
@@ -71,7 +72,7 @@ class NativeProgram:
 
 
 def names_of(interface: Interface) -> dict[str, str]:
-    """What the module calls its links to the loader, and what these are called outside."""
+    """The module's names for its links to the loader, and their external names."""
     name = interface.name
     found = {trampoline_name(interface.entry): f"{name}_entry", FORK: f"{name}_fork"}
     found |= {trampoline_name(pack): f"{name}_pack_{i}" for i, pack in enumerate(dict.fromkeys(interface.packs))}
@@ -86,7 +87,7 @@ def _rename(module: Any, old: str, new: str) -> None:
 
 
 def _hide(module: Any, shown: set[str]) -> None:
-    """Leave nothing to be seen from outside but the names `shown`, and these from within the library alone."""
+    """Makes all symbols internal except `shown`, which become hidden: visible within the library only."""
     for value in (*module.functions, *module.global_variables):
         if value.name.startswith("llvm."):
             continue

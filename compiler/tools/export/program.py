@@ -1,4 +1,4 @@
-"""Writes a compiled program as the files that were asked for, and what is needed to build and to call it."""
+"""Writes the requested files of a compiled program, and what is needed to build and call it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from buddy.compiler.tools.export.native import NativeProgram
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# The kinds that come with C sources, weights and examples.
+# The kinds that include C sources, weights and examples.
 _WITH_C = frozenset({"asm", "object", "static", "shared"})
 _LIBRARIES = frozenset({"static", "shared", "wheel"})
 _SEED = 0
@@ -36,9 +36,9 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Program:
-    """A program that has been compiled by `recipe`: what was captured, and what came of it.
+    """A program compiled by `recipe`: the captured graph, and the result.
 
-    `llvm_ir` and `mlir` are texts of stages; `origin` and `command` tell a reader where the export comes from.
+    `llvm_ir` and `mlir` are texts of stages; `origin` and `command` describe the origin of the export in its README.
     """
 
     captured: CapturedGraph
@@ -53,7 +53,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Order:
-    """What to write, under which name, into which folder; `force` writes over what is there."""
+    """What to write, under which name, into which folder; `force` overwrites existing files."""
 
     folder: Path
     name: str
@@ -65,10 +65,10 @@ Tell = Callable[[str], None]
 
 
 def export(program: Program, order: Order, tell: Tell = lambda _what: None) -> list[ExportedFile]:
-    """Write the files that `order` asks for; all of them, or none.
+    """Writes the files of `order`; all of them, or none.
 
-    Raises `ExportError` for what cannot be exported so, and where a file is in the way; `OSError` where the folder
-    cannot be written.
+    Raises `ExportError` for what cannot be exported in this form, and if a file exists; `OSError` if the folder is not
+    writable.
     """
     machine = _machine(program.recipe.target)
     interface = interface_of(order.name, program.captured.graph, program.artifact, program.assignments)
@@ -92,7 +92,7 @@ class _Writer:
         self._machine, self._folder, self._tell, self._name = machine, folder, tell, order.name
 
     def planned(self) -> list[str]:
-        """The files, in the order in which they are told of."""
+        """The files, in the order of the report."""
         name, kinds = self._name, self._kinds
         found = {
             "asm": f"{name}.s", "object": f"{name}.o", "static": f"lib{name}.a", "shared": f"lib{name}.so",
@@ -185,7 +185,7 @@ class _Writer:
 
     @property
     def _code(self) -> str:
-        """The file with compiled code that users may build from; "" where there is none."""
+        """The file with compiled code that users may build from; "" if there is none."""
         return next((f"{self._name}{s}" for k, s in (("object", ".o"), ("asm", ".s")) if k in self._kinds), "")
 
     @cached_property
@@ -219,7 +219,7 @@ def _machine(target: str) -> Machine:
 
 
 def _refuse_overwriting(folder: Path, planned: Collection[str], force: bool) -> None:
-    """Raises `ExportError` where what is in `folder` would be written over, unless by `force`, or cannot be."""
+    """Raises `ExportError` if files in `folder` would be overwritten without `force`, or cannot be."""
     folders = [file for file in planned if (folder / file).is_dir() and not (folder / file).is_symlink()]
     files = {parent for file in planned if (parent := (folder / file).parent).exists() and not parent.is_dir()}
     for path in (*(folder / file for file in folders), *files):
@@ -254,7 +254,7 @@ def _bytecode(text: str) -> bytes:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as the compiled program has it: complex numbers as pairs, a bfloat16 as its bits."""
+    """A tensor in the compiled program's form: complex numbers as pairs, bfloat16 as its bits."""
     found = tensor.detach().resolve_conj().resolve_neg()
     found = torch.view_as_real(found) if found.is_complex() else found
     if found.dtype is torch.bfloat16:

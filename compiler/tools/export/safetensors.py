@@ -1,7 +1,8 @@
-"""Weights in a safetensors file: an 8-byte length, that much JSON, then the data, without gaps between tensors.
+"""Writes weights as a safetensors file: an 8-byte length, that much JSON, then the data, without gaps between
+tensors.
 
-The format is that of https://github.com/huggingface/safetensors ("Format" in its README). Tensors come by size of
-element and then by name, as its own writer has them, so that each lies on a multiple of its element's size.
+The format is that of https://github.com/huggingface/safetensors ("Format" in its README). Tensors are sorted by element
+size and then by name, like those of its own writer, so that each is aligned to its element's size.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _ALIGNMENT = 64  # bytes: the data begin at a cache line
 
 
 class Entry(NamedTuple):
-    """A tensor: safetensors' word for its element type, bytes an element, its shape, and its data."""
+    """A tensor: safetensors' name of its element type, bytes per element, its shape, and its data."""
 
     dtype: str
     element: int
@@ -24,7 +25,7 @@ class Entry(NamedTuple):
 
 
 def write(path: Path, tensors: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
-    """Write `tensors` by name, and texts about them. Raises `OSError` where that cannot be done."""
+    """Writes `tensors` by name, and texts about them. Raises `OSError`."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element, tensors[name].dtype, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0

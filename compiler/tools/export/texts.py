@@ -1,4 +1,4 @@
-"""What comes along with an exported program: how to build it, and what there is."""
+"""The build file and the README of an export."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _object_property(code: str) -> str:
 
 
 def readme(interface: Interface, origin: str, machine: Machine, files: Collection[str], command: str) -> str:
-    """The README of an export: what is in it, and how to build and to run it."""
+    """The README of an export: its files, and how to build and run it."""
     name = interface.name
     known = _descriptions(name)
     listed = [f"| `{file}` | {known.get(file, _other(file))} |" for file in files]

@@ -1,6 +1,6 @@
-"""A Python package of a compiled program, as a wheel: shared library, weights, and a module that calls it by ctypes.
+"""Packs a compiled program as a wheel: shared library, weights, and a module that calls it by ctypes.
 
-The format is that of the binary distribution format (packaging.python.org/specifications/binary-distribution-format).
+The format is the binary distribution format (packaging.python.org/specifications/binary-distribution-format).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.tools.export.c_text import source
 
 VERSION = "0.1.0"
-# The earliest moment that a zip knows, so that the same program gives the same wheel.
+# The earliest timestamp of a zip file, so that the output is deterministic.
 _MOMENT = (1980, 1, 1, 0, 0, 0)
 
 
@@ -23,7 +23,7 @@ def wheel_name(name: str, machine: Machine) -> str:
 
 
 def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights: Path, summary: str) -> None:
-    """Write the wheel of the program called `name`. Raises `OSError` where that cannot be done."""
+    """Writes the wheel of the program `name`. Raises `OSError`."""
     folder, records = f"{name}-{VERSION}.dist-info", list[str]()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
 
@@ -36,7 +36,7 @@ def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights
 
         add(f"{name}/__init__.py", source("package.py.txt", name).encode())
         add(f"{name}/lib{name}.so", library)
-        # Numbers do not get smaller by compression worth its time.
+        # Compressing weights gains too little for the time it takes.
         add(f"{name}/{name}.safetensors", weights.read_bytes(), zipfile.ZIP_STORED)
         add(f"{folder}/METADATA", _metadata(name, summary).encode())
         add(f"{folder}/WHEEL", _wheel(machine).encode())
@@ -45,7 +45,7 @@ def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights
 
 
 def _tag(machine: Machine) -> str:
-    """Any Python 3 on Linux of that architecture; which C library it needs is the compiler's that linked it."""
+    """Any Python 3 on Linux of that architecture; the required C library depends on the compiler that linked it."""
     return f"py3-none-linux_{machine.architecture}"
 
 

@@ -1,5 +1,4 @@
-"""Words that cannot name an exported program, since C, C++, their libraries or the sources beside it mean something
-by them."""
+"""Names that an exported program cannot have, because C, C++, their libraries or the generated sources use them."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ _LANGUAGES = (
     "struct switch template this throw true try typedef typeid typename typeof union unsigned using virtual void "
     "volatile while xor"
 )
-# C17, 7.12: each also for `float` with an `f` behind.
+# C17, 7.12: each also for `float` with the suffix `f`.
 LIBM = frozenset(re.findall(
     r"\w+",
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma "
     "fmax fmin fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin "
     "sincos sinh sqrt tan tanh tgamma trunc",
 ))  # fmt: skip
-# Other functions and types of the headers that the sources include (C17, POSIX, and what glibc adds to them).
+# Other functions and types of the included headers (C17, POSIX, and glibc's additions).
 _LIBRARIES = (
     "abort abs access alarm atexit atof atoi atol bcmp bcopy brk bsearch bzero chdir chmod chown chroot clock close "
     "creat ctime daemon difftime div dprintf drand48 dup dysize encrypt erand48 errno execl execv exit fchmod fclose "
@@ -37,13 +36,13 @@ _LIBRARIES = (
     "strtol swab symlink sync syscall system tee tempnam time timegm timer_t timezone tmpfile tmpnam truncate tzname "
     "tzset ulong umask uint ungetc unlink usleep utime vfork vprintf write y0 y1 yn"
 )
-# What is said in a comment, in a text, or as the program's own name, which the sources have a word for.
+# Comments, string literals, and the placeholder of the program's own name in the sources.
 _NO_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|PROGRAM\w*", re.DOTALL)
 
 
 @lru_cache(maxsize=1)
 def taken() -> frozenset[str]:
-    """All such words in small letters."""
+    """All such names in lower case."""
     texts = [path.read_text(encoding="utf-8") for path in resources.files(__package__).joinpath("c").iterdir()]
     words = {word for text in texts for word in re.findall(r"\b[a-z]\w*", _NO_CODE.sub(" ", text))}
     return frozenset({*words, *_LANGUAGES.split(), *_LIBRARIES.split(), *LIBM, *(f"{name}f" for name in LIBM)})

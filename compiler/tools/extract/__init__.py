@@ -1,4 +1,4 @@
-"""Nodes of a captured graph as a program of their own, with their real inputs, and as a script."""
+"""Extracts nodes of a captured graph as a separate program, with their real inputs, and as a script."""
 
 from buddy.compiler.tools.extract.parts import Part, part_of
 from buddy.compiler.tools.extract.program import extract

@@ -1,4 +1,4 @@
-"""A part of a graph with the real values on its edges, from eager run up to there."""
+"""Subgraphs with the real values on their edges, computed by eager."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.runtime.node_by_node import SEED, symbols_at, values_of
 
 @dataclass(frozen=True)
 class Part:
-    """A graph and the tensors it runs on, in the order of its placeholders; `numbers` are sizes that a call tells."""
+    """A graph and its input tensors, in the order of its placeholders; `numbers` are sizes known only at the call."""
 
     graph: Graph
     tensors: list[torch.Tensor]
@@ -24,9 +24,9 @@ class Part:
 
 
 def part_of(whole: Part, nodes: Collection[Op]) -> Part:
-    """`nodes` of a graph, with what they read from outside as eager computes it.
+    """`nodes` of a graph, with their external inputs as eager computes them.
 
-    Raises `ExtractionError` as `extracted` does, and where eager does not come that far.
+    Raises `ExtractionError` like `extracted`, and if eager raises before these inputs are computed.
     """
     symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
     graph = extracted(whole.graph, nodes, symbols)
@@ -40,5 +40,5 @@ def _on_the_edges(whole: Part, names: Sequence[str]) -> list[torch.Tensor]:
     except Exception as error:
         what = f"eager does not come to {', '.join(names[:3])}: {type(error).__name__}: {error}"
         raise ExtractionError(f"{what} · choose nodes before it") from error
-    # As they lie: a `view` behind them is one of their strides.
+    # With their strides: a later `view` depends on them.
     return [values[name] for name in names]

@@ -1,4 +1,4 @@
-"""Nodes of a captured graph as a captured graph."""
+"""Extracts nodes of a captured graph as another captured graph."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from buddy.compiler.tools.extract.script import code_of
 
 
 def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
-    """The nodes of those names as a graph with its real inputs, which eager computes node by node.
+    """The named nodes as a graph with its real inputs, which eager computes node by node.
 
-    Nodes keep their names, lines and module paths. Raises `ExtractionError` where they cannot stand for themselves.
+    Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
     """
     whole = Part(captured.graph, captured.tensors, captured.numbers)
     part = part_of(whole, named(captured.graph, wanted))
@@ -43,7 +43,7 @@ def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
 
 
 def _rows(graph: Graph, known: Mapping[str, NodeRow]) -> tuple[NodeRow, ...]:
-    """The rows of the FX table that are left, counted anew; what came from outside is a placeholder."""
+    """The remaining rows of the FX table, renumbered; external inputs are placeholders."""
     places = {op.name: place for place, op in enumerate(graph.body)}
     return tuple(_row(op, known[op.stable], places) for op in graph.body)
 

@@ -1,4 +1,4 @@
-"""A graph as a Python script beside a `.npz` of its tensors: plain torch, and a source that the workbench opens."""
+"""Writes a graph as a Python script with a `.npz` of its tensors: it needs only torch, and the workbench opens it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _RANDOM_BITS = "\nimport buddy.compiler.runtime.philox  # defines torch.ops.budd
 
 @dataclass(frozen=True)
 class Script:
-    """A script to be saved as `name`.py, and the tensors that it reads, to be saved beside it as `name`.npz."""
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
 
     name: str
     text: str
@@ -74,9 +74,9 @@ class Script:
 
 
 def script_of(part: Part) -> Script:
-    """A graph on its tensors as a script; sizes that a call tells are those of this one.
+    """A graph with its tensors as a script; symbolic sizes have the values of this call.
 
-    Raises `ExtractionError` where they are told by data.
+    Raises `ExtractionError` if they depend on data.
     """
     part = part_of(part, part.graph.operations) if part.graph.symbols else part
     graph = part.graph
@@ -98,7 +98,7 @@ def script_of(part: Part) -> Script:
 
 
 def code_of(graph: Graph) -> str:
-    """The graph as a method in Python: a line per node, with the element type and shape that it gives."""
+    """The graph as a Python method: a line per node, with the element type and shape of its result."""
     words = _words(graph)
     taken = ["self", *(words[op.name] for op in graph.placeholders if not _is_state(op))]
     lines = [f"def forward({', '.join(taken)}):"]
@@ -109,7 +109,7 @@ def code_of(graph: Graph) -> str:
 
 
 def _words(graph: Graph) -> dict[str, str]:
-    """The names of nodes as names that Python takes."""
+    """The names of nodes as valid Python names."""
     return {op.name: f"{op.name}_" if keyword.iskeyword(op.name) else op.name for op in graph.body}
 
 
@@ -118,12 +118,12 @@ def _is_state(op: Op) -> bool:
 
 
 def _type(op: Op) -> str:
-    """What a node gives, as FX annotates it; nothing for several results."""
+    """The type of a node in FX's notation; "" for several results."""
     return f': "{op.metas[0]}"' if len(op.metas) == 1 and op.metas[0] is not None else ""
 
 
 def _value(name: str, tensor: torch.Tensor) -> str:
-    """The expression that reads a tensor, with its strides where they are others than a dense row-major one's."""
+    """The expression that reads a tensor, with its strides if they are not dense row-major."""
     dense = tensor.is_contiguous() or 0 in tensor.stride()
     strides = "" if dense else f", {tuple(tensor.stride())}"
     return f"value({name!r}, {tensor.dtype}{strides})"
@@ -138,7 +138,7 @@ def _call(op: Op, words: Mapping[str, str]) -> str:
 
 
 def _spelled(value: Any, words: Mapping[str, str]) -> str:
-    """An argument of a node as Python that torch takes."""
+    """An argument of a node as a Python expression for torch."""
     if isinstance(value, Op):
         return words[value.name]
     if isinstance(value, TensorDType):
@@ -153,7 +153,7 @@ def _spelled(value: Any, words: Mapping[str, str]) -> str:
 
 
 def _opaque(text: str) -> str:
-    """What `torch_values.from_opaque` reads, as Python."""
+    """The Python form of a value that `torch_values.from_opaque` reads."""
     if text.startswith("like("):
         shape, strides, dtype = literal_eval(text.removeprefix("like"))
         return f"torch.empty_strided({shape}, {strides}, dtype={to_torch(TensorDType(dtype))})"
@@ -170,7 +170,7 @@ def _indented(code: str) -> str:
 
 
 def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """The tensors as they lie, bit for bit."""
+    """The tensors in memory layout, bit for bit."""
     data = io.BytesIO()
     np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
     return data.getvalue()

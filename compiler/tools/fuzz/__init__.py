@@ -1,1 +1,1 @@
-"""Random programs, compiled and compared with eager; what fails is made smaller and written as a script."""
+"""Random programs, compiled and compared with eager; failing ones are reduced and written as scripts."""

@@ -1,9 +1,9 @@
-"""A campaign of random programs: batch by batch, each from a seed of its own, so that it can be shared out and resumed.
+"""A campaign of random programs in batches, each with its own seed, so that it can be distributed and resumed.
 
-Hypothesis draws the programs of a batch and, where one fails, makes it smaller until nothing can be left out.
+Hypothesis draws the programs of a batch and reduces failing ones until nothing can be left out.
 
-`python -m buddy.compiler.tools.fuzz.campaign PARENT PLAN HEARD DONE`, of which PLAN and DONE are JSON, writes a line of
-JSON to stdout for each batch, and ends with the process PARENT.
+`python -m buddy.compiler.tools.fuzz.campaign PARENT PLAN HEARD DONE`, where PLAN and DONE are JSON, writes a line of
+JSON to stdout for each batch, and exits with the process PARENT.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from buddy.compiler.tools.fuzz.last_words import LastWords
 from buddy.compiler.tools.fuzz.plan import FAULTS, Batch, Fault, Histogram, Outcome, Plan, Verdict, merged
 from buddy.compiler.tools.fuzz.writing import Drawn, scripts
 
-# The statements that eager has died of, by the seed of their batch.
+# The statements that crashed eager, by the seed of their batch.
 Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
-# How many smaller programs are tried of one that fails: most of what can be left out is found by then.
+# Maximum number of reduced programs per failure: most reductions are found by then.
 SMALLER = 250
-# Programs of a batch that are wrong from other statements on: one fault of ours can show in many.
+# Maximum number of wrong programs per batch with distinct first wrong statements: one fault can show in many.
 MOST_WRONG = 3
 _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
 class _Failed(Exception):
-    """A program that failed, for Hypothesis, which looks for a smaller one that fails alike."""
+    """A failing program, for Hypothesis, which searches for a smaller one with the same failure."""
 
 
 def run(
     plan: Plan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
 ) -> Iterator[Batch]:
-    """Try the batches of `plan` but for those whose seeds are `known`.
+    """Runs the batches of `plan` except for those with `known` seeds.
 
-    Each statement, with its batch, is written to the file `heard` while eager is at it; those that are `deadly` to it
-    are left out of the programs of their batch.
+    Each statement, with its batch, is written to the file `heard` while eager runs it; statements in `deadly` are left
+    out of the programs of their batch.
     """
     words = LastWords(heard)
     with Disposable("buddy.compiler.tools.fuzz.checking", "check") as worker:
@@ -61,7 +61,7 @@ def run(
 
 
 def _check(plan: Plan, worker: Disposable) -> None:
-    """Ends this process over what every program would fail of: a preset that there is none of, a broken extension."""
+    """Exits this process for errors that every program would have: an unknown preset, a broken extension."""
     preset = plan.options.get("preset", "default")
     if preset not in presets():
         raise SystemExit(f"no preset {preset!r}; there are {', '.join(presets())}")
@@ -72,7 +72,7 @@ def _check(plan: Plan, worker: Disposable) -> None:
 
 
 class _Trial:
-    """One batch under way."""
+    """One running batch."""
 
     def __init__(self, plan: Plan, worker: Disposable, number: int, heard: LastWords, deadly: tuple[str, ...]) -> None:
         self._plan, self._worker, self._number = plan, worker, number
@@ -83,7 +83,7 @@ class _Trial:
         self._reasons: Counter[str] = Counter()
         self._compiled: list[Histogram] = []
         self._faults: list[Fault] = []
-        # The one that is being made smaller, larger before smaller.
+        # The failure that is being reduced, from large to small.
         self._failing: list[Fault] = []
         self._smaller = 0
 
@@ -101,7 +101,7 @@ class _Trial:
         return Batch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
 
     def _fault(self, name: str, most: int) -> list[Fault]:
-        """Try up to `most` programs, up to one that fails in a new way: that one made smaller, if there is one."""
+        """Tries up to `most` programs until one fails in a new way; returns the reduced program, if there is one."""
         chosen = settings(
             max_examples=most,
             deadline=None,
@@ -111,7 +111,7 @@ class _Trial:
             suppress_health_check=list(HealthCheck),
         )
         self._failing.clear()
-        with contextlib.suppress(_Failed, Flaky):  # what failed last is the least program
+        with contextlib.suppress(_Failed, Flaky):  # the last failure is the smallest program
             seed(name)(chosen(given(self._programs)(self._try)))()
         return self._failing[-1:]
 
@@ -138,19 +138,19 @@ class _Trial:
 
 
 def reason(verdict: Verdict) -> str:
-    """Why a program came to no better end, in the same words for all that differ by numbers alone."""
+    """The reason of a verdict, with numbers removed so that equal reasons group together."""
     return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
 
 
 def _alike(one: Fault, other: Fault) -> bool:
-    """Whether two programs fail in the same way: are wrong from the same statement on, or say the same."""
+    """Whether two programs fail in the same way: from the same wrong statement on, or with the same error."""
     if one.outcome != other.outcome:
         return False
     return one.at == other.at if one.outcome == "wrong" else one.why.split(":")[0] == other.why.split(":")[0]
 
 
 def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
-    """What became of a script in the disposable process, which may have died of it."""
+    """The verdict on a script in the disposable process, which may crash."""
     ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
     if ended.how == "answer":
         found: Verdict = ended.value

@@ -1,4 +1,6 @@
-"""One random program in this process: compiled by the `torch.compile` back end, run, and held beside eager."""
+"""Checks one random program in this process: compiles it with the `torch.compile` backend, runs it, and compares it
+with eager.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +28,11 @@ from buddy.compiler.tools.fuzz.plan import Histogram, Verdict
 Backend = str | Callable[..., Callable[..., Any]]
 RAISED, STRIDES = "raised", "strides"
 SEED = 0
-# In a script as `writing.py` makes them: each name and what it is given, and what `forward` returns.
+# In a script made by `writing.py`: each name and its value, and what `forward` returns.
 _VALUE = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
 _RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
 _CALLED = re.compile(r"\b([a-z]\w*)\(")
-# How a difference in one of several results begins.
+# The prefix of a difference in one of several results.
 _RESULT = re.compile(r"result (\d+): ")
 _extended: set[str] = set()
 
@@ -39,10 +41,10 @@ def check(
     script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False,
     gradients: bool = False,
 ) -> Verdict:  # fmt: skip
-    """What became of the program that `script` defines; `options` are those of the back end.
+    """The verdict on the program that `script` defines; `options` are those of the backend.
 
-    Random numbers are those that eager draws. `extensions` are Python files that this process runs once. Sizes are
-    symbols in what is compiled where it is `dynamic`. With `gradients`, those of inputs and weights are compared too.
+    Random numbers are those of eager. `extensions` are Python files that this process runs once. With `dynamic`, sizes
+    are symbolic. With `gradients`, gradients of inputs and weights are compared too.
     """
     guards.leave_untimed()
     options = {"fallback_random": True, **options}
@@ -55,7 +57,7 @@ def check(
         recorder = _AnySizes(options) if dynamic else Recorder(options)
         try:
             verdict = _verdict(_Trial(*_loaded(script), dynamic, gradients), recorder)
-        except Exception as error:  # eager's
+        except Exception as error:  # raised by eager
             return Verdict("invalid", _first_line(error))
         at = _first_wrong(script, Recorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
         return replace(verdict, at=at, compiled=_compiled(recorder))
@@ -68,7 +70,7 @@ def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 
 class _AnySizes(Recorder):
-    """One that compiles once for all sizes where that is possible, and notes less."""
+    """A recorder that compiles once for all sizes if possible, and records less."""
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.reached = COMPILED
@@ -76,17 +78,17 @@ class _AnySizes(Recorder):
 
 
 class Ran(NamedTuple):
-    """What came of a program, None where that raised; and how it differs from eager, "" where it does not."""
+    """The results of a program, None if it raised; and its difference from eager, "" if there is none."""
 
     found: Any
     said: str
 
 
 class _Trial:
-    """A program, and what eager makes of it. Raises whatever eager does.
+    """A program with eager's results. Raises whatever eager does.
 
-    Where sizes are to be symbols it is also called with larger inputs, if eager takes those. Behind its results stand
-    the gradients of its inputs and weights, if these are asked for.
+    With symbolic sizes it is also called with larger inputs, if eager accepts those. The results are followed by the
+    gradients of its inputs and weights, if requested.
     """
 
     def __init__(
@@ -102,19 +104,19 @@ class _Trial:
             del self._inputs[len(self._expected[0]) :]
 
     def run(self, backend: Backend) -> Ran:
-        """What `backend` makes of the program."""
+        """Runs the program compiled by `backend`."""
         torch._dynamo.reset()
         try:
             found = self._called(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
         except Exception as error:
-            error = getattr(error, "inner_exception", error)  # Dynamo wraps what a back end raises
+            error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
             return Ran(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
         return Ran(found, self.differs(found, self._expected))
 
     def differs(self, found: Any, other: Any) -> str:
-        """How what one `run` has found differs from another; "" when it does not."""
+        """The difference between the results of two runs; "" if there is none."""
         said, _ = disagreement(found[0], other[0], lambda _dtype: EXACT, values=False)
-        # Nearly all programs are right to within the tolerance of one op: the others have what roundings do tried.
+        # Nearly all programs are within the tolerance of one op: only the others need the effect of rounding measured.
         if not said and roundings.differs(found, other, ()):
             said = roundings.differs(found, other, self._shaken())
         return said
@@ -123,7 +125,7 @@ class _Trial:
         return roundings.runs(lambda given: self._called(self._model, given), lambda: copy.deepcopy(self._inputs))
 
     def _called(self, model: Any, given: Any = None) -> tuple[Any, Any]:
-        """The results, and the inputs as the program left them; random numbers are the same each time."""
+        """The results, and the inputs after the call; random numbers are the same each time."""
         given = copy.deepcopy(self._inputs) if given is None else given
         torch.manual_seed(SEED)
         if self._gradients:
@@ -136,10 +138,10 @@ class _Trial:
 def _with_gradients(
     model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The results, then the gradients of inputs and weights, where the gradients of the results are random numbers.
+    """The results, then the gradients of inputs and weights for random gradients of the results.
 
-    Where there is no gradient, an empty tensor is in its place. The program is called with copies of its inputs, since
-    eager does not allow it to write to leaves of autograd's graph.
+    A missing gradient is an empty tensor. The program is called with copies of its inputs, since eager does not allow
+    it to write to leaves of the autograd graph.
     """
     leaves = [x for x in inputs if x.is_floating_point() or x.is_complex()]
     for leaf in leaves:
@@ -154,7 +156,7 @@ def _with_gradients(
 
 
 def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Tensors of the same kind with twice the size wherever that is 2 or more: what was equal is so again."""
+    """Tensors of the same kind with all sizes of 2 or more doubled: equal sizes stay equal."""
     return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
 
 
@@ -170,7 +172,7 @@ def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
 
 
 def _whose(trial: _Trial, ours: Ran) -> Verdict:
-    """Whether a difference is there before any back end, or decomposition, sees the program: that very difference."""
+    """Whether the same difference already exists before a backend, or the decompositions, see the program."""
     captured = trial.run("aot_eager")
     if captured.said and _is_as(trial, ours, captured):
         return Verdict("refused", f"as TorchDynamo captures it: {captured.said}")
@@ -182,16 +184,16 @@ def _whose(trial: _Trial, ours: Ran) -> Verdict:
 
 
 def _is_as(trial: _Trial, ours: Ran, other: Ran) -> bool:
-    """Whether a program came to what it came to elsewhere; what raised there had nothing for a back end."""
+    """True if `ours` matches `other`, or if `other` raised and there is nothing to compare."""
     return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
 
 
 def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
-    """What the first statement calls whose value is wrong in a program that returns all values; "" where none is."""
+    """The op of the first statement with a wrong value, in a program that returns all values; "" if there is none."""
     values = _VALUE.findall(script)
     everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
     number = _RESULT.match(_Trial(*_loaded(everything), dynamic, gradients).run(backend).said) if values else None
-    # Inputs come behind all results; a program that is called with larger inputs too returns all values twice.
+    # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
     if number is None or int(number[1]) >= len(values) * (1 + dynamic):
         return ""
     statement = values[int(number[1]) % len(values)][1]
@@ -199,9 +201,9 @@ def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) 
 
 
 def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A back end that runs what was captured and decomposed, with the strides of results that tracing foretells.
+    """A backend that runs the captured and decomposed graph, with the strides of results that tracing predicts.
 
-    Eager's may be others, of which a back end cannot know: where PyTorch's metas and decompositions are not exact.
+    Eager's may differ, where PyTorch's metas and decompositions are not exact; a backend only sees the predicted ones.
     """
 
     def compiled(aten: AtenGraph) -> Runner:
@@ -217,7 +219,7 @@ def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[
 
 
 def _compiled(recorder: Recorder) -> Histogram:
-    """What the graphs that reached the compiler were made of."""
+    """Statistics of the graphs that reached the compiler."""
     metas = [meta for graph in recorder.graphs for op in graph.operations for meta in op.metas if meta is not None]
     return {
         "operators": {target: sum(roads.values()) for target, roads in recorder.roads.items()},

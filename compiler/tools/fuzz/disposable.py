@@ -1,4 +1,4 @@
-"""Work in a process that may die of it: forked from a warm one, replaced when it is dead or silent for too long."""
+"""Runs work that may crash in a process forked from a warm one, and replaces it after a crash or a timeout."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "wh
 
 
 class Ended(NamedTuple):
-    """How a piece of work ended, with what it answered, or what is known of its death."""
+    """How a call ended, with its answer, or a description of the crash."""
 
     how: Literal["answer", "crash", "timeout"]
     value: Any
 
 
 class Disposable:
-    """Calls `module:function(*arguments)` in a process beside this one.
+    """Calls `module:function(*arguments)` in a separate process.
 
-    The process is forked by one that has imported `module` and run nothing: what used torch's threads cannot be forked.
-    That one ends with the process that asks, however that ends, and the forked one with it.
+    The process is forked by one that has imported `module` and run nothing, because a process that used torch's threads
+    cannot be forked. That one exits with the calling process, however that ends, and the forked one with it.
     """
 
     def __init__(self, module: str, function: str) -> None:
@@ -47,7 +47,7 @@ class Disposable:
         self._folder.cleanup()
 
     def ask(self, arguments: tuple[Any, ...], timeout: float) -> Ended:
-        """Call the function; give up after `timeout` seconds."""
+        """Calls the function; gives up after `timeout` seconds."""
         self._start()
         try:
             self._pipe.send(arguments)
@@ -98,7 +98,9 @@ def _serve(module: str, function: str, pipe: Connection, log: str) -> None:
 
 
 def _let_forkserver_end() -> None:
-    """The process that forked this one ends once nobody holds a pipe, of which it has given this one a copy."""
+    """The process that forked this one exits once nobody holds a certain pipe, of which this one has inherited a
+    copy.
+    """
     held = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
     if held is not None:
         os.close(held)

@@ -1,4 +1,4 @@
-"""What TorchDynamo spends on each compilation for its own statistics, which programs that are called once need not."""
+"""Disables TorchDynamo's guard statistics, which programs that are called once do not need."""
 
 from __future__ import annotations
 
@@ -6,5 +6,7 @@ import torch
 
 
 def leave_untimed() -> None:
-    """In this process no guards are timed: for that, Dynamo empties the processor's caches, which takes 0.2 s."""
+    """Disables the timing of guards in this process: Dynamo flushes the processor's caches for it, which takes 0.2
+    s.
+    """
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0

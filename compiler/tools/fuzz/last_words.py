@@ -1,4 +1,4 @@
-"""What a process was about to do, kept where it can be read once the process has died of it. Imports no torch."""
+"""Records what a process was about to do, readable after it has crashed. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ _END = b"\0"
 
 
 class LastWords:
-    """A text in a file, written over again and again at the cost of a system call each time."""
+    """A text in a file, overwritten repeatedly at the cost of one system call each time."""
 
     def __init__(self, path: Path | None) -> None:
-        """Without a path nothing is kept. Raises `OSError`."""
+        """Without a path nothing is recorded. Raises `OSError`."""
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def say(self, text: str) -> None:
-        """Keep `text` in the place of what was said before; "" for that all went well."""
+        """Replaces the recorded text with `text`; "" means that all went well."""
         if self._file is not None:
             os.pwrite(self._file, text.encode() + _END, 0)
 
 
 def last_words(path: Path) -> str:
-    """What was said last, "" for nothing."""
+    """The last recorded text, "" if there is none."""
     return path.read_bytes().partition(_END)[0].decode() if path.exists() else ""

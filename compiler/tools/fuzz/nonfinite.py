@@ -1,10 +1,10 @@
-"""Which results NaN and infinity reach, in ops where that is the algorithm's choice: others may make another one.
+"""Results of ops that NaN and infinity reach depending on the algorithm: other correct ones may differ.
 
-By its definition they reach every number of a Fourier transform, as both of its parts. An algorithm leaves out the
-products with 0 that it knows of, which depends on how it factors the length. Only what is its own conjugate, where real
-numbers are transformed, is real whatever the numbers are.
+By definition they reach every number of a Fourier transform, in both of its parts. An algorithm leaves out products
+with known zeros, which depend on how it factors the length. Only numbers that are their own conjugates, in transforms
+of real numbers, are always real.
 
-Attention of a query that is NaN is NaN, in PyTorch's own kernel for any device too; that for processors makes it 0.
+Attention of a NaN query is NaN in most of PyTorch's kernels; the one for CPUs returns 0.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.de
 
 
 def spread(func: Any, args: Any, kwargs: Any, found: Any, chance: torch.Generator) -> None:
-    """Have what another algorithm might make otherwise be so at random, in place, of what `func` has `found`.
+    """Changes `found`, the results of `func`, in place and at random where another algorithm might differ.
 
-    Other ops than those of this module are left as they are.
+    Results of ops outside this module are unchanged.
     """
     if func in _TRANSFORMS:
         _transformed(func, args, found, chance)
@@ -42,7 +42,7 @@ def _attended(args: Any, kwargs: Any, found: torch.Tensor) -> None:
 
 
 def _transformed(func: Any, args: Any, found: Any, chance: torch.Generator) -> None:
-    """Every part that another algorithm might make NaN is that or infinite."""
+    """Makes every part that another algorithm might make NaN either NaN or infinite."""
     with torch.utils._python_dispatch._disable_current_modes():
         numbers, dims = args[0], args[1]
         reached = (~numbers.isfinite()).sum(dims, keepdim=True).bool().expand(found.shape)
@@ -56,7 +56,9 @@ def _transformed(func: Any, args: Any, found: Any, chance: torch.Generator) -> N
 
 
 def _own_conjugates(numbers: torch.Tensor, found: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Which results are their own conjugates: number k of n is that of number n - k, and number 0 its own."""
+    """Which results are their own conjugates: number k of n is the conjugate of number n - k, and number 0 of
+    itself.
+    """
     own = torch.ones(found.shape, dtype=torch.bool)
     for dim in dims:
         places = torch.arange(found.shape[dim])

@@ -1,9 +1,9 @@
-"""What the fields in the text of a statement stand for, drawn from the tensors that are there.
+"""Draws the fields in the template of a statement, from the available tensors.
 
-`{x}`, `{y}` and `{z}` are tensors, each the same wherever it stands in a statement. Behind a colon may stand of which
-kind one is to be, and of what rank, which makes it so where it is not: `f` floats, `i` integers, `b` truth values,
-`m` a small square matrix of floats, `l` of a kind that can be written into `x`; `{x:f4}` is four dims of floats. All
-other fields are a number or a word, of `_FIELDS`.
+`{x}`, `{y}` and `{z}` are tensors, each the same wherever it occurs in a statement. A suffix after a colon requires a
+kind and a rank, to which the tensor is converted if necessary: `f` floats, `i` integers, `b` booleans, `m` a small
+square matrix of floats, `l` a dtype that can be written to `x`; `{x:f4}` is a float tensor with four dims. All other
+fields are numbers or words, from `_FIELDS`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ DTYPES = (
 )  # fmt: skip
 _SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
 _TENSORS = ("x", "y", "z")
-# What a float outside an integer's range becomes is left open by C++, and so by PyTorch.
+# The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch.
 _BOUNDED = ".nan_to_num().clamp({}, 99)"
 
 
 def filled(template: str, draw: st.DrawFn, names: Environment) -> str:
-    """The statement that a template becomes."""
+    """Fills in the fields of a template."""
     operands = _Operands(draw, names)
     parts = []
     for text, field, spec, _ in Formatter().parse(template):
@@ -39,7 +39,7 @@ def filled(template: str, draw: st.DrawFn, names: Environment) -> str:
 
 
 class _Operands:
-    """The fields of one statement, each drawn when it is first asked for."""
+    """The fields of one statement, each drawn at its first use."""
 
     def __init__(self, draw: st.DrawFn, names: Environment) -> None:
         self._draw, self._names = draw, names
@@ -57,7 +57,7 @@ class _Operands:
         if spec == "l":
             spec = _kind_into(self.value("x"))
         suffix = "".join(_suffixes(value, spec))
-        with contextlib.suppress(RuntimeError):  # a matrix of no elements: eager refuses the statement too
+        with contextlib.suppress(RuntimeError):  # a matrix without elements: eager rejects the statement too
             value = eval(f"v{suffix}", {"v": value})
         self._values[name] = value
         return text + suffix
@@ -77,23 +77,23 @@ class _Operands:
         return self.number(-rank, rank - 1) if rank else 0
 
     def size(self, dim: int | None = None) -> int:
-        """Of `x`, along a dim: that of the field `dim` where none is given; 1 where there is no such dim."""
+        """The size of `x` along a dim, by default the field `dim`; 1 if there is no such dim."""
         value = self.value("x")
         place = int(self.field("dim")) if dim is None else dim
         return value.shape[place] if -value.dim() <= place < value.dim() else 1
 
     def dtype(self) -> str:
-        """What to convert `x` to, as what `to` is called with."""
+        """A dtype to convert `x` to, as the argument of `to`."""
         return f"torch.{self.drawn(DTYPES)}"
 
     def bounded(self) -> str:
-        """`x` as what any dtype can hold."""
+        """`x` with values that any dtype can represent."""
         value = self.value("x")
         real = f"{self.field('x')}{'.real' * value.is_complex()}"
         return f"{real}{_BOUNDED.format(0)}" if value.dtype != torch.bool else real
 
     def within(self) -> str:
-        """Indices within `x` along the field `dim`, of the shape of another tensor."""
+        """Valid indices for `x` along the field `dim`, with the shape of another tensor."""
         text = self.drawn(sorted(self._names))
         suffixes = "".join(_suffixes(self._names[text], "i"))
         return f"({text}{suffixes}.abs() % {max(1, self.size())})"
@@ -106,7 +106,7 @@ def _kind_into(target: torch.Tensor) -> str:
 
 
 def _suffixes(value: torch.Tensor, spec: str) -> list[str]:
-    """What stands behind a tensor of this form to make it one of that kind and rank."""
+    """The suffixes that convert a tensor of this form to that kind and rank."""
     kind, rank = spec.rstrip("0123456789"), spec.lstrip("abcdefghijklmnopqrstuvwxyz")
     found = [".real"] if value.is_complex() and kind else []
     is_float = value.is_floating_point() or value.is_complex()

@@ -1,4 +1,4 @@
-"""What a campaign of random programs is to do, and what came of its batches. Imports neither torch nor Hypothesis."""
+"""The plan of a campaign of random programs and its results. Imports neither torch nor Hypothesis."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import msgspec
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support import json_lines
 
-# Programs of a batch: its result is what an interruption can lose.
+# Programs per batch: an interruption loses at most the running batch.
 BATCH = 50
-# "compiled" and "eager" are right, the latter with some nodes in PyTorch; "refused": TorchDynamo took none of it;
-# "invalid": eager refuses it; "wrong", "error", "crash" and "timeout" are faults.
+# "compiled" and "eager" are right, the latter with some nodes in eager; "refused": TorchDynamo captured none of it;
+# "invalid": eager rejects it; "wrong", "error", "crash" and "timeout" are faults.
 Outcome = Literal["compiled", "eager", "refused", "invalid", "wrong", "error", "crash", "timeout"]
 FAULTS: tuple[Outcome, ...] = ("wrong", "error", "crash", "timeout")
 
 
-# How often something occurs, by the table that tells of it and its name there.
+# Counts, by the name of a table and a name in it.
 Histogram = dict[str, dict[str, int]]
-# What decides which programs a seed stands for.
+# The modules that determine which programs a seed generates.
 _DRAWING = ("operands.py", "statements.py", "values.py", "writing.py")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What became of a program, and why, where that is not the best outcome.
+    """The outcome of a program, and the reason if it is not the best outcome.
 
-    `at` is what the first statement calls whose value is wrong, where all values of a program are asked for. `compiled`
-    counts the operators, element types and ranks of what reached the compiler.
+    `at` is the op of the first statement with a wrong value, for programs that return all values. `compiled` counts the
+    operators, dtypes and ranks of the graphs that reached the compiler.
     """
 
     outcome: Outcome
@@ -41,11 +41,11 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`count` programs from `seed` on, of which part `shard` (from 1, of so many) is tried here.
+    """`count` programs from `seed` on; `shard` is the part of them (from 1, and the number of parts) to run here.
 
-    `options` are those of the `torch.compile` back end; `dynamic` has sizes be symbols in what it is given, and with
-    `gradients` it is given backward graphs, too.
-    `extensions` are Python files that are run before, and may define op classes, lowerings and passes.
+    `options` are those of the `torch.compile` backend; with `dynamic` sizes are symbolic, and with `gradients` backward
+    graphs are compiled too. `extensions` are Python files that are run first and may define op classes, lowerings and
+    passes.
     """
 
     count: int
@@ -59,18 +59,18 @@ class Plan(msgspec.Struct, frozen=True):
     gradients: bool = False
 
     def seeds(self) -> list[int]:
-        """Those of the batches of this shard."""
+        """The seeds of the batches of this shard."""
         part, parts = self.shard
         return [self.seed + number for number in range(math.ceil(self.count / BATCH)) if number % parts == part - 1]
 
     def size(self, seed: int) -> int:
-        """How many programs the batch of a seed has: the last one may have fewer than the others."""
+        """The number of programs in the batch of a seed: the last batch may have fewer than the others."""
         return min(BATCH, self.count - BATCH * (seed - self.seed))
 
     def conditions(self, seed: int) -> str:
-        """What else than its seed decides what a batch holds and how it is compiled, as a short hash.
+        """A short hash of everything except the seed that determines the contents of a batch and how it is compiled.
 
-        The compiler is no part of it: that is what is tried. Raises `OSError`.
+        The compiler is not part of it, because it is what is tested. Raises `OSError`.
         """
         drawing = [(Path(__file__).parent / name).read_bytes() for name in _DRAWING]
         extensions = [Path(path).read_bytes() for path in self.extensions]
@@ -86,7 +86,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """The least program that failed in one way, as a script; `at` is as a verdict has it."""
+    """The smallest program with one kind of failure, as a script; `at` is that of its verdict."""
 
     outcome: Outcome
     why: str
@@ -95,11 +95,10 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What came of one batch: how many programs ended how, and a program for each way in which some failed.
+    """The results of one batch: the number of programs per outcome, and a program for each kind of failure.
 
-    `conditions` are those of the plan it was tried by. `deadly` are the statements that eager itself died of, which
-    its programs do not have. `drawn` counts the kinds of statement, what reached the compiler, and why programs came to
-    no better end.
+    `conditions` are those of its plan. `deadly` are the statements that crashed eager, which its programs do not
+    contain. `drawn` counts the kinds of statements, what reached the compiler, and the reasons of other outcomes.
     """
 
     seed: int
@@ -112,13 +111,13 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, plan: Plan) -> dict[int, Batch]:
-    """By seed, the batches of `plan`'s conditions in a file that `json_lines.append` has written. Raises `OSError`."""
+    """The batches with `plan`'s conditions in a file written by `json_lines.append`, by seed. Raises `OSError`."""
     found = json_lines.read(path, Batch)
     return {b.seed: b for b in found if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
 
 def total(batches: Collection[Batch]) -> Counter[str]:
-    """How many programs of all batches ended how."""
+    """The number of programs per outcome over all batches."""
     found: Counter[str] = Counter()
     for batch in batches:
         found.update(batch.outcomes)
@@ -126,7 +125,7 @@ def total(batches: Collection[Batch]) -> Counter[str]:
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """All counts of all tables together, the most frequent first."""
+    """The sums of all counts of all tables, the most frequent first."""
     found: dict[str, Counter[str]] = {}
     for histogram in histograms:
         for table, counts in histogram.items():

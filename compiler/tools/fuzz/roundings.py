@@ -1,12 +1,13 @@
-"""How far a program's results move when each of its ops rounds otherwise: what a comparison has to allow for.
+"""Measures how far a program's results move when its ops round differently, for the comparison's tolerance.
 
-A random program cancels, divides by what is nearly zero, and asks whether one sum is greater than another; code that
-rounds in another order is then far off without being wrong. So eager runs a few times with the last bits of every
-float changed at random, which is what other roundings would do; each element may be off by a multiple of how far it
-moved, and one that was a number or a truth value and changed says nothing (the idea is that of stochastic arithmetic:
-J. Vignes, "A stochastic arithmetic for reliable scientific computation", 1993).
+A random program cancels, divides by numbers close to zero, and compares sums; code that rounds in another order then
+differs by much without being wrong. So eager runs a few times with the last bits of every float changed at random,
+which simulates other roundings. Each element may differ by a multiple of how far it moved, and an integer or a boolean
+that changed is ignored (the idea is that of stochastic arithmetic: J. Vignes, "A stochastic arithmetic for reliable
+scientific computation", 1993).
 
-Random bits never cancel, as sums in some order do: what they move by as much as it is itself is 0 as often as not.
+Random bits never cancel, although sums in some order do: a value that moves by as much as its own size is set to 0 half
+of the time.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES
 from buddy.compiler.tools.fuzz import nonfinite
 
-# Runs with other roundings. Where rounding decides between two answers, all runs agree once in 2**(RUNS - 1) times.
+# Number of runs with other roundings. If rounding decides between two answers, all runs agree once in 2**(RUNS - 1)
+# times.
 RUNS = 6
-# So this share of as many elements as differ between the runs may be other than eager's in a way that no run has shown.
+# So, relative to the number of elements that differ between the runs, this share may differ from eager in a way that no
+# run has shown.
 UNSHOWN = 1 / 8
 # Each op's result moves by up to this many units in the last place of its largest elements: sums of a few hundred
-# addends, and polynomials in the place of libm's functions, are off by up to as many.
+# addends, and polynomial approximations of libm's functions, have errors of this size.
 UNITS = 4.0
-# An element may be off by this times what the runs show: they show a sample of what can happen, not its bound.
+# The allowed error as a multiple of the spread of the runs, which are a sample and not a bound.
 MARGIN = 16.0
 
 
 class Noted(TorchDispatchMode):
-    """Keeps a copy of every float tensor that an op makes, with the op."""
+    """Keeps a copy of every float tensor that an op returns, with the op."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,9 +49,9 @@ class Noted(TorchDispatchMode):
 
 
 class Shaken(TorchDispatchMode):
-    """Every float that an op makes is off by a few units in its last place. Views, and what has no elements, stay.
+    """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
-    `plain` are those that the ops make unshaken, as long as they are the same ops: a program may take another branch.
+    `plain` are the unchanged results, as long as the ops are the same: a program may take another branch.
     """
 
     def __init__(self, chance: torch.Generator, plain: Sequence[tuple[Any, torch.Tensor]] = ()) -> None:
@@ -69,7 +72,7 @@ class Shaken(TorchDispatchMode):
 
 
 def _made(func: Any, found: Any) -> Iterator[torch.Tensor]:
-    """The floats in what `func` has made, as real numbers, where it is no view of what was there."""
+    """The new float tensors that `func` returned, as real numbers; views are left out."""
     returns = func._schema.returns
     if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
         for leaf in tree_leaves(found):
@@ -85,9 +88,9 @@ def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
-    """Move the elements of a float tensor, in place; a program's own random numbers come from another generator.
+    """Moves the elements of a float tensor, in place; a program's own random numbers come from another generator.
 
-    NaN has either sign: IEEE 754 leaves open which one a computation gives it.
+    NaN gets either sign: IEEE 754 does not specify the sign of a computed NaN.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = tensor.double()
@@ -101,7 +104,7 @@ def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
 
 
 def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) -> None:
-    """Have half of the elements be 0, in place, that roundings may move across it; `plain` is the tensor unshaken."""
+    """Sets half of the elements to 0, in place, that rounding may move across it; `plain` is the unchanged tensor."""
     with torch.utils._python_dispatch._disable_current_modes():
         wide = plain.double()
         crosses = wide.abs() <= MARGIN * (tensor.double() - wide).abs()
@@ -109,7 +112,7 @@ def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) 
 
 
 def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
-    """What `program` makes of fresh `arguments()` under `RUNS` other roundings."""
+    """The results of `program` on fresh `arguments()` with `RUNS` other roundings."""
     found, given = [], arguments()
     with Noted() as noted:
         program(given)
@@ -125,7 +128,7 @@ def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[An
 
 
 def differs(ours: Any, eagers: Any, shaken: Sequence[Any]) -> str:
-    """Where results of eager's structure differ by more than roundings explain; "" for nowhere."""
+    """Describes where results differ by more than rounding explains; "" if nowhere."""
     leaves = [tree_leaves(run) for run in shaken]
     for number, (mine, other) in enumerate(zip(tree_leaves(ours), tree_leaves(eagers), strict=True)):
         if isinstance(other, torch.Tensor) and other.numel():
@@ -150,7 +153,7 @@ def _where(ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tens
 def _others(
     ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which numbers and truth values are wrong, and of which rounding decides."""
+    """Which integers and booleans are wrong, and which depend on rounding."""
     decided = torch.zeros(eagers.shape, dtype=torch.bool)
     for run in shaken:
         decided |= run != eagers
@@ -160,7 +163,7 @@ def _others(
 def _floats(
     ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which floats are wrong, and which ones move by more than the tolerance, or become infinite or none."""
+    """Which floats are wrong, and which move by more than the tolerance, or change between finite and non-finite."""
     tolerance = TOLERANCES.get(eagers.dtype, EXACT)
     mine, theirs = ours.double(), eagers.double()
     finite = theirs.isfinite()

@@ -1,4 +1,4 @@
-"""A campaign of random programs, seen from the one that asks for it. Imports neither torch nor Hypothesis."""
+"""The client of a campaign of random programs. Imports neither torch nor Hypothesis."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MISSING = "No module named 'hypothesis'"
 
 
 class CampaignError(Exception):
-    """The process of a campaign could not start or ended; the text says what it said last."""
+    """The process of a campaign could not start, or exited; the text is its last output."""
 
 
 def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
-    """The batches of `plan`, but for those whose seeds are `known`, as each is done. Raises `CampaignError`.
+    """Yields the batches of `plan` when they are done, except for those with `known` seeds. Raises `CampaignError`.
 
-    Where eager kills the process over a statement, its batch begins again without that.
+    If a statement crashes eager and the process, its batch restarts without it.
     """
     done, deadly = set(known), dict[int, list[str]]()
     with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder:
@@ -46,7 +46,7 @@ def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
 def _process(
     plan: Plan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
 ) -> Generator[Batch, None, int]:
-    """The batches that one process gets to, which are then `done`, and the process's exit status."""
+    """Yields the batches of one process, which are added to `done`, and returns the process's exit status."""
     words = [str(os.getpid()), msgspec.json.encode(plan).decode(), str(heard)]
     with open(log, "wb") as told:
         process = subprocess.Popen(
@@ -55,7 +55,8 @@ def _process(
             stdout=subprocess.PIPE,
             stderr=told,
             text=True,
-            # What others kept on disk is no part of a campaign, and what it leaves behind when it is killed goes.
+            # A separate cache: cached artifacts must not affect a campaign, and its files are removed when it is
+            # killed.
             env={**os.environ, "BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
     assert process.stdout is not None

@@ -1,6 +1,6 @@
-"""Statements of a random program, as text with fields for the tensors that are there (`operands.py` says which).
+"""Statements of a random program, as templates with fields for the available tensors (see `operands.py`).
 
-The templates need not know which shapes and dtypes an op takes: what eager refuses is dropped.
+The templates need not know the shapes and dtypes that an op supports: statements that eager rejects are dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def _each(template: str, names: str) -> tuple[str, ...]:
-    """The template once for each name, which stands where it has an @."""
+    """The template once for each name, which replaces the @."""
     return tuple(template.replace("@", name) for name in names.split())
 
 
@@ -20,7 +20,7 @@ _PER_ELEMENT = """
     softshrink hardshrink celu
     """
 
-# The kinds of statement, most alike of the simple ones first: what is made smaller is made of those.
+# The kinds of statements, simple ones first: reduced programs use those.
 STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "unary": (
         *_each(
@@ -402,7 +402,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-# How often each stands here is how likely it is.
+# The probability of a kind is proportional to its number of occurrences.
 KINDS: tuple[str, ...] = (
     *("unary",) * 3, *("activation",) * 2, "special", *("binary",) * 3, *("operators",) * 2, *("ternary",) * 2,
     *("reduction",) * 4, *("scan",) * 2, *("view",) * 5, *("move",) * 4, *("index",) * 4, *("product",) * 3,

@@ -1,10 +1,10 @@
-"""The tensors that a random program begins with, as Python text: shapes, dtypes, strides, special values."""
+"""Draws the input tensors of a random program, as Python text: shapes, dtypes, strides, special values."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
 
-# Beside 0 and 1, sizes around a vector's 4, 8 and 16 lanes.
+# 0, 1, and sizes around a vector's 4, 8 and 16 lanes.
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17)
 LIMIT = 2048
 FLOATS = ("float32", "float32", "float32", "float32", "float64", "bfloat16", "float16")
@@ -27,7 +27,7 @@ def shapes(draw: st.DrawFn, rank: int | None = None) -> tuple[int, ...]:
 
 @st.composite
 def tensors(draw: st.DrawFn) -> str:
-    """An expression that makes a tensor."""
+    """An expression that creates a tensor."""
     dtype = draw(st.sampled_from(FLOATS * 3 + OTHERS))
     shape = draw(shapes())
     return _laid_out(draw, lambda size: _filled(draw, size, dtype), shape)
@@ -49,7 +49,7 @@ def _filled(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
 
 
 def _laid_out(draw: st.DrawFn, filled: object, shape: tuple[int, ...]) -> str:
-    """The tensor as it comes, or as a view of another one: transposed, every second element, expanded."""
+    """The tensor unchanged, or as a view of another one: transposed, every second element, expanded."""
     assert callable(filled)
     how = draw(st.sampled_from(("plain", "plain", "plain", "transposed", "strided", "expanded")))
     if how == "transposed" and len(shape) >= 2:

@@ -1,4 +1,4 @@
-"""Random programs as scripts that the workbench opens: drawn statement by statement, each tried in eager first."""
+"""Draws random programs as scripts that the workbench opens: statement by statement, each tried in eager first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
 from buddy.compiler.tools.fuzz.values import tensors
 
 MAX_ELEMENTS = 8192
-# The kind of statement that is there for what it writes.
+# The kind of statements that are used for their writes.
 WITHOUT_VALUE = "in place"
 _WEIGHT = re.compile(r"self\.weight\(([\d, ]+)\)")
 _SCRIPT = '''"""A random program: open it with `buddy-tui` to see what each pass makes of it."""
@@ -50,7 +50,7 @@ Hear = Callable[[str], object]
 
 
 class Drawn(NamedTuple):
-    """A program as a script, and of which kinds its statements are."""
+    """A program as a script, and the kinds of its statements."""
 
     script: str
     kinds: tuple[str, ...]
@@ -58,9 +58,9 @@ class Drawn(NamedTuple):
 
 @dataclass
 class Draft:
-    """A program so far: its inputs, its statements, and what each name is worth in eager.
+    """A program so far: its inputs, its statements, and the value of each name in eager.
 
-    `hear` is called with a statement before that is tried, and with "" afterwards; those in `deadly` are not tried.
+    `hear` is called with a statement before it is tried, and with "" afterwards; statements in `deadly` are not tried.
     """
 
     seed: int
@@ -78,7 +78,7 @@ class Draft:
         self.values[name] = _evaluated(text, {})
 
     def takes(self, kind: str, text: str, name: str) -> bool:
-        """Add a statement, whose value is called `name` unless that is empty, if eager answers it with a tensor."""
+        """Adds a statement if eager evaluates it to a tensor; its value is called `name` unless that is empty."""
         if text in self.deadly:
             return False
         self.hear(text)
@@ -116,7 +116,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 class _Weights:
-    """What `self` is while a program is drawn."""
+    """Stands for `self` while a program is drawn."""
 
     @staticmethod
     def weight(*shape: int) -> torch.Tensor:
@@ -124,18 +124,18 @@ class _Weights:
 
 
 def _evaluated(text: str, values: dict[str, Any]) -> Any:
-    """What an expression comes to in eager, `None` where it is refused."""
+    """The value of an expression in eager, `None` if it is rejected."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return eval(text, {"torch": torch, "self": _Weights, **values})
-    except Exception:  # whatever eager refuses it with
+    except Exception:  # any error of eager
         return None
 
 
 @st.composite
 def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collection[str] = ()) -> Drawn:
-    """A script of up to `most` statements that eager answers; `hear` and `deadly` are as a `Draft` has them."""
+    """A script of up to `most` statements that eager evaluates; `hear` and `deadly` are those of `Draft`."""
     draft = Draft(draw(st.integers(0, 99)), hear, deadly)
     torch.manual_seed(draft.seed)
     for text in draw(st.lists(tensors(), min_size=1, max_size=3)):

@@ -1,1 +1,1 @@
-"""Where the time of compiled code goes: counters in the code, what nodes cost at least, and the report on both."""
+"""Profiles compiled code: counters in the code, the minimum work of nodes, and the report on both."""

@@ -1,4 +1,4 @@
-"""From the time of regions to that of nodes: each region's is told at one node, so that nothing counts twice."""
+"""Attributes the time of regions to nodes: each region to a single node, so that nothing counts twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.tools.profile.work import Traffic, operations_of
 
 @dataclass
 class _Group:
-    """What is told at one node: the regions that it works most in, and the other nodes that these come from."""
+    """The time of one node: the regions in which it does most of the work, and the other nodes of these regions."""
 
     seconds: float = 0.0
     regions: int = 0
@@ -22,8 +22,7 @@ class _Group:
 
 @dataclass(frozen=True)
 class Attribution:
-    """`inside` are the seconds told at nodes, `outside` those of calls between the regions of what they call, and of
-    regions that come from no node."""
+    """`inside` are the seconds attributed to nodes, `outside` those of call overhead and of regions without nodes."""
 
     nodes: tuple[NodeTime, ...]
     regions: tuple[RegionTime, ...]
@@ -34,12 +33,12 @@ class Attribution:
 def attributed(
     graph: Graph, regions: Sequence[Region], seconds: Sequence[float], symbols: Mapping[str, int]
 ) -> Attribution:
-    """What each node of `graph` took; `seconds` are those of the regions, calls with what they call in them."""
+    """The time of each node of `graph`; `seconds` are those of the regions, where calls include their callees."""
     operations = {op.stable: operations_of(op, symbols) for op in graph.body}
     order = {name: place for place, name in enumerate(operations)}
 
     def working(name: str) -> tuple[float, int]:
-        """Most operations first, then what comes last: a fused loop writes the result of that."""
+        """Sort key: most operations first, then the later node, since a fused loop writes its result."""
         return (operations.get(name) or 0.0, order.get(name, -1))
 
     groups: dict[str, _Group] = {}
@@ -62,7 +61,7 @@ def attributed(
 
 
 def _own_seconds(regions: Sequence[Region], seconds: Sequence[float]) -> list[float]:
-    """The seconds of each region without those of the regions of what it calls."""
+    """The seconds of each region without those of the regions in its callees."""
     own = list(seconds)
     for number, region in enumerate(regions):
         if region.parent >= 0:
@@ -73,14 +72,14 @@ def _own_seconds(regions: Sequence[Region], seconds: Sequence[float]) -> list[fl
 def _node_times(
     graph: Graph, groups: Mapping[str, _Group], operations: Mapping[str, float | None], symbols: Mapping[str, int]
 ) -> tuple[NodeTime, ...]:
-    """The nodes that have time of their own, and those whose time is told elsewhere, in the order of the graph."""
+    """The nodes with a time, and those whose time is attributed to another node, in the order of the graph."""
     traffic = Traffic(graph, symbols)
     into = {name: leader for leader, group in groups.items() for name in group.others if name not in groups}
     found = []
     for name in operations:
         group = groups.get(name)
         if group is not None:
-            # What has a time of its own beside its part in this one is fused all the same.
+            # A node with its own time is fused too, if it has a part in this one.
             fused = tuple(other for other in group.others if other != name)
             counts = [operations.get(each) for each in (name, *fused)]
             known = [count for count in counts if count is not None]

@@ -1,4 +1,4 @@
-"""Which instructions of compiled code take the time: runs sampled, addresses told by function and offset."""
+"""Finds the hot instructions of compiled code: samples runs, and maps addresses to function and offset."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from buddy.compiler.protocol.profile_report import HotSpot, Sampling
 from buddy.compiler.runtime.openmp import library_at
 from buddy.compiler.tools.profile.sampling import Sampler, SamplingError
 
-# How long runs are sampled at least, in seconds, and how many runs at most for that.
+# Minimum sampling time in seconds, and the maximum number of runs for it.
 _SECONDS = 1.0
 _MOST_RUNS = 10_000
-# Instructions told of, those with most samples.
+# Maximum number of reported instructions, those with most samples.
 _SPOTS = 200
 
 
 class Code(NamedTuple):
-    """Where a function lies in memory."""
+    """The location of a function in memory."""
 
     name: str
     address: int
@@ -28,8 +28,10 @@ class Code(NamedTuple):
 
 
 def sampled(call: Callable[[], Any], code: Sequence[Code], runs: int) -> Sampling:
-    """What of the time of `call` each instruction of `code` takes, over at least so many runs; why not, where it cannot
-    be sampled."""
+    """Samples `call` for at least `runs` runs, by instruction of `code`.
+
+    The result contains the reason if sampling is not possible.
+    """
     try:
         sampler = Sampler()
     except SamplingError as error:

@@ -1,4 +1,4 @@
-"""The recipe of a program that counts its own time: the one it is derived from, with a step more."""
+"""Adds the step that counts time to a recipe."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from msgspec.structs import replace
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 COUNTING = "count-cycles"
-# Functions have their memory by then, and loops are still whole.
+# At this point functions have their memory, and loops are not yet split.
 _AFTER = ("plan-memory", "pass-sizes")
 _BEFORE = ("copies-to-loops", "convert-linalg-to-loops", "convert-scf-to-cf", "convert-func-to-llvm")
 
 
 def counted(recipe: Recipe) -> Recipe:
-    """`recipe` with its counting step enabled, or with one put in: behind the plan of memory, else before loops are
+    """`recipe` with its counting step enabled, or with one inserted after memory planning, else before loops are
     lowered.
 
-    The same recipe where it counts already.
+    Returns the same recipe if it counts already.
     """
     steps = list(recipe.steps)
     for index, step in enumerate(steps):

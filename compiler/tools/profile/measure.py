@@ -1,4 +1,4 @@
-"""Runs a program with counters in its code beside the same program without, in turn, and tells where the time went."""
+"""Runs a program with counters interleaved with the same program without, and reports where the time went."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from buddy.compiler.tools.profile.hot import Code, sampled
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# The share of a run that regions leave out from which on that is worth a note.
+# If regions do not cover more than this share of a run, a note is added.
 _MUCH = 0.1
 
 
@@ -37,10 +37,10 @@ def profile(
     graph: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ProfileReport:
-    """Link both artifacts of one graph, `counted` with regions, and run them in turn on the captured inputs.
+    """Links both artifacts of one graph, `counted` with regions, and runs them interleaved on the captured inputs.
 
     A region's time is the mean over the faster half of the runs with counters: medians of regions would not add up to
-    that of the whole. Raises `RuntimeError` where this machine has no counter that is known.
+    that of the run. Raises `RuntimeError` if this machine has no supported counter.
     """
     tell = on_progress or (lambda _text, _done: None)
     found = counter()
@@ -84,7 +84,7 @@ def profile(
 
 
 def _faster_half(seconds: Sequence[float]) -> list[int]:
-    """The numbers of the runs that took least."""
+    """The numbers of the fastest runs."""
     return sorted(range(len(seconds)), key=seconds.__getitem__)[: -(-len(seconds) // 2)]
 
 
@@ -93,7 +93,7 @@ def _mean(column: Sequence[float], runs: Sequence[int]) -> float:
 
 
 def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
-    """Whether both give the same bits from the same seed. These are also the runs that pack the weights."""
+    """Whether both give bitwise equal results from the same seed. These runs also pack the weights."""
     found = []
     for program in (plain, counted):
         torch.manual_seed(SEED)
@@ -104,11 +104,11 @@ def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram
 def _interleaved(
     captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, tell: OnProgress
 ) -> tuple[list[tuple[float, float]], list[list[int]]]:
-    """Seconds of runs without and with counters, in turn, and the ticks of each region in each of the latter."""
+    """Seconds of interleaved runs without and with counters, and the ticks of each region in each of the latter."""
     seconds, ticks = [], []
     counted.take_ticks()
     for index in range(repeats):
-        # The first of a pair finds the caches as what stands between pairs has left them: that is each of them in turn.
+        # The first of a pair finds the caches in the state left by the code between pairs: the order alternates.
         pair = {}
         for program in (plain, counted) if index % 2 else (counted, plain):
             pair[program] = timed(partial(program, captured.tensors, captured.numbers))[1]
@@ -119,7 +119,7 @@ def _interleaved(
 
 
 def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
-    """The instructions of a program that take its time."""
+    """The hot instructions of a program."""
     code = [Code(name, *place) for name, place in program.functions.items()]
     return sampled(partial(program, captured.tensors, captured.numbers), code, repeats)
 

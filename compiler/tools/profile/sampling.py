@@ -1,7 +1,7 @@
-"""Where the threads of this process are, sampled by the kernel: `perf_event_open` of Linux, of one's own user space.
+"""Samples the threads of this process with `perf_event_open` of Linux, in user space.
 
-The kernel writes the address of the next instruction of each thread at even steps of the time that it runs. It needs no
-privilege where `kernel.perf_event_paranoid` is 2 or less, and no tool.
+The kernel records the address of the next instruction of each thread at even intervals of its run time. This needs no
+privilege if `kernel.perf_event_paranoid` is 2 or less, and no tool.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-# perf_event_open(2), by machine.
+# The number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
 _SETTINGS = Path("/proc/sys/kernel")
-# `perf_event_attr` as it first was: software event, processor time of the thread, the address alone, by frequency.
+# The first version of `perf_event_attr`: software event, processor time of the thread, the address alone, by frequency.
 _SOFTWARE, _TASK_CLOCK, _SAMPLE_IP = 1, 1, 1
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
 _CLOSE_ON_EXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
-# The ring: a page that says how far the kernel has written and we have read, then a power of two of pages.
+# The ring buffer: a page with the kernel's and our positions, then a power of two of pages.
 _HEAD, _TAIL = 1024, 1032
 _PAGES = 64
 _RECORD = struct.Struct("=IHH")
@@ -37,13 +37,13 @@ HERTZ = 4000
 
 
 class SamplingError(Exception):
-    """Nothing can be sampled here; the text says why, and what would help."""
+    """Sampling is not possible here; the text is the reason, and what would help."""
 
 
 class Sampler:
-    """Counts the addresses at which this process's threads of now are, while `running`.
+    """Counts the addresses of this process's current threads while `running`.
 
-    `addresses` are those in user space, `lost` the samples for which there was no room. Raises `SamplingError`.
+    `addresses` are those in user space, `lost` the samples that did not fit into the buffer. Raises `SamplingError`.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Sampler:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Sample what is done inside; what was sampled is counted at the end."""
+        """Samples the code inside the context; the samples are counted at the end."""
         self._tell(_ENABLE)
         try:
             yield
@@ -90,7 +90,7 @@ class Sampler:
             fcntl.ioctl(fd, what, 0)
 
     def _drain(self, ring: mmap.mmap) -> None:
-        """Count the records that the kernel has written since, and tell it that there is room again."""
+        """Counts the new records of the kernel, and releases their space."""
         (head,), (tail,) = _WORD.unpack_from(ring, _HEAD), _WORD.unpack_from(ring, _TAIL)
         data, size = memoryview(ring)[mmap.PAGESIZE :], _PAGES * mmap.PAGESIZE
         first, last = tail % size, head % size
@@ -116,7 +116,7 @@ class Sampler:
 
 
 def _syscall() -> int:
-    """The number of perf_event_open(2) here. Raises `SamplingError`."""
+    """The number of perf_event_open(2) for this machine. Raises `SamplingError`."""
     number = _SYSCALLS.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
         raise SamplingError("instructions are sampled on Linux alone, on x86-64 and AArch64")

@@ -1,7 +1,7 @@
-"""What nodes have to do, by shapes alone: operations on numbers, and bytes that have to be read and written.
+"""The minimum work of nodes, by shapes alone: operations, and bytes to read and write.
 
-A multiply-add is two operations; any other function of one element is one, `exp` as well as `+`. So what has few
-operations and takes long may still be busy. Moving data is no operation. What is not in the table is not known.
+A multiply-add is two operations; any other function of one element is one, `exp` as well as `+`. So a node with few
+operations may still be compute-bound. Data movement is no operation. Ops that are not in the table are unknown.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _BITS = {
     "ui64": 64, "i64": 64, "f64": 64, "complex<f32>": 64, "complex<f64>": 128,
 }  # fmt: skip
 
-# Softmax: the greatest, the difference from it, exp, the sum, the quotient. A norm: the mean, the differences, their
-# squares and the sum of these, scale, shift.
+# Softmax: maximum, difference, exp, sum, quotient. Norm: mean, differences, their squares and the sum of these, scale,
+# shift.
 _SOFTMAX, _NORM = 5, 7
 
 
 def _matrices(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Of a product of matrices: `2 m n k`, and a sum of each element where something is added."""
+    """For a matrix product: `2 m n k`, and an addition per element if something is added."""
     operands = [arg for arg in node.args if isinstance(arg, Op)]
     addend = len(operands) > 2
     left, result = shape(operands[1 if addend else 0]), shape(node)
@@ -37,13 +37,15 @@ def _matrices(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _products_of_batch(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Of a sum over a batch of products of matrices [b, m, k] and [b, k, n]."""
+    """For a sum over a batch of matrix products [b, m, k] and [b, k, n]."""
     left, right = shape(node.args[1]), shape(node.args[2])
     return 2.0 * prod(left) * right[-1] + prod(shape(node))
 
 
 def _convolution(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Each element of the result (transposed: of the input) meets a window of all channels of its group."""
+    """Each element of the result (transposed: of the input) is multiplied with a window of all channels of its
+    group.
+    """
     image, kernel = shape(node.args[0]), shape(node.args[1])
     met = image if node.args[6] else shape(node)
     bias = prod(shape(node)) if isinstance(node.args[2], Op) else 0
@@ -51,7 +53,7 @@ def _convolution(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """The gradients of input and kernel take what the convolution itself takes, that of the bias a sum."""
+    """The gradients of input and kernel cost as much as the convolution, that of the bias a sum."""
     gradient, image, kernel = (shape(arg) for arg in node.args[:3])
     met = image if node.args[7] else gradient
     wanted = node.args[10]
@@ -59,7 +61,7 @@ def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _attention(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Two products with the matrix of scores, and the softmax of it. The mask is not counted."""
+    """Two products with the matrix of scores, and its softmax. The mask is not counted."""
     query, key, value = (shape(arg) for arg in node.args[:3])
     scores = prod(query[:-1]) * key[-2]
     return 2.0 * scores * (query[-1] + value[-1]) + _SOFTMAX * scores
@@ -79,12 +81,12 @@ def _nothing(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _first(node: Op) -> Op:
-    """The first tensor that a node reads: of `cat` and its like, the first of a list."""
+    """The first tensor that a node reads: for `cat` and similar ops, the first of a list."""
     return next(arg for arg in node.parents)
 
 
 def _window(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Of a pool: each element of the result is made of a window."""
+    """For a pool: a window per element of the result."""
     size = node.args[1]
     dims = len(shape(_first(node))) - 2
     sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
@@ -129,7 +131,7 @@ _BY_CLASS: dict[str, Callable[[Op, Callable[[Op], Shape]], float]] = {
 
 
 def operations_of(node: Op, symbols: Symbols) -> float | None:
-    """How many operations a node has, `None` where that is not known; `symbols` are the values of sizes."""
+    """The number of operations of a node, `None` if unknown; `symbols` are the values of sizes."""
     count = _counted_by(node)
     if count is None:
         return None
@@ -151,12 +153,12 @@ def _counted_by(node: Op) -> Callable[[Op, Callable[[Op], Shape]], float] | None
 
 
 def _sizes(meta: TensorMeta, symbols: Symbols) -> Shape:
-    """Raises `KeyError` for a symbol whose value is not known."""
+    """Raises `KeyError` for a symbol with an unknown value."""
     return tuple(value_of(size, symbols) if isinstance(size, Size) else size for size in meta.shape)
 
 
 class Traffic:
-    """The bytes that nodes of a graph move; `symbols` are the values of its sizes."""
+    """The memory traffic of nodes of a graph; `symbols` are the values of its sizes."""
 
     def __init__(self, graph: Graph, symbols: Symbols) -> None:
         self._nodes = {op.stable: op for op in graph.body}
@@ -167,10 +169,10 @@ class Traffic:
                 self._readers.setdefault(parent, []).append(op)
 
     def of(self, names: Iterable[str]) -> int | None:
-        """What code for these nodes together has to read and write at least; `None` where a size is not known.
+        """The minimum traffic of code for these nodes together, in bytes; `None` if a size is unknown.
 
-        Each tensor from outside once, and each that is read outside; what they hand to each other need not be moved.
-        Of a view the smaller counts, itself or what it is a view of.
+        External tensors count once, and so do results that are read outside; fused intermediates are excluded. For a
+        view the smaller one counts, the view or its base.
         """
         inside = {self._nodes[name] for name in names if name in self._nodes}
         read = {parent for op in inside for parent in op.parents if parent not in inside}

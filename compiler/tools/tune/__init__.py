@@ -1,1 +1,1 @@
-"""Searches a space of recipes for the fastest one that is right."""
+"""Searches a space of recipes for the fastest correct one."""

@@ -1,5 +1,4 @@
-"""Recipes tried on a program that is loaded: each compiled, compared with eager and timed beside it, in a process to
-throw away."""
+"""Tries recipes on a loaded program: compiles, compares with eager and times each, in a disposable process."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
 
 _LEAST, _MOST = 3, 50
 _SECONDS = 0.6
-# After one pair of runs, a recipe this many times as slow as the best one is not timed any longer.
+# A recipe that is this many times slower than the best one is not timed after its first pair of runs.
 _HOPELESS = 1.5
 
 
 def serve(channel: Channel, captured: CapturedGraph) -> None:
-    """Answer `Attempt` and `Duel` with graph `captured`, until nobody asks any more."""
+    """Answers `Attempt` and `Duel` with graph `captured`, until the channel closes."""
     while (request := channel.receive()) is not None:
         if isinstance(request, Attempt):
             channel.send(_attempted(channel, captured, request))
@@ -74,7 +73,7 @@ def _problem(found: Ended, seconds: float) -> str:
 
 
 def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
-    """What comes of one recipe, in this process. Raises `CompilationError`, and what an op in eager raises."""
+    """Tries one recipe in this process. Raises `CompilationError`, and exceptions of ops in eager."""
     if captured.eager is None:
         return AttemptDone(problem="nothing says what its results should be")
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
@@ -94,7 +93,7 @@ def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
 
 
 def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
-    """Which result is not eager's, "" where all are."""
+    """Describes a result that differs from eager's, "" if there is none."""
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)
@@ -114,7 +113,7 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
 def _pairs(
     captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: Attempt
 ) -> tuple[list[float], list[float]]:
-    """Seconds of compiled runs and eager ones, in turn, for as long as they say something about the best ratio."""
+    """Seconds of interleaved compiled and eager runs, as long as the best ratio is within reach."""
     ours: list[float] = []
     theirs: list[float] = []
     deadline = time.monotonic() + _SECONDS

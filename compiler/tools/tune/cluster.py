@@ -1,4 +1,4 @@
-"""Recipes tried by the workers of a Dask cluster, which need this package and the program's files at the same paths."""
+"""Tries recipes on the workers of a Dask cluster, which need this package and the program's files at the same paths."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from buddy.compiler.tools.tune.on_worker import answer
 
 
 class ClusterHand:
-    """One of the cluster's places."""
+    """One thread of the cluster's workers."""
 
     def __init__(self, client: Any, begin: bytes) -> None:
         self._client, self._begin = client, begin
 
     async def ask(self, question: Attempt | Duel) -> Any:
-        """Raises `ConnectionError` when the cluster has no worker left that could answer."""
+        """Raises `ConnectionError` if the cluster has no worker left for it."""
         kind: Any = AttemptDone if isinstance(question, Attempt) else DuelDone
         data = msgspec.msgpack.encode(question)
         future = self._client.submit(answer, self._begin, data, pure=False, retries=RETRIES)
@@ -39,9 +39,9 @@ class ClusterHand:
 
 @asynccontextmanager
 async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[list[ClusterHand]]:
-    """A hand for each thread of the workers, which try recipes on graph number `graph` of what `load` loads.
+    """A hand for each thread of the workers, which try recipes on graph number `graph` of the program of `load`.
 
-    Raises `JobFailed` where there is no such cluster.
+    Raises `JobFailed` if there is no such cluster.
     """
     try:
         client = await _connected(address)

@@ -1,4 +1,4 @@
-"""A graph on its way to another process: a folder with the graph as plain data, and the tensors it was called on."""
+"""Transfers a graph to another process: a folder with the graph as plain data, and its input tensors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _GRAPH, _VALUES = "graph.bin", "values.pt"
 
 
 def write(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
-    """Write `graph` and what it is called on, in placeholder order, into `folder`. Raises `OSError`."""
+    """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
     (folder / _GRAPH).write_bytes(serialize.to_bytes(graph))
     torch.save({"tensors": [_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
 
 
 def read(folder: Path) -> CapturedGraph:
-    """What `write` left in `folder`; eager computes it node by node.
+    """Reads the output of `write` from `folder`; eager computes it node by node.
 
-    Raises `OSError`, and whatever a damaged file makes the readers raise.
+    Raises `OSError`, and the readers' exceptions for a damaged file.
     """
     graph = serialize.from_bytes((folder / _GRAPH).read_bytes())
     values = torch.load(folder / _VALUES, weights_only=True, mmap=True)
@@ -37,6 +37,6 @@ def read(folder: Path) -> CapturedGraph:
 
 
 def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor that takes nothing along: of a view, the whole storage would be written."""
+    """A plain tensor without other data: for a view, the whole storage would be written."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()

@@ -1,4 +1,4 @@
-"""A search for the fastest recipe: asks for points of the space, has them tried side by side, and tells of each."""
+"""A search for the fastest recipe: asks for points of the space, has them tried in parallel, and reports each."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
 from buddy.compiler.tools.tune.search import Search
 
-# What a duel at the end may take, in seconds, beside what compiling both takes, and what it takes as a rule.
+# Time limit of the final comparison in seconds, in addition to compiling both recipes, and its usual duration.
 _DUEL, _COMPARED = 30.0, 6.0
-# How many recipes a duel compiles, and how many are tried at least where that has to end in time.
+# The number of recipes that the comparison compiles, and the minimum number of recipes to try within the time limit.
 _IN_DUEL, _LEAST = 2, 2
 
 
 class Hand(Protocol):
-    """Something that tries one recipe after another."""
+    """Tries one recipe after another."""
 
     async def ask(self, question: Attempt | Duel) -> Any:
-        """What came of it. Raises `ConnectionError` when the hand is lost."""
+        """Returns the answer. Raises `ConnectionError` if the hand is lost."""
         ...
 
 
 @dataclass
 class Hunt:
-    """One search: what has been tried, and when it began.
+    """One search: the tried recipes, and the start time.
 
-    With `ends_in_time`, the duel at the end is part of the frame's seconds too.
+    With `ends_in_time`, the final comparison counts towards the frame's seconds too.
     """
 
     frame: Tune
@@ -56,7 +56,7 @@ class Hunt:
         return time.monotonic() - self.began
 
     async def with_hands(self, hands: Sequence[Hand]) -> list[Hand]:
-        """Every hand takes the next point until the time is up; those that were not lost by then."""
+        """Lets every hand try points until the time is up; returns the hands that were not lost."""
         ended = await asyncio.gather(*(self._with_hand(hand) for hand in hands))
         return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
 
@@ -75,10 +75,10 @@ class Hunt:
         return True
 
     def _has_time(self) -> bool:
-        """Whether one more recipe may be begun: the first and another one whatever they take."""
+        """Whether another recipe may be started: the first two always may."""
         if not self.ends_in_time:
             return self.elapsed < self.frame.seconds
-        # The duel makes two of them again, and as many runs as to see how they compare.
+        # The final comparison compiles two of them again, and needs enough runs to compare them.
         left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
         return self.elapsed < left or self.count < _LEAST
 
@@ -98,9 +98,9 @@ class Hunt:
         self.notes.append(f"one of the processes that try recipes was lost: {error}")
 
     async def ended(self, hands: Sequence[Hand]) -> Tuned:
-        """The best recipe, if it is clearly faster than the first one when both run in turn.
+        """The best recipe, if it is clearly faster than the first one in interleaved runs.
 
-        Raises `JobFailed` when no recipe is right, or all of `hands` are lost.
+        Raises `JobFailed` if no recipe is right, or all of `hands` are lost.
         """
         first, best = self.space.start, self.search.best
         if math.isinf(self.search.least):
@@ -120,7 +120,7 @@ class Hunt:
         )  # fmt: skip
 
     async def _fought(self, hands: Sequence[Hand], duel: Duel) -> DuelDone:
-        """The duel, by the first of the hands that is not lost over it."""
+        """The final comparison, by the first hand that is not lost during it."""
         for hand in hands:
             try:
                 found: DuelDone = await hand.ask(duel)
@@ -131,7 +131,7 @@ class Hunt:
 
     def _chosen(self, duel: DuelDone, best: Point) -> tuple[Recipe, list[str]]:
         if duel.problem:
-            # The first recipe may be one that fails or never ends: whatever is right is better.
+            # The first recipe may fail or never end: any correct one is better.
             return self.space.recipe(best), [f"the first recipe could not be timed beside it: {duel.problem}"]
         if best == self.space.start:
             return self.frame.recipe, []

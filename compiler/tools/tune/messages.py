@@ -1,4 +1,4 @@
-"""What a search says to the processes that try recipes, and what these answer."""
+"""The messages between a search and the processes that try recipes."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from buddy.compiler.protocol.worker_messages import Done, Load, Message, Refused
 
 
 class Begin(Message, frozen=True):
-    """Load a program to try recipes on, of which graph number `graph` is meant: `Done`."""
+    """Load a program to try recipes on its graph number `graph`; answered by `Done`."""
 
     load: Load
     graph: int
 
 
 class BeginHanded(Message, frozen=True):
-    """Read a graph and its tensors from the folder `folder`, as `handed.write` left them there: `Done`."""
+    """Read a graph and its tensors from the folder `folder`, written by `handed.write`; answered by `Done`."""
 
     folder: str
 
 
 class Attempt(Message, frozen=True):
-    """Compile a recipe, run it and compare with eager: `AttemptDone`.
+    """Compile a recipe, run it and compare it with eager; answered by `AttemptDone`.
 
-    It gets `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one. Eager is timed on
-    `eager_threads` threads, however many the recipe has: ratios of recipes can be compared then.
+    It may take `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one. Eager always
+    uses `eager_threads` threads, so that ratios of recipes are comparable.
     """
 
     recipe: Recipe
@@ -33,7 +33,9 @@ class Attempt(Message, frozen=True):
 
 
 class AttemptDone(Reply, frozen=True):
-    """The median of compiled over eager in paired runs, both in seconds, or why there is none."""
+    """The median ratio of compiled to eager time in paired runs, both times in seconds, or the reason if it is
+    missing.
+    """
 
     ratio: float = 0.0
     median: float = 0.0
@@ -43,7 +45,7 @@ class AttemptDone(Reply, frozen=True):
 
 
 class Duel(Message, frozen=True):
-    """Run two recipes in turn: `DuelDone`."""
+    """Run two recipes interleaved; answered by `DuelDone`."""
 
     first: Recipe
     second: Recipe
@@ -51,7 +53,7 @@ class Duel(Message, frozen=True):
 
 
 class DuelDone(Reply, frozen=True):
-    """How many times as long the first takes, with the interval that holds it with 95 % certainty."""
+    """The ratio of the first time to the second, with its 95 % confidence interval."""
 
     ratio: float = 0.0
     low: float = 0.0

@@ -1,4 +1,4 @@
-"""A search for a faster recipe when a compiled graph is first called; what it finds is kept on disk for that graph."""
+"""Searches for a faster recipe at the first call of a compiled graph, and caches the result on disk for that graph."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from buddy.compiler.tools.tune.messages import Attempt, BeginHanded, Duel
 from buddy.compiler.tools.tune.on_worker import Trier
 
 log = logging.getLogger("buddy.tuning")
-# One recipe may take as long as all of them to be compiled, compared with eager and timed, but within these seconds.
+# Limits for one recipe in seconds: it may take as long as the whole search, but within these.
 _LEAST_EACH, _EACH = 10.0, 60.0
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The best recipe of a search of `seconds`, `gain` times as fast as the one it began with."""
+    """The best recipe of a search of `seconds`, `gain` times as fast as the first one."""
 
     recipe: Recipe
     seconds: float
@@ -40,9 +40,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class TunedRecipe:
-    """The recipe of one graph: `recipe` is the best one known, else the one to begin with.
+    """The recipe of one graph: `recipe` is the best known one, else the first.
 
-    A search with fewer seconds than one whose end is known is not made again.
+    A search is skipped if a finished one had at least as many seconds.
     """
 
     def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
@@ -53,9 +53,11 @@ class TunedRecipe:
         self.recipe = recipe if kept is None else kept.recipe
 
     def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """The first call searches, on its own `tensors` and `numbers`, for another recipe; `None` where there is none.
+        """Searches at the first call, on its own `tensors` and `numbers`.
 
-        Calls by other threads meanwhile go on with the recipe that there is. A search that fails is a warning.
+        Returns the new recipe, `None` if there is none.
+
+        Meanwhile, calls by other threads use the current recipe. A failed search gives a warning.
         """
         if self._done or not self._is_first():
             return None
@@ -82,7 +84,7 @@ class TunedRecipe:
 
 
 def known(graph: Graph, recipe: Recipe) -> Kept | None:
-    """What a search around `recipe` came to before, on a machine like this one and by the code of now."""
+    """The cached result of a search around `recipe`, for a machine like this one and the current code."""
     data = TUNED.read(program_cache.key(graph, recipe))
     try:
         return None if data is None else msgspec.json.decode(data, type=Kept)
@@ -93,12 +95,12 @@ def known(graph: Graph, recipe: Recipe) -> Kept | None:
 def search(
     graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
 ) -> Tuned:
-    """The fastest recipe around `recipe` for `graph` called on `tensors` and `numbers`, found in about `seconds`, which
-    count from when the process that tries them is ready; two recipes are tried whatever they take.
+    """The fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`, found in about
+    `seconds`.
 
-    Recipes are tried in a process of its own, so nothing that one does ends this one. Raises `JobFailed` where no
-    recipe gives eager's results, `SpaceError` where the recipe has nothing to vary, `RuntimeError` where the process
-    cannot have the graph, and `OSError`.
+    The time counts from when the process that tries recipes is ready; two recipes are always tried. The process is
+    separate, so a crash does no harm here. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the
+    recipe has nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
         handed.write(Path(folder), graph, tensors, numbers)
@@ -117,7 +119,7 @@ async def _hunted(hunt: Hunt, hand: _Hand) -> Tuned:
 
 
 class _Hand:
-    """A process whose answers are waited for: the loop has nothing else to do."""
+    """A process with blocking calls: the event loop has nothing else to do."""
 
     def __init__(self, trier: Trier) -> None:
         self._trier = trier
@@ -130,13 +132,13 @@ class _Hand:
 
 
 def _on_a_loop(work: Coroutine[Any, Any, Tuned], trier: Trier) -> Tuned:
-    """`work` on an event loop of its own, whatever loop the caller runs in, as a notebook does."""
+    """Runs `work` on a separate event loop, because the caller may run in one, such as a notebook."""
     with ThreadPoolExecutor(1, "buddy-tuning") as pool:
         future = pool.submit(asyncio.run, work)
         try:
             return future.result()
         except BaseException:
-            trier.close()  # else the thread would wait for an answer, and this one for the thread
+            trier.close()  # otherwise the thread and this one would wait for each other
             raise
 
 

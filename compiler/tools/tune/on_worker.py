@@ -1,7 +1,7 @@
-"""What runs on a cluster's worker: a question goes to a process beside it that has the program loaded.
+"""Runs on a cluster's worker: passes questions to a separate process that has the program loaded.
 
-The worker itself imports neither torch nor MLIR and runs no compiled code, so nothing that a recipe does ends it. Each
-of its threads has a process of its own, which stays for the next question.
+The worker itself imports neither torch nor MLIR and runs no compiled code, so a recipe cannot crash it. Each of its
+threads has a separate process, which stays for the next question.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _mine = threading.local()
 
 
 def answer(begin: bytes, question: bytes) -> bytes:
-    """What comes of a question (an `Attempt` or `Duel`) about the program of `begin`; all as MessagePack."""
+    """The answer to a question (an `Attempt` or `Duel`) about the program of `begin`; all as MessagePack."""
     asked = msgspec.msgpack.decode(question, type=Attempt | Duel)
     process = getattr(_mine, "process", None)
     if process is None or process.begin != begin or not process.alive:
@@ -38,7 +38,8 @@ def answer(begin: bytes, question: bytes) -> bytes:
 class Trier:
     """A process that tries recipes on the program of `begin`, which is a `Beginning`.
 
-    Raises `RuntimeError` where the process ends before it has the program, and in `ask` where it ends over a question.
+    Raises `RuntimeError` if the process exits before it has loaded the program, and in `ask` if it exits during a
+    question.
     """
 
     def __init__(self, begin: bytes) -> None:
@@ -70,7 +71,7 @@ class Trier:
 
     @property
     def refusal(self) -> str:
-        """Why the process cannot have the program, "" where it has it."""
+        """The reason why the process cannot load the program, "" if it has loaded it."""
         return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
 
     def ask(self, question: Attempt | Duel) -> Any:

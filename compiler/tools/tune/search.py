@@ -1,9 +1,9 @@
-"""Which point of a space to try next. Knows neither recipes nor clocks, only that less is better.
+"""Chooses the next point of a space to try. Independent of recipes and clocks: smaller scores are better.
 
-One variation after another is gone through with the others as they are in the best point known (coordinate descent, in
-an order drawn anew each time round). Once a round brings nothing, points that differ from the best in two or three
-variations are drawn at random, which leaves the hollow of a descent: Bergstra and Bengio, "Random Search for
-Hyper-Parameter Optimization", 2012, on why random points and not a grid.
+One variation after another is varied with the others fixed at the best known point (coordinate descent, in a random
+order each round). When a round finds nothing better, points that differ from the best in two or three variations are
+drawn at random, which escapes a local minimum: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization",
+2012, on the advantage of random points over a grid.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from collections.abc import Sequence
 
 from buddy.compiler.protocol.tuning_space import Point
 
-# Draws that find only points that were tried already, after which the space counts as used up.
+# Number of draws without a new point after which the space counts as exhausted.
 _VAIN = 200
 
 
 class Search:
-    """Gives points to try, `start` and those that are `likely` good first, and is told what came of them; the same seed
-    and scores give the same points."""
+    """Yields points to try, `start` and the `likely` ones first, and receives their scores.
+
+    Deterministic for the same seed and scores.
+    """
 
     def __init__(self, sizes: Sequence[int], start: Point, seed: int = 0, likely: Sequence[Point] = ()) -> None:
         self._sizes, self._random = tuple(sizes), random.Random(seed)
@@ -32,7 +34,7 @@ class Search:
         self.best, self.least = start, math.inf
 
     def ask(self) -> Point | None:
-        """The next point, `None` when there is nothing left that is worth trying."""
+        """The next point, `None` if there is none left to try."""
         while True:
             while self._ahead:
                 point = self._ahead.popleft()
@@ -43,14 +45,14 @@ class Search:
                 return None
 
     def tell(self, point: Point, score: float) -> bool:
-        """What came of a point, infinity where it failed; whether it is the best so far."""
+        """Records the score of a point, infinity if it failed; returns whether it is the best so far."""
         if score >= self.least:
             return False
         self.best, self.least, self._gained = point, score, True
         return True
 
     def again(self, point: Point) -> None:
-        """Nothing came of a point, for no fault of its own: it is given once more."""
+        """Schedules a point again that was not measured for external reasons."""
         self._tried.discard(point)
         self._ahead.appendleft(point)
 
@@ -66,7 +68,7 @@ class Search:
     def _draw(self) -> bool:
         count = len(self._sizes)
         for vain in range(_VAIN):
-            # Once all around the best point has been tried, any point will do.
+            # Once all neighbours of the best point have been tried, any point is accepted.
             several = self._random.choice((2, 3)) if vain < _VAIN // 2 else count
             axes = self._random.sample(range(count), min(count, several))
             point = _with(self.best, {axis: self._random.randrange(self._sizes[axis]) for axis in axes})

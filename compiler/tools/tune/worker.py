@@ -1,7 +1,7 @@
-"""A process that loads a program itself and tries recipes on it: on machines where no engine has loaded it.
+"""A process that loads a program itself and tries recipes on it, for machines without an engine.
 
-`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` is sent a `Begin` or a `BeginHanded`, then what
-`attempts.serve` answers.
+`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` receives a `Begin` or a `BeginHanded`, then the
+messages that `attempts.serve` answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def _captured(channel: Channel, begin: Beginning) -> Any:
-    """The graph, or `None` after saying why there is none."""
+    """The graph, or `None` after sending the reason."""
     import torch
 
     # A child of a process that has used torch's threads hangs in its first parallel op.
