@@ -1,4 +1,6 @@
-"""PyTorch programs in: capture through TorchDynamo, `DynamoCompiler`, and the `torch.compile` back end `"buddy"`."""
+"""Imports PyTorch programs: capture through TorchDynamo, `DynamoCompiler`, and the `torch.compile` backend
+`"buddy"`.
+"""
 
 from buddy.compiler.frontend.backend import buddy_backend, refreeze
 from buddy.compiler.frontend.dynamo_compiler import (

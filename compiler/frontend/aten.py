@@ -1,4 +1,6 @@
-"""TorchDynamo graphs to ATen graphs: AOTAutograd with our decompositions, and what relates the one to the other."""
+"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd with our decompositions, and records how the two
+correspond.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
 Runner = Callable[..., Sequence[Any]]
 
-# Not core ATen, two of them what AOTAutograd makes of batch norm in training; torch has decompositions for them.
+# Not core ATen; AOTAutograd generates two of them for batch norm in training. torch has decompositions for them.
 _FURTHER = [
     torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten._batch_norm_with_update_functional,
     torch.ops.aten.tril_indices, torch.ops.aten.triu_indices,
@@ -47,7 +49,7 @@ _FURTHER = [
 
 @dataclass(frozen=True)
 class Origin:
-    """What Dynamo knows of one input: a name for it, and whether it is state (a parameter or buffer) of a module."""
+    """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module."""
 
     name: str
     is_state: bool
@@ -57,11 +59,11 @@ class Origin:
 class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
-    `origins[i]` is about placeholder `i` of `module` (None where AOTAutograd made it up: saved activations, tangents),
-    and `input_of[i]` is the Dynamo input that it is. Of a graph that is cut into pieces, each has a number in `part`,
-    and `ends` says why it is one, and on which Python line; a branch or body of control flow has a name in `body`. The
-    Dynamo graph was captured where autocast converted to the type `autocast`, if any: its calls do not say so. Where
-    the last input of `module` is a seed, `drawing` is the graph without it, with PyTorch's own random ops.
+    `origins[i]` describes placeholder `i` of `module` (None if AOTAutograd added it: saved activations, tangents), and
+    `input_of[i]` is its Dynamo input. If a graph is cut into pieces, each has a number in `part`, and `ends` is the
+    reason for the cut and its Python line; a branch or body of control flow has a name in `body`. The Dynamo graph was
+    captured under autocast to the type `autocast`, if any, which its calls do not record. If the last input of `module`
+    is a seed, `drawing` is the graph without it, with PyTorch's own random ops.
     """
 
     module: GraphModule
@@ -88,13 +90,13 @@ def run_aot(
     check: Callable[[GraphModule], None] | None = None,
     fallback_random: bool = False,
 ) -> Callable[..., Any]:
-    """Lower a Dynamo graph to ATen, give each ATen graph to `compile_graph`, and return what Dynamo is to call.
+    """Lowers a Dynamo graph to ATen, passes each ATen graph to `compile_graph`, and returns the callable for Dynamo.
 
-    Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes
-    extra outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which
-    holds them while Dynamo compiles it and not afterwards. `check` may raise for what is no backward graph. Graphs that
-    draw random numbers have a seed as their last input, which is drawn at each call, unless `fallback_random` leaves
-    random ops as they are, for eager's own numbers.
+    Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes extra
+    outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which has
+    them only while Dynamo compiles it. `check` may raise for a graph that is not a backward graph. Graphs with random
+    ops have a seed as their last input, drawn at each call, unless `fallback_random` keeps random ops, for eager's own
+    numbers.
     """
     table = default_decompositions() if decompositions is None else decompositions
     prims.views_by_aten(module)
@@ -128,8 +130,8 @@ def run_aot(
         inference_compiler=compiler("inference"),
         decompositions=dict(table),
     )
-    # Else a random op whose result nobody reads is dropped, and those behind it draw other numbers than eager; and
-    # the tokens of ops with effects are inputs.
+    # Otherwise an unused random op would be removed, so that later ones draw other numbers than eager; and the tokens
+    # of ops with effects would be inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
         resampling.resampled_as_in_eager(),
@@ -139,14 +141,14 @@ def run_aot(
 
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
-    """Where each input of a Dynamo graph comes from."""
+    """The origin of each input of a Dynamo graph."""
     return [_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
-    """Torch's core ATen decompositions and a few more, without those of ops that have a class of their own.
+    """Torch's core ATen decompositions and a few more, without those of ops that have an op class.
 
-    Those that others have registered come before all that is known here.
+    Registered decompositions of plug-ins have priority over all of these.
     """
     known = default_ops_map() if ops_map is None else ops_map
     own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
@@ -155,7 +157,10 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
 
 @lru_cache(maxsize=1)
 def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
-    """Every decomposition with its op's key; torch takes 60 ms to put its own together, and each graph asks anew."""
+    """Every decomposition with its op's key.
+
+    Cached, because torch takes 60 ms to build its own table, and each graph needs it.
+    """
     table = prims.decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (
@@ -167,10 +172,10 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
 
 
 def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
-    """A table that a script gave, without Inductor's own rules for ops that have a class here.
+    """A script's table without Inductor's own rules for ops that have a class here.
 
-    Scripts hand over Inductor's table for its decompositions. Its own rules among them lead to ops that only Inductor
-    lowers, or to none.
+    Scripts pass Inductor's table for its decompositions. Some of its rules produce ops that only Inductor lowers, or
+    none.
     """
     own = "torch._inductor.decomposition"
     kept = {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
@@ -180,7 +185,7 @@ def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsM
 def target_key(target: Any) -> str:
     """The key of an FX target in the ops map: `add.Tensor` for `aten.add.Tensor`, `getitem` for `operator.getitem`.
 
-    A prims name keeps its namespace where ATen has the same name with another meaning.
+    A prims name keeps its namespace if ATen has the same name with another meaning.
     """
     text = str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
     if text.startswith("aten."):
@@ -190,7 +195,7 @@ def target_key(target: Any) -> str:
 
 
 def _drop_draws_of_forward(backward: GraphModule) -> None:
-    """Take off what the forward graph has drawn already: random ops are copied into both graphs, read or not."""
+    """Removes the random ops that the forward graph has already run: AOTAutograd copies them into both graphs."""
     for node in reversed(backward.graph.nodes):
         random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and not node.users and node.meta.get("partitioner_tag") == "is_forward":

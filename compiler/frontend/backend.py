@@ -1,4 +1,4 @@
-"""The `torch.compile` back end: graphs compiled and run in the caller's process."""
+"""The `torch.compile` backend: compiles graphs and runs them in the caller's process."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.sizes import bind
 from buddy.compiler.tools.tune.on_demand import TunedRecipe
 
-# Compiled versions kept per dynamic graph; beyond this the least recently used is made again when its sizes come back.
+# Maximum number of cached versions per dynamic graph; the least recently used is evicted, and recompiled when its sizes
+# return.
 MAX_SPECIALISATIONS = 64
-# What makes an artifact of a graph under a recipe.
+# Compiles a graph under a recipe to an artifact.
 Build = Callable[[Graph, Recipe], Artifact]
-# What a caller is to see, and what TorchDynamo steers itself by: no graph is left to eager for these.
+# Errors for the caller, and exceptions that control TorchDynamo: no graph falls back to eager for these.
 _RAISED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
@@ -48,9 +49,9 @@ _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Own:
-    """What a `DynamoCompiler` has in the place of the defaults; `first` is searched before all registries.
+    """A `DynamoCompiler`'s replacements of the defaults; `first` has priority over all registries.
 
-    `build` makes artifacts in the place of the default, and without what is kept on disk, for those who want to watch.
+    `build` replaces the default compilation, without the disk cache, for callers that observe it.
     """
 
     ops_map: OpsMap | None = None
@@ -70,13 +71,12 @@ def buddy_backend(
     show_faults: bool = False,
     **_: Any,
 ) -> Callable[..., Any]:
-    """What PyTorch finds under the name "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
+    """The backend that PyTorch finds as "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
-    `options` and `mode` are as `Settings.of` has them, which raises `ValueError` for what they cannot be.
-    `compile_graph` takes the place of `compile_aten`, for those who measure it or bring something of their own, and
-    `decompositions` that of the default ones. `on_static` is told of each Dynamo graph of fixed sizes before it is
-    compiled, with its real inputs. Whatever else is raised leaves a graph to eager under `fallback="eager"`, unless a
-    caller with a `compile_graph`, or one that asks to `show_faults`, wants to see it.
+    `options` and `mode` are parsed by `Settings.of`, which raises `ValueError` for invalid ones. `compile_graph`
+    replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static` is called with each Dynamo
+    graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph falls back to
+    eager on all other exceptions, unless there is a `compile_graph`, or `show_faults` is set.
     """
     load_plugins()
     recorder = stand_in()
@@ -95,7 +95,7 @@ def buddy_backend(
         return _left_to_eager(module, refusal).forward
 
     def guard(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-        """What `make` gives, or the graph in eager where it raises and that is allowed."""
+        """The result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
         try:
             return make()
         except _RAISED:
@@ -121,7 +121,7 @@ def buddy_backend(
             return trace(watching(table), check_graph)
         except SuspectedError:
             pass
-        # Now, not at the call: what Dynamo knows of numbers that tensors hold is there only while it compiles.
+        # Now rather than at the call: Dynamo knows the numbers that tensors hold only while it compiles.
         try:
             compiled = trace(table)
         except (OptionError, torch._dynamo.exc.TorchDynamoException):
@@ -146,18 +146,18 @@ def buddy_backend(
 
 
 def refreeze() -> None:
-    """Take the frozen weights of everything compiled (`options={"freeze": True}`) as they are at its next call.
+    """Updates the frozen weights of everything compiled with `options={"freeze": True}` at its next call.
 
-    Needed after whatever has changed them; what is compiled without `freeze` reads weights as they are at each call.
+    Needed after anything has changed them; code compiled without `freeze` reads weights at each call.
     """
     for program in _programs:
         program.refreeze()
 
 
 def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) -> Runner:
-    """A compiled ATen graph; what cannot be compiled of it is in eager, where `settings` allow that.
+    """A compiled ATen graph; unsupported parts run in eager, if `settings` allow that.
 
-    Raises `FallbackError` and whatever compiling raises when they do not.
+    Raises `FallbackError` and any compile error if they do not.
     """
     from buddy.compiler.driver.compilation import CompilationError
 
@@ -183,7 +183,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
 
 def compile_or_leave(aten: AtenGraph, settings: Settings) -> Runner:
-    """As `compile_aten`; a graph is left to eager whatever its compilation raises, but what is for the caller."""
+    """Like `compile_aten`, but falls back to eager on any exception except those for the caller."""
     try:
         return compile_aten(aten, settings)
     except _RAISED:
@@ -197,7 +197,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:
-    """`module` itself, once a warning has told why it is not compiled; where that was raised is logged."""
+    """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged."""
     reason = str(error).strip().partition("\n")[0]
     told = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
     warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {told}", stacklevel=3)
@@ -209,7 +209,7 @@ def _in_pieces(
     cut: Cut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
     refusal: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
-    """A cut graph; where nodes of it would be in eager, the `refusal` is raised, if there is one."""
+    """Compiles a cut graph. If nodes would run in eager, raises `refusal`, if it is given."""
     if cut.in_eager:
         if refusal is not None:
             raise refusal
@@ -225,10 +225,10 @@ def _compiled(conversion: Conversion, settings: Settings, aten: AtenGraph, own: 
 
 
 class CompiledGraph:
-    """A converted graph, compiled and linked; called with the ATen graph's tensors, it gives the ATen graph's results.
+    """A compiled and linked graph; called with the ATen graph's tensors, it returns the ATen graph's results.
 
-    Results lie in memory as eager's do, since AOTAutograd rebuilds views by their strides. `aten` is the graph, which
-    may be a piece, that was converted.
+    Results have eager's strides, since AOTAutograd rebuilds views by their strides. `aten` is the converted graph,
+    which may be a piece.
     """
 
     def __init__(self, conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> None:
@@ -259,7 +259,7 @@ class CompiledGraph:
 def _is_tuned(
     graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None, build: Build | None
 ) -> bool:
-    """Whether a faster recipe is looked for: in a process of its own, which does not know what a script registers."""
+    """Whether to search for a faster recipe: the separate process for that does not know a script's registrations."""
     return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
 
 
@@ -270,8 +270,8 @@ def _loaded(artifact: Artifact, frozen: bool) -> LoadedProgram:
 
 
 def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
-    """From the programs kept on disk, or compiled."""
-    # Lowerings of a script's own are no part of what programs are kept under.
+    """From the disk cache, or compiled."""
+    # A script's own lowerings are not part of the cache key.
     artifact = None if first else program_cache.find(graph, recipe)
     if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
         artifact = _made(graph, recipe, settings, first)
@@ -295,7 +295,7 @@ def _made(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any
 
 
 def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
-    """Raises `FallbackError` that names the first op which would stay in eager, if any does."""
+    """Raises `FallbackError` that names the first op that would run in eager, if any."""
     by_name = {op.stable: op for op in graph.body}
     eager = [(by_name[a.node], a.reason) for a in assignments if a.lowering == EAGER and a.node in by_name]
     if not eager:
@@ -319,21 +319,21 @@ def compiled_for_all_sizes(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings,
     decompositions: Mapping[Any, Callable[..., Any]] | None, guarded: bool = False,
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """A Dynamo graph with symbolic sizes compiled once; `None` where some part of it needs to know the sizes.
+    """A Dynamo graph with symbolic sizes compiled once; `None` if some part of it needs static sizes.
 
-    Where `settings` allow no eager, that is so too of a part that would be in eager for want of them. With `guarded`
-    whatever a backward graph raises leaves it to eager.
+    If `settings` allow no fallback, the same holds for a part that would run in eager for lack of static sizes. With
+    `guarded`, a backward graph that raises falls back to eager.
     """
     from buddy.compiler.driver.compilation import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
-            return (compile_or_leave if guarded else compile_aten)(aten, settings)  # too late for another road
+            return (compile_or_leave if guarded else compile_aten)(aten, settings)  # too late for another attempt
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
             cut = cut_around(aten, error, lambda part: Results(converted(part)))
-            # Graphs with sizes that depend on data cannot be traced anew for each set of sizes.
+            # Graphs with data-dependent sizes cannot be traced again for each set of sizes.
             eager_too = cut.reads_numbers and settings.fallback == "eager"
             return _in_pieces(cut, compile_piece, compile_one, None if eager_too else error)
 
@@ -351,9 +351,9 @@ def compiled_for_all_sizes(
 
 
 def _check_images(graph: Graph) -> None:
-    """Raises `UnsupportedGraphError` where a convolution slides over an image of unknown size.
+    """Raises `UnsupportedGraphError` for a convolution over an image of symbolic size.
 
-    Its kernels are made for one size of image (and any number of images); without them it is forty times slower.
+    Its kernels need a static image size (with any batch size); without them it is forty times slower.
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
@@ -361,7 +361,7 @@ def _check_images(graph: Graph) -> None:
 
 
 class Specialised:
-    """A Dynamo graph with symbolic sizes, compiled anew for each set of sizes it is called with."""
+    """A Dynamo graph with symbolic sizes, compiled for each set of sizes it is called with."""
 
     def __init__(self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Any]]) -> None:
         self._module = module
@@ -383,7 +383,7 @@ def _is_dynamic(module: torch.fx.GraphModule) -> bool:
 
 
 def _is_ragged(value: Any) -> bool:
-    """Whether a value is a jagged nested tensor or a dim of one, which is another number in each of its parts."""
+    """Whether a value is a jagged nested tensor, or a ragged dim of one."""
     if isinstance(value, torch.Tensor):
         return value.is_nested
     return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
@@ -402,7 +402,7 @@ def _signature(value: Any) -> object:
 
 
 def _static(module: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
-    """A copy of the graph with the numbers among `args` put in their places, and the tensors that are left to pass."""
+    """A copy of the graph with the numbers among `args` inserted as constants, and the remaining tensors to pass."""
     static = copy.deepcopy(module)
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, args, strict=True):

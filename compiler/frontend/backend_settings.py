@@ -1,4 +1,4 @@
-"""What `torch.compile(model, backend="buddy", mode=…, options={…})` says, as a recipe and how to come to it."""
+"""Parses `torch.compile(model, backend="buddy", mode=…, options={…})` into a recipe and settings."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from buddy.compiler.protocol.recipe_claims import claims
 from buddy.compiler.protocol.tuning_space import SpaceError, varied
 
 Fallback = Literal["eager", "error"]
-# How long `mode="max-autotune"` looks for a faster recipe, in seconds, for each graph that it has not met before.
+# How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
-# Fields of a recipe that a caller may set; the others say what is compiled, which is the caller's own program.
+# Recipe fields that a caller may set; the others identify the program, which is the caller's own.
 FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "checks", "threads")
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
-# Says what the option `verify` is where it is not given: "1" or "error", "warn", "0" or "off".
+# The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
 _VERIFY_WORDS: dict[str, Verify] = {"1": "error", "error": "error", "warn": "warn", "0": "off", "off": "off", "": "off"}
-# The flavours that lower what TorchDynamo captured.
+# The target dialects for graphs captured by TorchDynamo.
 Flavour = Literal["linalg", "tosa"]
-# What a recipe says of the program that it was made with.
+# Recipe fields that identify the program that it was made with.
 _OF_PROGRAM = ("source", "arguments", "graph", "plugins")
 
 
@@ -41,13 +41,12 @@ _OF_PROGRAM = ("source", "arguments", "graph", "plugins")
 class Settings:
     """How graphs are compiled.
 
-    `fallback="error"` makes every op that would stay in eager an error. With `freeze`, weights of inference graphs are
-    constants, packed ahead as kernels like them best; without, they are read at each call where they lie. `base` is the
-    recipe, the default one where it is None. `threads` share the loops of compiled code: as many as torch uses when it
-    is compiled, where it is 0.
-    `tune` is for how many seconds a faster recipe is looked for, once for each graph. `verify` is what happens where
-    the first call of a compiled graph gives other results than eager. With `fallback_random` random ops run in eager,
-    and give the numbers that eager gives.
+    `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
+    constants, packed ahead for the kernels; without, they are read in place at each call. `base` is the recipe, None
+    for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at compile time.
+    `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what happens if the
+    first call of a compiled graph differs from eager. With `fallback_random` random ops run in eager, and give eager's
+    numbers.
     """
 
     fallback: Fallback = "eager"
@@ -60,11 +59,11 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
-        """What `options` and `mode` say.
+        """Parses `options` and `mode`.
 
-        Options are those of `OPTIONS`, and what a search may vary: a pass of the recipe (True or False), `PASS.OPTION`,
-        `lowering:NODE`. Raises `ValueError` that names a mode or an option that there is not, with those that there
-        are, and a value that an option cannot have.
+        Options are those of `OPTIONS`, and the parameters of a search: a pass of the recipe (True or False),
+        `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, and
+        for an invalid value.
         """
         given = dict(options or {})
         found = cls(
@@ -75,7 +74,7 @@ class Settings:
         return found
 
     def recipe(self, training: bool = False) -> Recipe:
-        """The recipe, in which weights are packed ahead only where they are frozen; those of `training` never are."""
+        """The recipe; weights are packed ahead only if they are frozen, and never for `training`."""
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
         return recipe if self.freezes(training) else unpacked(recipe)
@@ -100,7 +99,7 @@ def _fallback_random(given: Mapping[str, Any]) -> bool:
 
 
 def _freeze(given: Mapping[str, Any]) -> bool:
-    """Raises `ValueError` too for a pass that is to pack ahead what may change."""
+    """Raises `ValueError` also if a pass would pack weights ahead that may change."""
     found = given.get("freeze", False)
     if not isinstance(found, bool):
         raise ValueError(f"freeze is {found!r}; it may be True, for weights that are constants, or False")
@@ -113,7 +112,7 @@ def _freeze(given: Mapping[str, Any]) -> bool:
 
 
 def _threads(given: Mapping[str, Any]) -> int:
-    """What the caller says, else what the recipe that is given says."""
+    """The caller's number, else that of the given recipe."""
     base = given.get("recipe")
     found = given.get("threads", _read(base).threads if base is not None else 0)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_THREADS:
@@ -122,7 +121,7 @@ def _threads(given: Mapping[str, Any]) -> int:
 
 
 def _verify(given: Mapping[str, Any]) -> Verify:
-    """What the caller says, else what the environment says."""
+    """The caller's value, else that of the environment."""
     if "verify" in given:
         found = given["verify"]
         if not isinstance(found, (bool, str)) or found not in _VERIFY:
@@ -150,7 +149,7 @@ def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
 
 
 def _recipe(given: Mapping[str, Any]) -> Recipe:
-    """The recipe that is given, or the preset's, with each field and pass as `given` has it."""
+    """The given recipe, or the preset's, with the fields and passes of `given`."""
     flavour = _field("flavour", given.get("flavour", "linalg"))
     base = given.get("recipe")
     if base is not None and "preset" in given:
@@ -167,7 +166,7 @@ def _recipe(given: Mapping[str, Any]) -> Recipe:
 
 
 def _check_other_roads(recipe: Recipe) -> None:
-    """Raises `ValueError` for a recipe that is of another frontend, back end or machine."""
+    """Raises `ValueError` for a recipe with another frontend, backend or target."""
     for field in msgspec.structs.fields(Recipe):
         found = getattr(recipe, field.name)
         if field.name == "flavour":
@@ -178,7 +177,7 @@ def _check_other_roads(recipe: Recipe) -> None:
 
 
 def _read(given: Any) -> Recipe:
-    """A recipe, or the TOML file at a path, as the workbench and `buddy-tui tune -o` write it."""
+    """A recipe, or a TOML file's path, as written by the workbench and `buddy-tui tune -o`."""
     if isinstance(given, Recipe):
         return given
     if not isinstance(given, (str, Path)):
@@ -209,7 +208,7 @@ def _field(name: str, value: Any) -> Any:
 
 
 def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
-    """The recipe with what `name` stands for in a search put to `value`."""
+    """The recipe with the search parameter `name` set to `value`."""
     steps = {step.name for step in recipe.steps}
     if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
         near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
@@ -225,7 +224,7 @@ def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
 
 
 def _check_passes(recipe: Recipe) -> None:
-    """Raises `ValueError` for an option that a pass of ours does not have; MLIR's own say so when they run."""
+    """Raises `ValueError` for an unknown option of a pass of ours; MLIR's own passes check theirs when they run."""
     from buddy.compiler.passes.pass_runner import own_passes
 
     own = own_passes()

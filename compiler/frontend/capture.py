@@ -1,4 +1,4 @@
-"""Captures a callable: runs it under TorchDynamo with a back end that keeps each graph and computes it in eager."""
+"""Captures a callable: runs it under TorchDynamo with a backend that records each graph and runs it in eager."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.runtime.captured import CapturedGraph
 
-# PyTorch's own, whatever stands in for it while a script is run for its graphs.
+# PyTorch's own function, whatever replaces it while a script is captured.
 _compile = torch.compile
 
 
 @dataclass
 class Recorder:
-    """A Dynamo back end that records every graph it is given, with real inputs, and lets it run in eager.
+    """A Dynamo backend that records every graph with real inputs, and runs it in eager.
 
-    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults when None; `strict`
+    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults if None; `strict`
     graphs may have no node in eager.
     """
 
@@ -54,7 +54,7 @@ class Recorder:
         return run_aot(module, inputs, self._compile, table, origins)
 
     def record(self, aten: AtenGraph, tensors: Sequence[torch.Tensor]) -> None:
-        """Record a graph that is already in ATen, with the real inputs `tensors`."""
+        """Records a graph that is already in ATen, with the real inputs `tensors`."""
         self._compile(aten)(*tensors)
 
     def _compile(self, aten: AtenGraph) -> Runner:
@@ -109,7 +109,7 @@ class Recorder:
 
 
 def _kept(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
-    """The tensors detached: parameters as they are, inputs as copies, since the program may reuse their memory."""
+    """The tensors detached: parameters shared, inputs copied, since the program may reuse their memory."""
     pairs = zip(tensors, graph.kinds, strict=False)
     return [t.detach() if kind is NodeType.FakeNode else t.detach().clone() for t, kind in pairs]
 
@@ -122,10 +122,10 @@ def capture(
     recorder: Recorder | None = None,
     grad: bool = False,
 ) -> list[CapturedGraph]:
-    """The graphs that `function(*args, **kwargs)` goes through, with static shapes, under `no_grad` unless `grad`.
+    """The graphs of `function(*args, **kwargs)`, with static shapes, under `no_grad` unless `grad`.
 
-    With `grad`, gradients of ones are taken too, so that the backward graphs are among the result; `.grad` is not
-    touched. Sizes are fixed to those of the arguments. Raises what `function` raises.
+    With `grad`, gradients of ones are taken too, so that the result includes the backward graphs; `.grad` is not
+    modified. Sizes are fixed to those of the arguments. Raises what `function` raises.
     """
     recorder = recorder or Recorder(callable_name(function))
     before = len(recorder.graphs)
@@ -143,12 +143,12 @@ def capture(
 
 
 def capture_settings() -> AbstractContextManager[None]:
-    """Dynamo's settings for capture: sizes fixed, recurrent layers taken, many versions of one function allowed."""
+    """Dynamo's settings for capture: static sizes, recurrent layers captured, many versions of one function allowed."""
     return torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False, allow_rnn=True)
 
 
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
-    """Record a Dynamo graph as it computes without gradients, on copies of all that is no parameter."""
+    """Records the inference graph of a Dynamo graph, on copies of all inputs except parameters."""
     with torch.no_grad():
         recorder(module, inputs)(*_copies(_with_real_sizes(module, inputs)))
 
@@ -156,14 +156,14 @@ def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], record
 def record_training(
     module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[Origin], recorder: Recorder
 ) -> None:
-    """Record the forward and backward graphs of a Dynamo graph; the gradients that flow in are ones."""
+    """Records the forward and backward graphs of a Dynamo graph; the incoming gradients are ones."""
     with torch.enable_grad():
         results = recorder(module, inputs, origins)(*_copies(_with_real_sizes(module, inputs)))
         _take_gradients(results)
 
 
 def _with_real_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs of a Dynamo graph, with symbolic numbers among them as the sizes of the real tensors tell them."""
+    """The inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
     told = {str(size): real for fake, tensor in pairs for size, real in zip(fake.shape, tensor.shape, strict=True)}

@@ -1,4 +1,4 @@
-"""How a caller wants nodes lowered, as choices for the nodes of one graph: ops by name stand for all of their nodes."""
+"""Expands a caller's choices of lowerings to the nodes of one graph: an op's name stands for all of its nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NUMBER = re.compile(r"\.\d+$")
 
 
 def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
-    """`recipe` with choices for nodes of `graph` alone; those for a node itself go before those for its op.
+    """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
 
     Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
     `whole`, for an unknown node: pieces and backward graphs number their nodes anew. A known op that this graph lacks
@@ -45,13 +45,16 @@ def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) 
 
 
 def _is_op_of(op: Op, name: str) -> bool:
-    """Whether `name` is `op`'s without its number, with the path of its module or without, or its target."""
+    """Whether `name` is `op`'s name without its number, with or without its module path, or its target."""
     path = _NUMBER.sub("", op.stable)
     return name in (path, path.rpartition("/")[2], op.target)
 
 
 def _lacks(graph: Graph, name: str, whole: bool) -> None:
-    """Tell of a name that nothing in `graph` has; raises `OptionError` where it can be no other graph's either."""
+    """Reports a name that matches nothing in `graph`.
+
+    Raises `OptionError` if it cannot match in another graph either.
+    """
     stable = [op.stable for op in graph.operations]
     if _knows_op(name):
         if whole:

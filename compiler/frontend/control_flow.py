@@ -1,4 +1,4 @@
-"""Control flow in ATen graphs, `cond` and `scan` say: PyTorch decides and repeats, branches and bodies are compiled."""
+"""Control flow in ATen graphs (`cond`, `scan`, …): PyTorch runs the control flow, branches and bodies are compiled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "in
 
 
 def is_control_flow(node: Node) -> bool:
-    """Whether `node` is an op whose bodies can be compiled, or picks a result of one."""
+    """Whether `node` is an op whose bodies can be compiled, or selects a result of one."""
     if node.target is getitem:
         return isinstance(node.args[0], Node) and is_control_flow(node.args[0])
     return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _OPS
@@ -28,7 +28,7 @@ def has_control_flow(module: GraphModule) -> bool:
 
 
 def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
-    """The graph with each branch and body of control flow replaced by what `compile_graph` makes of it.
+    """The graph with each branch and body of control flow replaced by the result of `compile_graph`.
 
     The arguments and results of a body are tensors, and `AtenGraph.body` names it. Raises what `compile_graph` raises.
     """
@@ -41,7 +41,7 @@ def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], R
 
 
 def _compiled(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> Runner:
-    """What `compile_graph` makes of a body; one that draws a seed for random numbers gets it as an input."""
+    """The compiled body; a body that draws a seed for random numbers gets it as an input."""
     seeded = seed_as_input(body.module)
     if seeded is None:
         return compile_graph(body)
@@ -55,7 +55,7 @@ def _names_of_bodies(op: Node, module: GraphModule) -> list[str]:
 
 
 def _described(aten: AtenGraph, name: str) -> AtenGraph:
-    """The graph of a body, whose results are a tuple; its inputs are known by their names alone."""
+    """The graph of a body, whose results are a tuple; its inputs are known by their names only."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()
     inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
@@ -68,7 +68,7 @@ def _described(aten: AtenGraph, name: str) -> AtenGraph:
 
 
 class _Body(torch.nn.Module):
-    """A compiled body in the place of its graph: called as that is, it gives the same structure of results."""
+    """A compiled body in place of its graph: called in the same way, it returns the same structure of results."""
 
     def __init__(self, run: Runner, single: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ATen FX graphs to Buddy graphs."""
+"""Converts ATen FX graphs to Buddy graphs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 class Conversion:
     """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders.
 
-    The last `bases` of its results are none of the captured graph's: the memory that others of them are views of.
+    The last `bases` of its results are not results of the captured graph: they are the memory that others are views of.
     """
 
     graph: Graph
@@ -47,11 +47,17 @@ class Conversion:
     bases: int = 0
 
     def strides(self, node: Node) -> tuple[Dim, ...]:
-        """The strides of the tensor that `node` gives. Raises `UnsupportedGraphError` for those that no input tells."""
+        """The strides of the result of `node`.
+
+        Raises `UnsupportedGraphError` if they do not depend on inputs' sizes alone.
+        """
         return tuple(self._size(node, stride, "strides") for stride in node.meta["val"].stride())
 
     def offset(self, node: Node, offset: Any) -> Dim:
-        """Where a view that `node` gives begins. Raises `UnsupportedGraphError` for an offset that no input tells."""
+        """The offset of a view that `node` returns.
+
+        Raises `UnsupportedGraphError` if it does not depend on inputs' sizes alone.
+        """
         return self._size(node, offset, "an offset")
 
     def _size(self, node: Node, value: Any, what: str) -> Dim:
@@ -69,12 +75,12 @@ def to_buddy(
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
 
-    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Complex numbers
-    are computed by their parts. Raises
-    `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
+    Symbolic sizes are expressions of the inputs' sizes; the nodes that compute them are removed. Complex numbers are
+    computed by their parts. Raises `UnsupportedGraphError` for unsupported dtypes, data-dependent sizes and
+    higher-order ops.
     """
     known = default_ops_map() if ops_map is None else ops_map
-    for node in aten.module.graph.nodes:  # parts lie in memory of their own
+    for node in aten.module.graph.nodes:  # parts have separate memory
         _check_strides(node)
     converter = _Converter(Conversion(Graph(name, func_name)), known)
     converter.run(replace(aten, module=by_parts(aten.module, default_decompositions(known))))
@@ -111,7 +117,7 @@ class _Converter:
         self._output(nodes[-1])
 
     def _is_size(self, node: Node) -> bool:
-        """Whether `node` gives a size, which is then known by its value wherever it is read."""
+        """Whether `node` returns a size, which is then known by its value wherever it is read."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
             self.sizes[node] = self._told(node, lambda: self.symbols.size(value))
@@ -198,7 +204,7 @@ class _Converter:
 
 
 def unfit(nodes: Iterable[Node]) -> dict[str, str]:
-    """By name, the nodes that give or read a tensor which compiled code has no word for, whatever is around them."""
+    """By name, the nodes with a result or operand that compiled code does not support, independent of other nodes."""
     found = {}
     for node in nodes:
         for tensor in (node, *node.all_input_nodes):
@@ -220,13 +226,13 @@ def _unfit(value: Any) -> str:
 
 
 def _packet(target: Any) -> str:
-    """The name of an FX target without its overload, and without its namespace where that is spelled out."""
+    """The name of an FX target without its overload, and without its namespace unless that is needed."""
     parts = target_key(target).split(".")
     return parts[1] if len(parts) == 3 else parts[0]
 
 
 def _of_form(node: Node) -> tuple[Any, ...]:
-    """The arguments of an op that reads but the form of its first one."""
+    """The arguments of an op that reads only the form of its first one."""
     first, *rest = node.args
     form = form_of(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
@@ -244,12 +250,12 @@ def _without_fx_containers(value: Any) -> Any:
 
 
 def reads_storage(node: Node) -> bool:
-    """Whether what `node` reads is the memory behind its operand, by strides."""
+    """Whether `node` reads the memory of its operand, by strides."""
     return node.op == "call_function" and target_key(node.target).split(".")[0] in _READS_STRIDES
 
 
 def _check_strides(node: Node) -> None:
-    """Compiled tensors are dense and row-major, so an op that reads strides means something else on other layouts."""
+    """Compiled tensors are dense and row-major, so an op that reads strides has another meaning for other layouts."""
     if not reads_storage(node):
         return
     operand = node.args[0]
@@ -263,25 +269,25 @@ def _check_strides(node: Node) -> None:
 
 
 def has_storage_of_its_own(value: torch.Tensor) -> bool:
-    """Whether the elements of a tensor, which lie in places of their own, are all that its storage holds."""
+    """Whether the elements of a non-overlapping tensor are all that its storage holds."""
     return value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
 def _check_quantised(node: Node) -> None:
-    """What makes a quantised tensor, and what reads one, is refused."""
+    """Rejects nodes that return or read a quantized tensor."""
     if any(tensor.meta.get(_QUANTISED) for tensor in (node, *node.all_input_nodes)):
         raise _unsupported(node, "works on a quantised tensor")
 
 
 def _check_ragged(placeholder: Node) -> None:
-    """A dim of a jagged nested tensor, which differs from one part to the next, is no number that a call could tell."""
+    """A dim of a jagged nested tensor differs between its parts, so it is not a size known at the call."""
     value = placeholder.meta.get("val")
     if isinstance(value, torch.SymInt) and value.node.is_nested_int():
         raise _unsupported(placeholder, "is the ragged dim of a jagged nested tensor")
 
 
 def _mark_quantised(nodes: Iterable[Node]) -> None:
-    """Note which nodes give quantised tensors: PyTorch tells of them, while it traces, that they hold plain floats."""
+    """Marks the nodes that return quantized tensors: while tracing, PyTorch reports that they hold plain floats."""
     for node in nodes:
         packet = target_key(node.target).split(".")[0]
         reads = any(parent.meta.get(_QUANTISED) for parent in node.all_input_nodes)
@@ -290,7 +296,7 @@ def _mark_quantised(nodes: Iterable[Node]) -> None:
 
 
 def _check_results(node: Node) -> None:
-    """What is called in eager from compiled code has a name in `torch.ops`, and gives tensors to whoever reads it."""
+    """Ops called in eager from compiled code must have a name in `torch.ops` and return tensors."""
     value, several = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
     if "." not in target_key(node.target):
         raise _unsupported(node, "is no op of torch's")

@@ -1,6 +1,6 @@
-"""Decompositions of ops whose results' sizes depend on data: it is counted, the number read, and what has it computed.
+"""Decompositions of ops with data-dependent result sizes: count, read the number, and compute with that size.
 
-A graph is cut where a number is read (`pieces`), so the code on both sides is compiled, that behind it for any size.
+A graph is cut where a number is read (`pieces`), so the code on both sides is compiled, the code after it for any size.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch.fx.experimental.symbolic_shapes import _constrain_range_for_size, sta
 
 aten = torch.ops.aten
 
-# A number, or one of torch's symbols.
+# A number, or a torch symbol.
 Size = Any
-# Elements of pairs of slices that are compared at once to bring slices in order; those of more are left to eager.
+# Maximum number of element comparisons to sort slices; larger inputs run in eager.
 _MOST_COMPARED = 1 << 22
 
 
 def _read(number: torch.Tensor, refusal: str = "") -> Size:
-    """The size that `number`, int64 without dims, holds. Where it is negative, the program raises `refusal`."""
+    """The size in `number`, an int64 without dims. If it is negative, the program raises `refusal`."""
     with _numbers_captured(number):
         size: Any = number.item()
     if refusal:
@@ -34,7 +34,7 @@ def _read(number: torch.Tensor, refusal: str = "") -> Size:
 
 @contextmanager
 def _numbers_captured(tensor: torch.Tensor) -> Iterator[None]:
-    """Numbers are read out of tensors inside, whatever the program's own may do."""
+    """Numbers are read out of tensors inside, whatever the setting for the program's own."""
     mode = detect_fake_mode(tensor)
     assert mode is not None
     before, mode.allow_scalar_outputs = mode.allow_scalar_outputs, True
@@ -49,12 +49,12 @@ def _is_empty(x: torch.Tensor) -> bool:
 
 
 def _count(mask: torch.Tensor) -> Size:
-    """How many elements are not 0."""
+    """The number of elements that are not 0."""
     return 0 if _is_empty(mask) else _read((mask != 0).sum())
 
 
 def _count_once(mask: torch.Tensor) -> Size:
-    """The count of a tensor that may be asked for twice: torch takes those for the same number."""
+    """The count of a tensor that may be requested twice: torch treats both as the same number."""
     known: Any = mask.nonzero_memo
     if known is None:
         known = mask.nonzero_memo = _count(mask)
@@ -62,12 +62,12 @@ def _count_once(mask: torch.Tensor) -> Size:
 
 
 def _places(mask: torch.Tensor, count: Size) -> torch.Tensor:
-    """Where a mask, whose elements are counted in row-major order, is not 0, as [count]."""
+    """The positions of true elements of a mask, in row-major order, as [count]."""
     return aten.nonzero_static.default(mask.reshape(-1), size=count).squeeze(1)
 
 
 def nonzero(x: torch.Tensor) -> torch.Tensor:
-    """The positions [count, rank] of what is not 0. They lie in memory with a dim's together, as eager's do."""
+    """The positions [count, rank] of nonzero elements, stored dim by dim, as in eager."""
     return aten.nonzero_static.default(x, size=_count_once(x)).t().contiguous().t()
 
 
@@ -77,7 +77,7 @@ def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
-    """`x[:, mask]`; all other subscripts are left alone."""
+    """`x[:, mask]`; all other subscripts are left unchanged."""
     found = [(axis, given) for axis, given in enumerate(indices) if given is not None]
     if len(found) != 1 or found[0][1].dtype not in (torch.bool, torch.uint8) or not found[0][1].dim():
         return NotImplemented
@@ -90,9 +90,11 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
 def index_put(
     x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """With masks beside other subscripts, each mask as the places that it marks; a mask alone is left to the class.
+    """For masks together with other subscripts: each mask becomes its positions.
 
-    As many as the others have, or one that they all go with; else the program raises.
+    A mask alone is handled by the class.
+
+    The number of positions must equal that of the others, or broadcast with it; otherwise the program raises.
     """
     given = [item for item in indices if item is not None]
     if len(given) < 2 or not any(map(_is_mask, given)):
@@ -110,7 +112,7 @@ def _is_mask(subscript: torch.Tensor | None) -> bool:
 
 
 def _columns(mask: torch.Tensor, length: Size | None) -> list[torch.Tensor]:
-    """For each dim of a mask the positions of what it marks: `length` of them, or as many as there are."""
+    """For each dim of a mask the positions of its true elements: `length` of them, or their own count."""
     if length is None:
         return list(aten.nonzero_static.default(mask, size=_count_once(mask)).unbind(1))
     count = (mask != 0).sum()
@@ -133,7 +135,7 @@ def _sum_of_counts(repeats: torch.Tensor) -> Size:
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """How often each number occurs, or the sum of the weights beside it."""
+    """The number of occurrences of each integer, or the sum of their weights."""
     kind = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     if _is_empty(x):
         return x.new_zeros([minlength], dtype=torch.int64)
@@ -146,7 +148,7 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
 def unique(
     x: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """What occurs in `x`, in order; for each element its place there; how often it occurs."""
+    """The distinct elements of `x`, sorted; for each element its index there; the counts."""
     if _is_empty(x):
         return _nothing_occurs(x, x.shape if return_inverse else [0])
     if x.is_complex():
@@ -171,7 +173,7 @@ def _no_slices(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
 def unique_consecutive(
     x: torch.Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> tuple[torch.Tensor, ...]:
-    """`unique` of equal neighbours, or of equal slices that are neighbours along a dim."""
+    """`unique` of equal neighbours, or of equal neighbouring slices along a dim."""
     if _is_empty(x):
         return _nothing_occurs(x, x.shape if return_inverse else [0]) if dim is None else _no_slices(x, dim)
     if x.is_complex() or (dim is not None and not x.dim()):
@@ -181,14 +183,14 @@ def unique_consecutive(
         values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
         return line.index_select(0, values), inverse.reshape(x.shape) if return_inverse else inverse, counts
     slices = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
-    values, inverse, counts = _runs(slices, _changes(slices), True, True)  # on CPU both are there, asked for or not
+    values, inverse, counts = _runs(slices, _changes(slices), True, True)  # on CPU both are returned, requested or not
     return x.index_select(dim, values), inverse, counts
 
 
 def unique_dim(
     x: torch.Tensor, dim: int, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    """`unique` of the slices along a dim, in the order of their first elements that differ."""
+    """`unique` of the slices along a dim, in lexicographic order."""
     if _is_empty(x):
         return _no_slices(x, dim)
     if x.is_complex() or not x.dim():
@@ -204,7 +206,7 @@ def unique_dim(
 
 
 def _places_in_order(rows: torch.Tensor) -> torch.Tensor:
-    """For each row, how many others come before it: each is compared with each."""
+    """For each row, the number of rows before it: all pairs are compared."""
     width, here, there = rows.shape[1], rows.unsqueeze(1), rows.unsqueeze(0)
     columns = torch.arange(width, device=rows.device)
     first = torch.where(here != there, columns, width - 1).amin(-1, keepdim=True)
@@ -212,7 +214,7 @@ def _places_in_order(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _changes(x: torch.Tensor) -> torch.Tensor:
-    """Where a run of equal elements, or of equal rows, begins."""
+    """Where a run of equal elements, or of equal rows, starts."""
     differs = x[1:] != x[:-1]
     differs = differs.any(1) if x.dim() > 1 else differs
     return torch.cat([differs.new_ones([1]), differs])
@@ -221,7 +223,7 @@ def _changes(x: torch.Tensor) -> torch.Tensor:
 def _runs(
     x: torch.Tensor, begins: torch.Tensor, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where the runs of `x` begin, the run that each element is in, and the lengths of the runs."""
+    """Where the runs of `x` start, the run of each element, and the lengths of the runs."""
     first = _places(begins, _count(begins))
     none = begins.new_empty([0], dtype=torch.int64)
     inverse = begins.cumsum(0) - 1 if return_inverse else none
@@ -239,7 +241,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.unique_dim.default: unique_dim,
     aten.unique_consecutive.default: unique_consecutive,
 }
-# Of ops that have a class; the rules leave all alone whose results have sizes that are known.
+# For ops with a class; the rules return `NotImplemented` for all calls with results of known sizes.
 BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
     aten.index.Tensor: index,
     aten.index_put.default: index_put,
@@ -248,7 +250,7 @@ BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
 
 
 def keep_numbers_in_tensors(module: GraphModule) -> None:
-    """Make a tensor of a number that is read out of another (a result of the program, say) of that one itself."""
+    """Replaces tensors that are made from a number read out of another tensor (such as a result) by that tensor."""
     changed = False
     for node in list(module.graph.nodes):
         read: Any = node.args[0] if node.target is aten.scalar_tensor.default else None

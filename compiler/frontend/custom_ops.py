@@ -1,4 +1,4 @@
-"""Custom ops whose results nobody can foretell: Dynamo is made to end a graph at them, instead of giving up."""
+"""Breaks Dynamo graphs at custom ops without a fake kernel, so that the rest is still captured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch._library.utils import can_generate_trivial_fake_impl
 
 
 def break_at_ops_without_fake() -> None:
-    """Keep every `torch.library.custom_op` defined so far that has no `register_fake` out of graphs.
+    """Keeps every `torch.library.custom_op` defined so far without `register_fake` out of graphs.
 
     They run in eager, between the graphs before and after them.
     """

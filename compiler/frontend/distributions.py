@@ -1,6 +1,6 @@
-"""Random numbers of each distribution that PyTorch draws, made of random bits by a counter (`runtime.philox`).
+"""Random numbers of each distribution of PyTorch, from counter-based random bits (`runtime.philox`).
 
-Distributions are eager's, of element types and ranges too; the numbers are others.
+Distributions, dtypes and ranges are eager's; the numbers differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 
-# The bits of a random fraction: as many as eager's has, the digits of the element type.
+# The bits of a random fraction: as many as eager's has, the significand digits of the dtype.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 _NARROW = (torch.float16, torch.bfloat16)
 FLOATS = frozenset(_DIGITS)
@@ -42,11 +42,11 @@ class Bits:
         return Bits(self._seed, self._stream, made)
 
     def words(self, word: int = 0) -> torch.Tensor:
-        """Every int32 is as likely as every other. There are 4 words for each element, from 0."""
+        """Uniform int32 values. There are 4 words for each element, from 0."""
         return self._in_memory(lambda shape: torch.ops.buddy.philox32.default(self._seed, self._stream, shape, word))
 
     def doubles(self, pair: int = 0) -> torch.Tensor:
-        """Every int64 is as likely as every other. There are 2 for each element, from 0, made of its 4 words."""
+        """Uniform int64 values. There are 2 for each element, from 0, made of its 4 words."""
         return self._in_memory(lambda shape: torch.ops.buddy.philox64.default(self._seed, self._stream, shape, pair))
 
     def all(self, value: float) -> torch.Tensor:
@@ -62,9 +62,9 @@ class Bits:
         return make([made.shape[dim] for dim in order]).permute([order.index(dim) for dim in range(made.dim())])
 
     def fractions(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Multiples of a power of two from 0 on, below 1: as many as `dtype` has between 1/2 and 1, and as many again.
+        """Uniform multiples of a power of two in [0, 1), with the resolution that `dtype` has between 1/2 and 1.
 
-        In float32 at least. `number` tells those that are drawn for one element apart.
+        In float32 at least. `number` distinguishes several numbers for one element.
         """
         dtype = dtype or self.dtype
         digits = _DIGITS.get(dtype, 24)
@@ -72,21 +72,21 @@ class Bits:
         return (bits & ((1 << digits) - 1)).to(_wide(dtype)) * 2.0**-digits
 
     def positive(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Above 0, and up to 1, in float32 at least and with all of its digits."""
+        """Uniform in (0, 1], in float32 at least, with full precision."""
         return 1 - self.fractions(number, _wide(dtype or self.dtype))
 
     def normal(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Normally distributed, of mean 0 and deviation 1, in float32 at least (Box and Muller 1958)."""
+        """Normally distributed with mean 0 and deviation 1, in float32 at least (Box and Muller 1958)."""
         dtype = _wide(dtype or self.dtype)
         radius = (self.positive(0, dtype).log() * -2).sqrt()
         return radius * (self.fractions(1, dtype) * (2 * math.pi)).cos()
 
     def exponential(self, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Exponentially distributed, of mean 1, in float32 at least."""
+        """Exponentially distributed with mean 1, in float32 at least."""
         return -self.positive(0, dtype).log()
 
     def uniform(self, low: float, high: float) -> torch.Tensor:
-        """From `low` on and below `high`, of the node's element type; `low` itself where there is nothing between."""
+        """Uniform in [`low`, `high`) in the node's dtype; `low` if the interval contains nothing else."""
         found = self.fractions() * (high - low) + low
         if low == 0 and high == 1:
             return found
@@ -95,9 +95,9 @@ class Bits:
         return found.to(self.dtype).clamp_max(last)
 
     def below(self, count: Any) -> torch.Tensor:
-        """Whole numbers from 0 on and below `count`, as int64: of it a fraction of 63 bits, or of 43 where it is small.
+        """Uniform integers in [0, `count`) as int64: `count` times a fraction of 63 bits, or of 43 if it is small.
 
-        So they are spread evenly; remainders would prefer the small ones where there are very many.
+        Remainders would prefer small numbers for a very large `count`.
         """
         if isinstance(count, int) and count & (count - 1) == 0:
             bits = self.words().to(torch.int64) if count <= 1 << 32 else self.doubles()
@@ -105,17 +105,17 @@ class Bits:
         if isinstance(count, int) and count <= _SHORT:
             return ((self.doubles() & ((1 << 43) - 1)) * count) >> 43
         if not isinstance(count, int):
-            return (self.doubles() & _GREATEST) % count  # a size, which is small beside 2**63
+            return (self.doubles() & _GREATEST) % count  # a size, which is small relative to 2**63
         return _times_fraction(self.doubles() & _GREATEST, count)
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What is computed in where eager rounds once: whole numbers, and halves, are no exception."""
+    """The type for computations that eager rounds once: a wider one for integers and half precision."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _times_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
-    """`bits * count >> 63` of numbers below 2**63: products of halves, whose sums wrap, but fit without a sign."""
+    """`bits * count >> 63` for numbers below 2**63: products of halves, whose sums wrap but fit as unsigned."""
     half = (1 << 32) - 1
     (high, low), (upper, lower) = (bits >> 32, bits & half), (count >> 32, count & half)
     middle = high * lower + low * upper + (((low * lower) >> 32) & half)
@@ -123,10 +123,10 @@ def _times_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], Rule]:
-    """Register a function that computes these ops: it takes the node's `Bits`, then all arguments that give no form.
+    """Registers a function for these ops: it takes the node's `Bits`, then all arguments except those that define
+    the form.
 
-    Results of other element types than `results`, the ones that eager computes on a CPU, are left to eager, which
-    raises.
+    Results with other dtypes than `results`, those of eager on a CPU, run in eager, which raises.
     """
 
     def registered(function: Rule) -> Rule:
@@ -189,7 +189,7 @@ def exponential(bits: Bits, _like: Any, rate: float = 1.0) -> torch.Tensor:
 
 @rule(aten.cauchy.default, results=FLOATS)
 def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
-    """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never meet it."""
+    """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never reach it."""
     wide = _wide(bits.dtype)
     digits = _DIGITS[wide] - 1
     drawn = bits.doubles() if wide == torch.float64 else bits.words()
@@ -200,14 +200,14 @@ def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> t
 
 @rule(aten.geometric.default, results=NUMBERS)
 def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
-    """In double precision, so that no rounding of a logarithm makes another whole number of it."""
+    """In double precision, so that rounding of a logarithm does not change the integer."""
     if not 0 < p < 1:
         return NotImplemented
     fractions = ((bits.doubles() & ((1 << 52) - 1)).to(torch.float64) + 0.5) * 2.0**-52
     return (fractions.log() / math.log1p(-p)).ceil().to(bits.dtype)
 
 
-@rule(aten.rrelu_with_noise_functional.default, results=FLOATS)  # float16 too, which eager has on GPUs alone
+@rule(aten.rrelu_with_noise_functional.default, results=FLOATS)  # also float16, which eager supports on GPUs only
 def rrelu(
     bits: Bits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     _generator: Any = None,
@@ -220,7 +220,7 @@ def rrelu(
     return x * slopes, slopes
 
 
-# ---- whole numbers and choices ---------------------------------------------------------------------------------------
+# ---- integers and choices --------------------------------------------------------------------------------------------
 
 
 @rule(aten.bernoulli.p, results=WITH_BOOL)
@@ -277,7 +277,7 @@ def random_to(bits: Bits, _like: Any, high: int) -> torch.Tensor:
 
 @rule(aten.random.default, results=WITH_UNSIGNED)
 def random(bits: Bits, _like: Any) -> torch.Tensor:
-    """All whole numbers that the element type has from 0 on; of a float, those that it has all of."""
+    """Uniform over all non-negative integers of the dtype; for floats, those that are exactly representable."""
     greatest = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
     if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
         greatest = min(torch.iinfo(bits.dtype).max, _GREATEST)
@@ -293,7 +293,7 @@ def _between(bits: Bits, low: Any, high: Any) -> torch.Tensor:
 
 
 def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
-    """Whether the least and the greatest number are within the range of a type, which eager demands."""
+    """Whether both bounds are within the range of a type, as eager requires."""
     if dtype == torch.bool:
         return least >= 0 and greatest <= 1
     limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
@@ -302,7 +302,7 @@ def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
 
 @rule(aten.randperm.default, results=NUMBERS)
 def randperm(bits: Bits, count: Any) -> torch.Tensor:
-    """The order of as many random numbers: two of 64 bits are hardly ever equal."""
+    """The sort order of as many random numbers of 64 bits, which are almost never equal."""
     if isinstance(count, int) and not _holds(bits.dtype, 0, count):
         return NotImplemented
     return bits.doubles().sort()[1].to(bits.dtype)
@@ -310,9 +310,9 @@ def randperm(bits: Bits, count: Any) -> torch.Tensor:
 
 @rule(aten.multinomial.default, results=frozenset((torch.int64,)))
 def multinomial(bits: Bits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
-    """In double precision, so that no rounding of a sum or of a quotient makes another choice of it.
+    """In double precision, so that rounding of a sum or a quotient does not change the choice.
 
-    Without replacement by the least of exponential variables, as eager does it: what is first is drawn first.
+    Without replacement by the smallest of exponential variables, like eager: the first is drawn first.
     """
     if (isinstance(count, int) and count <= 0) or weights.dtype not in FLOATS:
         return NotImplemented

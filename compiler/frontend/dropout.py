@@ -1,4 +1,4 @@
-"""Dropout in terms of the one random op in it, so that only that one stays in eager."""
+"""Decomposes dropout so that only its random op may run in eager."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """`x` with each element kept with probability 1 - `p` and then divided by that, and which ones were kept.
+    """`x` with each element kept with probability 1 - `p` and then divided by that, and the mask of kept elements.
 
-    As eager's `dropout` does it on a CPU: the noise has the form of `x` (its strides say in what order it is drawn),
-    is divided first, and none is drawn where nothing or everything is dropped.
+    Follows eager's `dropout` on a CPU: the noise has the form of `x` (its strides determine the order of drawing), is
+    divided first, and none is drawn if nothing or everything is dropped.
     """
     if train is False or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
@@ -20,7 +20,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
 
 
 def _kept(x: torch.Tensor, p: float) -> torch.Tensor:
-    """Ones with probability `p`, else zeros, drawn in the order in which a tensor like `x` lies in memory."""
+    """Ones with probability `p`, else zeros, drawn in the memory order of a tensor like `x`."""
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
     return torch.ops.aten.bernoulli.p(x.permute(order), p).permute([order.index(dim) for dim in range(x.dim())])

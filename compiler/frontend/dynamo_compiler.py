@@ -1,4 +1,4 @@
-"""`DynamoCompiler`: the names that scripts written for Buddy-MLIR's frontend rely on."""
+"""`DynamoCompiler`: the interface that scripts written for Buddy-MLIR's frontend use."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ Flavour = Literal["linalg", "tosa"]
 
 
 class DynamoCompiler:
-    """Imports models into Buddy graphs through TorchDynamo; also a back end for `torch.compile`.
+    """Imports models into Buddy graphs through TorchDynamo; also a backend for `torch.compile`.
 
-    `primary_registry` maps op class names to lowerings that are tried first, before the TOSA registry and then the
-    others. `aot_autograd_decomposition` replaces the decompositions that capture would use. `verbose` prints every FX
-    table, and at lowering each node with the MLIR made for it, into the file `verbose_path` when that is given.
-    `enable_external_calls` lets nodes call functions of libraries, which a transform may ask for. With
-    `capture_scalar_outputs`, a number that a program reads out of a tensor is captured too instead of ending the graph;
-    TorchDynamo keeps that setting for the whole process. `trace` names nodes whose values `dynamo_run` keeps; see
-    `Trace`. Without `compile_backward`, `torch.compile` leaves backward graphs in eager.
+    `primary_registry` maps op class names to lowerings that have priority over the TOSA registry and the others.
+    `aot_autograd_decomposition` replaces the default decompositions. `verbose` prints every FX table, and at lowering
+    each node with its MLIR, to the file `verbose_path` if given. `enable_external_calls` allows nodes to call functions
+    of libraries, which a transform may request. With `capture_scalar_outputs`, a number that a program reads out of a
+    tensor is captured too instead of causing a graph break; TorchDynamo keeps that setting for the whole process.
+    `trace` names nodes whose values `dynamo_run` records; see `Trace`. Without `compile_backward`, `torch.compile` runs
+    backward graphs in eager.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DynamoCompiler:
         if capture_scalar_outputs:
             torch._dynamo.config.capture_scalar_outputs = True
 
-    # ---- what has been imported --------------------------------------------------------------------------------------
+    # ---- imported graphs ---------------------------------------------------------------------------------------------
 
     @property
     def imported_graphs(self) -> list[Graph]:
@@ -82,15 +82,17 @@ class DynamoCompiler:
 
     @property
     def traced(self) -> dict[str, torch.Tensor]:
-        """The values of the nodes that `trace` names, by tag, at the last call of what `dynamo_run` returned."""
+        """The values of the nodes that `trace` names, by tag, from the last call of the function that `dynamo_run`
+        returned.
+        """
         return self.trace.values
 
     # ---- importers ---------------------------------------------------------------------------------------------------
 
     def importer(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
-        """The graphs that `model(*args, **kwargs)` goes through, without gradients. Raises what `model` raises.
+        """The graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
 
-        Inputs are in the order of this call. What the model does not read is none.
+        Inputs are in the order of this call. Unused arguments are not inputs.
         """
         before, self._arguments = len(self._imported), argument_order(model, args, kwargs)
         with quietly():
@@ -100,9 +102,9 @@ class DynamoCompiler:
     def importer_by_export(
         self, module: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **kwargs: Any
     ) -> list[Graph]:
-        """The one graph of `module`, through `torch.export`: its arguments keep the order in which it declares them.
+        """The graph of `module`, through `torch.export`; its arguments keep the order of their declaration.
 
-        Sizes that `dynamic_shapes` names, with `torch.export.Dim`, are told by each call of the compiled graph.
+        Sizes that `dynamic_shapes` names, with `torch.export.Dim`, are determined at each call of the compiled graph.
         """
         before, name, self._arguments = len(self._imported), callable_name(module), ()
         with quietly():
@@ -110,10 +112,12 @@ class DynamoCompiler:
         return self.imported_graphs[before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:
-        """The last imported graph, as it is now, compiled. Takes its inputs, or parameters, buffers and then inputs.
+        """The last imported graph in its current state, compiled.
 
-        Raises `ValueError` when nothing has been imported, and at a call with another number of tensors; `GraphError`
-        when `trace` names a node that the graph does not have.
+        Takes its inputs, or parameters, buffers and then inputs.
+
+        Raises `ValueError` if nothing has been imported, and at a call with another number of tensors; `GraphError` if
+        `trace` names a node that the graph does not have.
         """
         if not self._imported:
             raise ValueError("nothing has been imported yet: call importer(model, *inputs) first")
@@ -125,7 +129,7 @@ class DynamoCompiler:
 
         return run
 
-    # ---- a back end for torch.compile --------------------------------------------------------------------------------
+    # ---- backend for torch.compile -----------------------------------------------------------------------------------
 
     def __call__(
         self,
@@ -135,7 +139,7 @@ class DynamoCompiler:
         options: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> Callable[..., Any]:
-        """Import a graph and compile it: what `torch.compile(f, backend=DynamoCompiler())` calls.
+        """Imports a graph and compiles it: `torch.compile(f, backend=DynamoCompiler())` calls this.
 
         A graph with symbolic sizes is imported and compiled for each set of sizes it is called with.
         """
@@ -166,7 +170,7 @@ class DynamoCompiler:
     def _compile_fx(
         self, module: torch.fx.GraphModule, inputs: Sequence[Any], return_type: Literal["eager", "buddy"] = "eager"
     ) -> Callable[..., Any]:
-        """Import a graph that Dynamo gives, and compute it in eager, or compiled.
+        """Imports a graph from Dynamo, and runs it in eager, or compiled.
 
         Raises `ValueError` for another `return_type`.
         """
@@ -178,13 +182,13 @@ class DynamoCompiler:
 
     @cached_property
     def _ops_map(self) -> dict[str, type[Op]]:
-        """FX target name to op class; what a script puts in holds for this compiler alone."""
+        """FX target name to op class; a script's entries apply to this compiler only."""
         load_plugins()
         return default_ops_map()
 
     @cached_property
     def _ops_registry(self) -> ChainMap[str, Lowering]:
-        """Every lowering by op class name, in the order they are searched; what a script adds comes first."""
+        """Every lowering by op class name, in order of priority; a script's entries come first."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.func import ops_registry
 
@@ -193,13 +197,13 @@ class DynamoCompiler:
 
     @property
     def _flavour(self) -> Flavour:
-        """Buddy-MLIR searches its TOSA registry before the linalg one, unless the latter is put in front."""
+        """Buddy-MLIR searches its TOSA registry before the linalg one, unless the latter is primary."""
         from buddy.compiler.ops import registries
 
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
 
     def _first_registry(self) -> Any:
-        """The lowerings that are tried before all registries of ours; None when there are none."""
+        """The lowerings with priority over all our registries; None if there are none."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.registry import Registry
 
@@ -224,7 +228,7 @@ class DynamoCompiler:
         if self.verbose:
             self._print(captured.table)
         if recording():
-            # The script may rewrite its graph, whoever listens keeps the one that was captured.
+            # The script may rewrite its graph, so listeners get a copy of the captured one.
             copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
             tell(replace(captured, graph=copied, first=self._first_registry))
         imported = Imported(captured, self._arguments)
@@ -234,7 +238,7 @@ class DynamoCompiler:
     # ---- verbose -----------------------------------------------------------------------------------------------------
 
     def _print_node(self, node: Op, made: Sequence[Any]) -> None:
-        # The function is not whole yet, and would be printed in generic form for that.
+        # The function is not complete yet, and would be printed in generic form otherwise.
         texts = (op.operation.get_asm(assume_verified=True).replace("\n", "\n    ") for op in made)
         self._print("\n".join([repr(node), *(f"    {text}" for text in texts)]) + "\n")
 
@@ -249,7 +253,7 @@ class DynamoCompiler:
 
 
 class TorchCompileBackend:
-    """A back end for `torch.compile` around a `DynamoCompiler`, which holds the graph compiled last and no other."""
+    """A backend for `torch.compile` around a `DynamoCompiler`, which keeps only the last compiled graph."""
 
     def __init__(self, compiler: DynamoCompiler) -> None:
         self._compiler = compiler
@@ -260,7 +264,7 @@ class TorchCompileBackend:
 
 
 def make_default_torch_backend() -> TorchCompileBackend:
-    """A back end for `torch.compile` with default settings."""
+    """A backend for `torch.compile` with default settings."""
     return TorchCompileBackend(DynamoCompiler())
 
 

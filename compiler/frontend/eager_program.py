@@ -1,4 +1,4 @@
-"""What eager PyTorch computes for a captured graph."""
+"""Runs a captured graph in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from buddy.compiler.runtime.captured import Eager
 
 
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:
-    """What eager PyTorch would do for `aten`: the Dynamo graph's torch calls where its results can be told apart.
+    """The eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
 
-    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. What is
-    no tensor among `arguments`, those of the call, stays what it was.
+    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. Values
+    among `arguments`, those of the call, that are not tensors stay fixed.
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
-    # Without the tensors: they are given anew, and need not be kept.
+    # Without the tensors: they are passed at each call, and must not be kept alive.
     numbers = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
     if all(is_tensor for _, is_tensor in numbers):
         return program
@@ -34,10 +34,10 @@ def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int
 
 
 def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 0) -> Eager | None:
-    """As `eager_program`, with PyTorch's random ops in the place of bits from a seed; None for a graph without a seed.
+    """Like `eager_program`, with PyTorch's random ops in place of bits from a seed; None for a graph without a seed.
 
-    It is None, too, for a graph that recomputes another one's random numbers: PyTorch's ops need the generator's state
-    for that, and the graph is given a seed.
+    Also None for a graph that recomputes another one's random numbers: PyTorch's ops need the generator's state for
+    that, but the graph gets a seed.
     """
     if aten.drawing is None or restores_states(aten.drawing):
         return None
@@ -61,7 +61,7 @@ class _AtenProgram:
 
 
 class _DynamoProgram:
-    """Runs the Dynamo graph on its own clones of what it mutates, and orders results as the ATen graph does."""
+    """Runs the Dynamo graph on clones of what it mutates, and orders results like the ATen graph."""
 
     def __init__(self, aten: AtenGraph, mapping: list[tuple[str, int]]) -> None:
         self._module = aten.dynamo
@@ -81,7 +81,10 @@ class _DynamoProgram:
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
-    """For each ATen result the Dynamo output or mutated input that it is; None when that is not the whole story."""
+    """For each ATen result the corresponding Dynamo output or mutated input.
+
+    None if there is another kind of result.
+    """
     if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
         return None
     output = next(iter(reversed(aten.module.graph.nodes)))

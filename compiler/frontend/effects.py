@@ -1,4 +1,4 @@
-"""Ops with effects without the tokens that AOTAutograd orders them by: graphs here keep the program's order anyway."""
+"""Removes the tokens by which AOTAutograd orders ops with effects: graphs here keep the program's order anyway."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens
 
 
 def without_tokens(module: GraphModule) -> None:
-    """Make each `with_effects(token, op, …)` a call of `op`, and let go of the tokens, which the graph itself makes.
+    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens, which the graph itself
+    makes.
 
-    What is no op (a subgraph) stays as it is.
+    Operands that are not ops (subgraphs) are unchanged.
     """
     wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
     if not all(isinstance(node.args[1], OpOverload) for node in wrapped):
@@ -32,7 +33,7 @@ def without_tokens(module: GraphModule) -> None:
 
 def _unwrap(module: GraphModule, node: Node) -> None:
     token, op, *arguments = node.args
-    has_side_effect(op)  # else what nobody reads is taken for dead
+    has_side_effect(op)  # otherwise unused calls are removed as dead code
     with module.graph.inserting_before(node):
         call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
     several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]

@@ -1,4 +1,4 @@
-"""The fused transformer layer that `nn.TransformerEncoderLayer` calls in evaluation, in terms of ordinary ops."""
+"""Decomposes the fused transformer layer that `nn.TransformerEncoderLayer` calls in evaluation mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def encoder_layer(
     up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """One layer on `x` [batch, tokens, width]. With a mask the op stays as it is."""
+    """One layer on `x` [batch, tokens, width]. With a mask the op is unchanged."""
     if mask is not None or x.dim() != 3:
         return NotImplemented
 

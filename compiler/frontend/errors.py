@@ -1,4 +1,4 @@
-"""What the frontend cannot take, said so that a person knows what, where, and what to do."""
+"""Errors of the frontend, with what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class FrontendError(Exception):
 
 
 class UnsupportedGraphError(FrontendError):
-    """The graph holds something that the Buddy graph has no word for, so all of it stays in eager."""
+    """The Buddy graph does not support some part of the graph, so the whole graph runs in eager."""
 
 
 class FallbackError(FrontendError):
-    """An op would stay in eager, and the caller asked for that to be an error."""
+    """An op would run in eager, and the caller does not allow that."""
 
 
 class VerificationError(FrontendError):
-    """Compiled code has given another result than eager, and the caller asked for that to be an error."""
+    """Compiled code differs from eager, and the caller asked for an error."""
 
 
 class OptionError(ValueError):
-    """What a caller asks for cannot be had for a graph; it is never answered by leaving the graph to eager."""
+    """An option of the caller does not apply to a graph; this never causes a fallback to eager."""

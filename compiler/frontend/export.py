@@ -16,7 +16,7 @@ from buddy.compiler.frontend.resampling import resampled_as_in_eager
 
 
 class _Module(torch.nn.Module):
-    """A function as the module that `torch.export` wants."""
+    """A function as a module, as `torch.export` requires."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ def export(
     recorder: Recorder,
     dynamic_shapes: Any = None,
 ) -> None:
-    """Record the one graph of `function(*args, **kwargs)`, without gradients.
+    """Records the graph of `function(*args, **kwargs)`, without gradients.
 
-    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them. Which
-    sizes only a call tells, `dynamic_shapes` says as `torch.export.export` takes it, with `torch.export.Dim`. Raises
-    what `torch.export` raises, for example where a whole graph cannot be had.
+    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them.
+    `dynamic_shapes` lists the symbolic sizes as for `torch.export.export`, with `torch.export.Dim`. Raises what
+    `torch.export` raises, for example at a graph break.
     """
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
     with torch.no_grad(), resampled_as_in_eager():
@@ -69,7 +69,7 @@ def _is_state(spec: InputSpec) -> bool:
 
 
 def _drop_constants(program: Any) -> list[InputSpec]:
-    """Take arguments that are no tensors, which `torch.export` has put into the graph, off its inputs."""
+    """Removes arguments that are not tensors, which `torch.export` has made constants, from the program's inputs."""
     kept = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
         if isinstance(spec.arg, TensorArgument):

@@ -1,4 +1,4 @@
-"""Ops whose results PyTorch lays out in memory otherwise than it says while it traces: decompositions that say it."""
+"""Decompositions of ops whose results have another memory format than PyTorch reports while tracing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ aten = torch.ops.aten
 
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """Of an operand that is not contiguous eager's way: the two parts put together again, dim by dim.
+    """For operands that are not contiguous, eager's way: the two parts concatenated, dim by dim.
 
-    What is put together is in the format of its parts; the op itself is said to be contiguous, and stays where it is.
+    The concatenation has the format of its parts; the op itself reports a contiguous result.
     """
     if x.is_contiguous() or not dims:
         return NotImplemented
@@ -28,13 +28,13 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> An
 
 
 def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
-    """[batch, channels, ...] with the channels of `groups` taken in turn, in the format of `x`."""
+    """[batch, channels, ...] with the channels of `groups` interleaved, in the format of `x`."""
     parts = x.reshape(x.size(0), groups, x.size(1) // groups, *x.shape[2:])
     return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
 
 
 def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `rule` for an op whose first result is contiguous whatever its operand is."""
+    """Torch's `rule` for an op whose first result is always contiguous."""
 
     def decomposed(x: torch.Tensor, *rest: Any) -> Any:
         first, *others = rule(x, *rest)
@@ -44,7 +44,7 @@ def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def of_dense_operand(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule` of an op whose result is contiguous, or has channels last where the operand seems to."""
+    """`rule` of an op whose result is contiguous, or has channels last if the operand seems to."""
 
     def decomposed(x: torch.Tensor, *rest: Any) -> Any:
         return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)
@@ -72,7 +72,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     ),
     **{op: of_dense_operand(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
 }
-# Of ops that have a class; the rules leave those alone of which what is said is right.
+# For ops with a class; the rules return `NotImplemented` if the reported format is right.
 BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
     aten.roll.default: roll,
     aten._native_batch_norm_legit_no_training.default: batch_norm,

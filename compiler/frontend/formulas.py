@@ -1,4 +1,4 @@
-"""Decompositions of ops that torch has none for, or only under another overload, in terms of ops that are compiled."""
+"""Decompositions of ops for which torch has none, or only under another overload, to supported ops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
-# Torch has decompositions of these that are not part of core ATen's.
+# torch's decompositions of these are not part of core ATen's.
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
     aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.tril_indices, aten.triu_indices,
@@ -23,10 +23,10 @@ FROM_TORCH = [
 def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
     """The distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
 
-    By differences, whatever `mode` says: products, which eager takes for long lists, only cost digits.
+    By differences, whatever `mode` says: products, which eager uses for long lists, are less accurate.
     """
     apart = x.unsqueeze(-2) - y.unsqueeze(-3)
-    if not apart.size(-1):  # a norm may have no value for nothing; a distance is 0
+    if not apart.size(-1):  # a norm may be undefined for empty vectors; a distance is 0
         return apart.sum(-1)
     return torch.linalg.vector_norm(apart, p, -1)
 
@@ -40,7 +40,7 @@ def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
 def cdist_backward(
     gradient: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: float, distances: torch.Tensor
 ) -> torch.Tensor:
-    """What the distances pass back to `x`; a pair at distance 0 passes nothing."""
+    """The gradient of `x`; a pair at distance 0 contributes nothing."""
     apart, far = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
     if p == 0:
         return torch.zeros_like(x)
@@ -50,7 +50,7 @@ def cdist_backward(
         share = apart.sign() * (apart.abs() == far)
     else:
         power = apart if p == 2 else apart.sign() * apart.abs() ** (p - 1)
-        # Below 1 a coordinate that agrees would pass 0 * inf.
+        # Below 1, an equal coordinate would contribute 0 * inf.
         share = torch.where((far == 0) | (apart == 0), 0, power / far ** (p - 1))
     return (share * gradient.unsqueeze(-1)).sum(-2)
 
@@ -60,7 +60,7 @@ def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
 
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
-    """`weight` [rows, width] with the rows that `indices` name no longer than `max_norm`."""
+    """`weight` [rows, width] with the rows at `indices` scaled to at most `max_norm`."""
     places = indices.flatten()
     named = torch.zeros_like(weight[:, 0], dtype=torch.bool)
     named = named.index_put((places,), torch.ones_like(places, dtype=torch.bool))
@@ -76,8 +76,8 @@ def attention_backward(
 ) -> Any:  # fmt: skip
     """The gradients of q, k and v [batch, heads, length, width], from the forward's `out` and logarithms of sums.
 
-    The weights are made again from those (FlashAttention-2, Dao 2023, section 3.1, in one block). A row that is masked
-    whole has weights 0. Several heads of q may read one of k and v.
+    The weights are recomputed from those (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row
+    has weights 0. Several heads of q may read one of k and v.
     """
     if dropout_p:
         return NotImplemented
@@ -92,12 +92,12 @@ def attention_backward(
     of_scores = weights * (of_weights - (g_ * out_).sum(-1, keepdim=True)) * factor
     found = (of_scores @ k_, of_scores.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
     gathered = (found[0], *(_over_repeats(t, repeats) for t in found[1:]))
-    # Eager's lie in memory with the heads behind the length.
+    # In eager's results, the heads are the inner dim, after the length.
     return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gathered)
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, factor: float) -> Any:
-    """[batch, heads, length of q, length of k]: what attention takes the softmax of."""
+    """[batch, heads, length of q, length of k]: the input of attention's softmax."""
     scores = q @ k.transpose(-2, -1) * factor
     if mask is not None:
         minus = scores.new_full((), -math.inf)
@@ -112,7 +112,7 @@ def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Torch's rule, which gives the weights where the logarithms of sums [batch, heads, length] are asked for."""
+    """Torch's rule, which returns the weights in place of the logarithms of sums [batch, heads, length]."""
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
@@ -127,9 +127,11 @@ def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
 
 
 def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of scores [classes] or [rows, classes] and which classes are targets; a list of these ends at -1.
+    """The loss of scores [classes] or [rows, classes], and which classes are targets.
 
-    Torch's rule goes on behind the end of a list, with class 0.
+    The list of targets ends at -1.
+
+    Torch's rule reads past the end of a list, as class 0.
     """
     scores, labels = (value.reshape(-1, value.size(-1) if value.dim() else 1) for value in (x, target))
     classes, places = scores.size(1), torch.arange(scores.size(1), device=x.device)
@@ -145,7 +147,7 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
 
 
 def computed_wide(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule`, which rounds halves after each step, in float32 with one rounding, as eager computes."""
+    """Torch's `rule`, which rounds half precision after each step, in float32 with one rounding, like eager."""
 
     def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         halves = (torch.float16, torch.bfloat16)
@@ -159,9 +161,9 @@ def computed_wide(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 def of_halves(ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`ours` for halves, and numbers beside them in their type, else torch's `rule`.
+    """`ours` for half precision, with numbers in that type, else torch's `rule`.
 
-    Torch's rules compute in float32 and round once, where eager rounds after each step.
+    Torch's rules compute in float32 and round once, whereas eager rounds after each step.
     """
 
     def decomposed(*operands: Any) -> torch.Tensor:
@@ -177,14 +179,14 @@ def of_halves(ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tenso
 
 
 def logit(x: torch.Tensor, eps: torch.Tensor | None = None) -> torch.Tensor:
-    """The logarithm of x / (1 - x), with x kept between `eps` and 1 - `eps`."""
+    """log(x / (1 - x)), with x clamped to [`eps`, 1 - `eps`]."""
     if eps is not None:
         x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
     return torch.log(x / (1 - x))
 
 
 def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """`x * logarithm(y)`, which is 0 where `x` is, but NaN where `y` is."""
+    """`x * logarithm(y)`, which is 0 where `x` is 0, but NaN where `y` is NaN."""
 
     def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return torch.where(torch.isnan(y), math.nan, torch.where(x == 0, 0, x * logarithm(y)))
@@ -193,12 +195,12 @@ def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 
 def assert_nonzero(condition: torch.Tensor) -> None:
-    """The overload with a message, which is eager's: torch drops the one without, as if it did nothing."""
+    """The overload with eager's message: torch drops the one without, as if it had no effect."""
     aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
 
 
 def within_0_and_1(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule` of a loss whose input and target eager refuses outside of [0, 1]; NaN is outside."""
+    """Torch's `rule` for a loss whose input and target eager rejects outside of [0, 1]; NaN is outside."""
 
     def decomposed(x: torch.Tensor, target: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
         for what, values in (("input", x), ("target", target)):
@@ -210,7 +212,7 @@ def within_0_and_1(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
-    """In the type that both promote to, as eager; torch's rule has that of the gradient."""
+    """In the promoted type of both, like eager; torch's rule uses the gradient's type."""
     found = torch.where(x <= threshold, 0, gradient)
     return found.to(torch.result_type(gradient, x))
 
@@ -219,14 +221,14 @@ def rrelu_backward(
     gradient: torch.Tensor, x: torch.Tensor, noise: torch.Tensor, lower: float, upper: float, training: bool,
     self_is_result: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """By the slopes that were drawn; where none were, by their mean, as eager takes it."""
+    """With the slopes that were drawn; if none were, with their mean, like eager."""
     if training and upper - lower > 1e-6:
         return gradient * noise
     return aten.leaky_relu_backward(gradient, x, (lower + upper) / 2, self_is_result)
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Torch's own rule asks for the number in an index without dims, which there is none of while it traces."""
+    """Torch's own rule reads the number in an index without dims, which does not exist while tracing."""
     return aten.index.Tensor(x.reshape(-1), [index])
 
 
@@ -240,12 +242,12 @@ def index_put_impl(
     x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False,
     unsafe: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """What `index_put` calls; `unsafe` leaves out checks of the indices, which are made here all the same."""
+    """Implements `index_put`; `unsafe` skips the checks of the indices, which are done here in any case."""
     return aten.index_put.default(x, indices, values, accumulate)
 
 
 def copied(view: Callable[..., Any]) -> Callable[..., Any]:
-    """What `view` gives, tensor or tensors, as a contiguous copy."""
+    """The result of `view`, tensor or tensors, as a contiguous copy."""
 
     def copy(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
         return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **named))
@@ -254,7 +256,7 @@ def copied(view: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule`, whose result is contiguous, for an op whose result has channels last where its operand does."""
+    """Torch's `rule`, whose result is contiguous, for an op whose result has channels last if its operand does."""
 
     def unpool(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
@@ -263,7 +265,7 @@ def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., tor
 
 
 def of_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `rule`, which fails for complex numbers; those go by their parts."""
+    """Torch's `rule`, which fails for complex numbers; those are computed by their parts."""
 
     def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
         return NotImplemented if x.is_complex() else rule(x, *rest, **named)

@@ -1,4 +1,4 @@
-"""Why Dynamo ended a graph before the function did, and on which line of the user's."""
+"""Determines why Dynamo broke a graph, and at which line of the user's code."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.frontend.names import is_library
 
-# What Dynamo calls the jumps of Python's bytecode, in words; its other reasons begin with a line for people.
+# Dynamo's name for Python's bytecode jumps, and its description; its other reasons begin with a readable line.
 _JUMP, _BRANCH = "generic_jump", "a branch on a tensor's value"
 
 
 class GraphBreak(NamedTuple):
-    """The reason and the line (`file:line`); both "" where the graph ends with its function."""
+    """The reason and the line (`file:line`); both "" if the graph ends with its function."""
 
     reason: str = ""
     line: str = ""
@@ -22,9 +22,9 @@ NO_BREAK = GraphBreak()
 
 
 def graph_break(aten: AtenGraph) -> GraphBreak:
-    """Where the Dynamo graph of `aten` broke off, or why `aten` is a piece of one.
+    """Where the Dynamo graph of `aten` ended, or why `aten` is a piece of one.
 
-    A backward graph ends with its forward graph, which says it.
+    A backward graph ends with its forward graph, which has the break.
     """
     if aten.part:
         return GraphBreak(*aten.ends)
@@ -37,6 +37,6 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
 
 
 def _in_words(reason: str) -> str:
-    """The first line of what Dynamo says; hints and links follow it."""
+    """The first line of Dynamo's message; hints and links follow it."""
     first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
     return _BRANCH if first.startswith(_JUMP) else first

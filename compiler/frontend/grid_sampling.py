@@ -1,7 +1,7 @@
-"""What lies at given places of an image or a volume, in terms of ops that are compiled.
+"""Decomposes sampling of an image or a volume at given positions.
 
-Torch's own decomposition computes in f32; eager's kernels round every step to the element type of the grid, which for
-halves moves a place by up to an eighth of a pixel. Every step here is one of theirs, in their order.
+Torch's own decomposition computes in f32; eager's kernels round every step to the dtype of the grid, which for half
+precision moves a position by up to an eighth of a pixel. Every step here is one of theirs, in their order.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Places = Callable[[torch.Tensor, int], torch.Tensor]
 def grid_sample(
     x: torch.Tensor, grid: torch.Tensor, interpolation: int, padding: int, align_corners: bool
 ) -> torch.Tensor:
-    """`x` [n, channels, *sizes] at the places `grid` [n, *out, dims], as [n, channels, *out].
+    """`x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
 
-    The last coordinate of a place is for the first dim of `sizes`; -1 and 1 are the ends of a dim, the centres of its
-    outermost elements with `align_corners`, else their far edges. Interpolation 0 is linear, 1 takes the nearest
-    element, 2 is cubic (two dims only); padding outside is 0 for zeros, 1 the nearest edge, 2 a mirror.
+    The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim, the centres of
+    its outermost elements with `align_corners`, else their far edges. Interpolation 0 is linear, 1 nearest, 2 cubic
+    (two dims only); padding outside is 0 for zeros, 1 for the nearest edge, 2 for reflection.
     """
     sizes = x.shape[2:]
     scaled = _scaled if len(sizes) == 2 else _scaled_volume
@@ -44,12 +44,12 @@ def grid_sample(
 
 
 def _scaled(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """From [-1, 1] to elements."""
+    """Maps [-1, 1] to elements."""
     return (place + 1) * ((size - 1) / 2) if align_corners else (place + 1) * (size / 2) - 0.5
 
 
 def _scaled_volume(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """The same of volumes, where eager takes another order."""
+    """The same for volumes, where eager uses another order."""
     return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
 
 
@@ -58,7 +58,7 @@ def _padded(place: torch.Tensor, size: int, padding: int, align_corners: bool) -
         return place
     if padding == 2:
         place = _mirrored(place, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
-    # Written so that NaN becomes 0.
+    # In this form, NaN becomes 0.
     return torch.where(place > 0, place, 0).clamp_max(size - 1)
 
 
@@ -72,7 +72,7 @@ def _mirrored(place: torch.Tensor, low: float, period: int) -> torch.Tensor:
 
 
 def _taken(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements at whole `places`, 0 outside."""
+    """The elements at integer positions `places`, 0 outside."""
     whole = [place.to(torch.int64).unsqueeze(1) for place in places]
     sizes = x.shape[2:]
     inside = reduce(torch.logical_and, [(at >= 0) & (at < size) for at, size in zip(whole, sizes, strict=True)])
@@ -86,7 +86,7 @@ def _linear(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
     shares = [(1 - share, share) for share in above]
     terms = []
     for corner in product((0, 1), repeat=len(places)):
-        # The last dim's share comes first.
+        # The factor of the last dim comes first.
         weights = [share[side] for share, side in zip(shares, corner, strict=True)][::-1]
         at = [low + 1 if side else low for low, side in zip(lows, corner, strict=True)]
         terms.append(_taken(x, at) * reduce(mul, weights).unsqueeze(1))
@@ -104,7 +104,7 @@ def _cubic(x: torch.Tensor, places: Sequence[torch.Tensor], padded: Places) -> t
 
 
 def _cubic_weights(part: torch.Tensor) -> list[torch.Tensor]:
-    """Of the elements at -1, 0, 1 and 2, for a place `part` behind 0 (Keys 1981, with a = -0.75)."""
+    """The weights of the elements at -1, 0, 1 and 2, for a position `part` after 0 (Keys 1981, with a = -0.75)."""
     part, a = part.unsqueeze(1), -0.75
 
     def far(x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""A graph that a script has imported, with the tensors that its placeholders stand for."""
+"""A graph that a script has imported, with the tensors of its placeholders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 class Imported:
     """`graph` has its parameters first, then its buffers and constants, then its inputs as `arguments` names them.
 
-    Tensors belong to placeholders, not to positions, so a script may delete or move placeholders.
+    Tensors are associated with placeholders, not with positions, so a script may delete or move placeholders.
     """
 
     def __init__(self, captured: CapturedGraph, arguments: Sequence[str] = ()) -> None:
@@ -40,7 +40,7 @@ class Imported:
     def state(self) -> list[torch.Tensor]:
         """The tensors of `graph.params`, in order.
 
-        Raises `GraphError` for a parameter that a script has put there, since nobody knows its value.
+        Raises `GraphError` for a parameter that a script has added, since its value is unknown.
         """
         for op in self.graph.params:
             if op not in self._tensors:
@@ -51,10 +51,10 @@ class Imported:
         return [self._tensors[op] for op in self.graph.params]
 
     def all_tensors(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors of all placeholders, in order, when a script gives the inputs or everything.
+        """The tensors of all placeholders, in order, from a call with only the inputs, or with everything.
 
-        A seed of random numbers that it does not give is drawn from PyTorch's default generator. Raises `ValueError`
-        when it gives another number of tensors.
+        A missing seed of random numbers is drawn from PyTorch's default generator. Raises `ValueError` for another
+        number of tensors.
         """
         inputs, everything = len(self.graph.inputs), len(self.graph.placeholders)
         if self._seed in self.graph.inputs and len(given) in (inputs - 1, everything - 1):
@@ -69,14 +69,14 @@ class Imported:
         return [placed[op] for op in self.graph.placeholders]
 
     def eager(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """What was captured, in eager PyTorch; the graph may have been rewritten since, its meaning stays."""
+        """Runs the captured graph in eager PyTorch. Later rewrites of the graph preserve its meaning."""
         placed = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
         return self._eager([placed[op] for op in self._captured])
 
     def compiled(self, first: Any, trace: Trace) -> Program:
-        """The graph as it is now, compiled; `first` is a registry to search before all others.
+        """The graph in its current state, compiled; `first` is a registry with priority over all others.
 
-        Other tensors may be given at each call, and the captured ones be written to, so no weight is packed ahead.
+        Each call may pass other tensors, and the captured ones may be written to, so no weight is packed ahead.
         """
         from buddy.compiler.driver.compile_graph import compile_graph
         from buddy.compiler.runtime import LoadedProgram
@@ -89,7 +89,7 @@ class Imported:
 
 
 def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names that the arguments of a call have inside `function`, in the order of the call."""
+    """The names of a call's arguments inside `function`, in the order of the call."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
         bound = signature(called).bind_partial(*args).arguments
@@ -99,9 +99,9 @@ def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
 
 
 def _place(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
-    """Where an input stands in the call: the number of its argument, then its numbers within it.
+    """The position of an input in the call: the number of its argument, then the indices within it.
 
-    TorchDynamo orders inputs by their first use. What it does not know as a part of an argument comes last.
+    TorchDynamo orders inputs by their first use. Inputs that it does not attribute to an argument come last.
     """
     name, *path = op.stable.split(".")
     number = arguments.index(name) if name in arguments else len(arguments)
@@ -109,7 +109,7 @@ def _place(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
 
 
 class Params(Mapping[Graph, list[torch.Tensor]]):
-    """The parameters and buffers of each imported graph, as it is now."""
+    """The parameters and buffers of each imported graph in its current state."""
 
     def __init__(self, imported: Mapping[Graph, Imported]) -> None:
         self._imported = imported

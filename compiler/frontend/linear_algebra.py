@@ -1,4 +1,4 @@
-"""Linear algebra in terms of a few factorisations that are compiled. Stacks of matrices are [..., rows, columns]."""
+"""Decomposes linear algebra to a few factorizations that are compiled. Batches of matrices are [..., rows, columns]."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def slogdet(a: torch.Tensor) -> Any:
 
 
 def _as_eager_factorises(a: torch.Tensor) -> torch.Tensor:
-    """Rows that lie one after another are columns to LAPACK, which saves eager a copy; rounding and info follow.
+    """Row-major rows are columns to LAPACK, which saves eager a copy; rounding and info are affected.
 
-    Of complex matrices, whose gradients need factors of the matrix itself, eager makes the copy.
+    For complex matrices, whose gradients need factors of the matrix itself, eager makes the copy.
     """
     return a.mT if a.is_contiguous() and not a.is_complex() else a
 
@@ -40,9 +40,9 @@ def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
 
 
 def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """Right sides are vectors where there is one for each matrix, as NumPy has it.
+    """Right sides are vectors if there is one for each matrix, as in NumPy.
 
-    The factors are those of `a` however it lies in memory: its gradient solves with them once more.
+    The factors are those of `a` in any memory layout, since its gradient solves with them again.
     """
     if check_errors:
         return NotImplemented
@@ -83,14 +83,14 @@ def _first_columns(packed: torch.Tensor, taus: torch.Tensor, columns: int) -> to
 
 
 def _in_columns(a: torch.Tensor) -> torch.Tensor:
-    """The same matrices, each column's elements next to each other in memory."""
+    """The same matrices in column-major order."""
     return a.mT.contiguous().mT
 
 
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> Any:
-    """The solution, and the matrix once more."""
+    """The solution, and a copy of the matrix."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a
     x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)

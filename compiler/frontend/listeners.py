@@ -1,4 +1,4 @@
-"""Who is told of graphs that a script imports: a source that runs the script, and nobody otherwise."""
+"""Notifies the tool that runs a script of the graphs that the script imports."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 OnGraph = Callable[[CapturedGraph], None]
 Quiet = Callable[[], AbstractContextManager[None]]
-# A back end of TorchDynamo: a graph and its inputs to what is called in its place.
+# A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
 DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
 _listeners: list[tuple[OnGraph, Quiet, DynamoBackend | None]] = []
 
 
 @contextmanager
 def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
-    """Tell `on_graph` of every imported graph; `quiet()` is entered around an import, whose calls do not count.
+    """Calls `on_graph` with every imported graph.
 
-    `backend` takes the place of the back end `"buddy"` in what was given to `torch.compile` before.
+    `quiet()` is entered during an import, whose calls are not recorded.
+
+    `backend` replaces the backend `"buddy"` in earlier calls of `torch.compile`.
     """
     _listeners.append((on_graph, quiet, backend))
     try:
@@ -29,12 +31,12 @@ def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = N
 
 
 def recording() -> bool:
-    """Whether a script is being run for its graphs: it computes in eager then, and nothing is compiled."""
+    """Whether a script is being run to capture its graphs: it then runs in eager, and nothing is compiled."""
     return bool(_listeners)
 
 
 def stand_in() -> DynamoBackend | None:
-    """What compiles in the place of the back end, where somebody listens."""
+    """The replacement of the backend, if there is a listener."""
     return _listeners[-1][2] if _listeners else None
 
 

@@ -1,4 +1,4 @@
-"""Names that survive renumbering: where in the model a node stands, and on which Python line."""
+"""Names that survive renumbering, from a node's place in the model; and its Python line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CONTAINERS = {"_modules", "_parameters", "_buffers"}
 
 
 class StableNames:
-    """Hands out `path/target.index`, where the index counts equal targets within one module path."""
+    """Generates `path/target.index`, where the index counts equal targets within one module path."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -32,7 +32,7 @@ class StableNames:
         return f"{key}.{index}"
 
     def for_placeholder(self, wanted: str) -> str:
-        """`wanted`, with a number behind it when it is taken."""
+        """`wanted`, with a number appended if it is taken."""
         name, index = wanted, 1
         while name in self._taken:
             name, index = f"{wanted}.{index}", index + 1
@@ -55,7 +55,7 @@ def _dotted(path: str) -> str:
 
 
 def python_line(node: Any) -> str:
-    """`file:line` of the innermost frame of `node` that is the user's or the model's code, not torch's or ours."""
+    """`file:line` of the innermost frame of `node` in the user's or the model's code, excluding torch's and ours."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [(file, line) for file, line in frames if not is_library(file)]
     return ":".join(own[-1]) if own else ""
@@ -67,7 +67,7 @@ def is_library(file: str) -> bool:
 
 
 def source_name(spelling: str) -> str:
-    """What Dynamo calls `L['self']._modules['encoder']._parameters['weight']`, as a user would: `encoder.weight`."""
+    """Converts Dynamo's `L['self']._modules['encoder']._parameters['weight']` to `encoder.weight`."""
     parts = [next(filter(None, groups)) for groups in _PART.findall(spelling)]
     if len(parts) > 1 and parts[0] in _ROOTS:
         parts = parts[1:]

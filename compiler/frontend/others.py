@@ -1,4 +1,4 @@
-"""What others bring to capture: installed plug-ins, and decompositions, whose faults cost their op alone."""
+"""Extensions of capture: installed plug-ins, and decompositions, whose errors only affect their op."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from buddy.compiler.graph import decompositions, plugins
 
 @lru_cache(maxsize=1)
 def load_plugins() -> None:
-    """Load the plug-ins of installed packages, once a process, with a warning for each that fails."""
+    """Loads the plug-ins of installed packages, once per process, with a warning for each that fails."""
     for problem in plugins.problems(plugins.installed()):
         warnings.warn(str(problem), stacklevel=3)
 
 
 def decompositions_of_others() -> dict[Any, Callable[..., Any]]:
-    """The registered rules by overload; one of an op that nobody has defined by now is of no use yet."""
+    """The registered rules by overload; a rule for an op that is not defined yet is left out."""
     found = ((_overload(target), rule) for target, rule in decompositions.registered().items())
     return {overload: _guarded(overload, rule) for overload, rule in found if overload is not None}
 
 
 def _overload(target: str) -> Any:
-    """`add.Tensor` and `aten.add.Tensor` are ATen's; another namespace is written out."""
+    """`add.Tensor` and `aten.add.Tensor` are ATen's; another namespace must be given."""
     namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
 def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule`, which leaves the op as it is where it raises."""
+    """`rule`, which leaves the op unchanged if it raises."""
 
     @wraps(rule)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
@@ -49,6 +49,6 @@ def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _where(rule: Callable[..., Any]) -> str:
-    """The place of a function; any other callable, such as a `partial`, as it says itself."""
+    """The location of a function; for any other callable, such as a `partial`, its repr."""
     code = getattr(rule, "__code__", None)
     return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)

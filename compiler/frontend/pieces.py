@@ -1,6 +1,6 @@
-"""An ATen graph in pieces: nodes that compiled code has no word for run in eager, the graph around them is compiled.
+"""Cuts an ATen graph into pieces: unsupported nodes run in eager, the graph around them is compiled.
 
-It is cut where a number is read out of a tensor, too: what stands behind is compiled for any such number, as a size.
+It is also cut where a number is read out of a tensor: the rest is compiled with that number as a symbolic size.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from buddy.compiler.frontend.views import behind_views
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]
 
-# Where the nodes run that read a number out of a tensor, and look at such numbers.
+# The label of nodes that read a number out of a tensor, and compute with such numbers.
 BETWEEN = "between pieces"
 _READ = torch.ops.aten._local_scalar_dense.default
 _LOOK = {
@@ -38,7 +38,7 @@ _LOOK = {
 
 @dataclass(frozen=True)
 class Piece:
-    """Nodes of a graph that run one after the other. `aten.module` takes `inputs` and gives a tuple of `outputs`."""
+    """Consecutive nodes of a graph. `aten.module` takes `inputs` and returns a tuple of `outputs`."""
 
     aten: AtenGraph
     eager: bool
@@ -48,7 +48,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph in pieces, and by node name why those in eager are there."""
+    """A graph in pieces, and by node name the reasons for eager."""
 
     aten: AtenGraph
     pieces: tuple[Piece, ...]
@@ -60,7 +60,7 @@ class Cut:
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """Why nodes that compute with tensors are in eager; control flow has compiled bodies."""
+        """The reasons of nodes that compute with tensors in eager; control flow has compiled bodies."""
         between = {node.name for node in computing(self.aten.module) if gives_numbers(node) or is_control_flow(node)}
         return {name: why for name, why in self.refused.items() if name not in between}
 
@@ -80,14 +80,14 @@ class Cut:
 
 
 def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> Cut:
-    """`aten` cut around the node that `refusal` names and all others for which `check` raises such an error.
+    """Cuts `aten` around the node that `refusal` names and all others for which `check` raises such an error.
 
-    Where an error names no node of the graph, there is no compiled piece.
+    If an error names no node of the graph, there is no compiled piece.
     """
     pieces: tuple[Piece, ...] = ()
     refused: Refused = {}
     found = _named(aten.module, refusal)
-    if found:  # a check tells of one node at a time; of these there may be hundreds
+    if found:  # a check reports one node at a time; there may be hundreds
         found |= unfit(aten.module.graph.nodes) | _reads(aten.module)
     while found:
         refused |= found | _memory_read(aten.module, found)
@@ -109,7 +109,7 @@ def _why_read(node: Node) -> str:
 
 
 def gives_numbers(node: Node) -> bool:
-    """Whether a node reads a number out of a tensor, or computes with numbers alone."""
+    """Whether a node reads a number out of a tensor, or computes with numbers only."""
     kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     return node.target in _LOOK or isinstance(node.meta.get("val"), kinds)
 
@@ -118,13 +118,13 @@ def _refusals(aten: AtenGraph, check: Check) -> Refused:
     try:
         check(aten)
     except UnsupportedGraphError as error:
-        # Of a piece that nothing is said about but that it cannot be compiled, no node can.
+        # If a piece is rejected as a whole, all of its nodes run in eager.
         return _named(aten.module, error) or dict.fromkeys(map(str, computing(aten.module)), error.diagnostic.what)
     return {}
 
 
 def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
-    """The nodes that `error` refuses: the one it names, or those that read it, where that one computes nothing."""
+    """The nodes that `error` rejects: the named one, or its readers if it computes nothing."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
     what = error.diagnostic.what
@@ -136,15 +136,17 @@ def _why_decided(node: Node) -> str:
 
 
 def _memory_read(module: GraphModule, refused: Refused) -> Refused:
-    """What lies between nodes that read a tensor's storage in eager and the memory that it is."""
+    """The views between nodes that read a tensor's storage in eager and that storage."""
     readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
     return {found.name: refused[node.name] for node in readers for found in _makers_of_memory(node.args[0])}
 
 
 def _makers_of_memory(operand: Node) -> list[Node]:
-    """The views that `operand` is of some memory; and where that has gaps, what made it, as a copy of other memory.
+    """The views that lead from some memory to `operand`.
 
-    Of a view that compiled code gives, the memory is its own, with nothing before, between or behind its elements.
+    If the memory has gaps, also its producer, as a copy of other memory.
+
+    A view that compiled code returns has its own memory, with nothing before, between or after its elements.
     """
     base, found = behind_views(operand)
     value = base.meta.get("val")
@@ -154,9 +156,9 @@ def _makers_of_memory(operand: Node) -> list[Node]:
 
 
 class Pieces:
-    """A cut graph as one callable: `compile_piece` makes what runs each piece that is not in eager.
+    """A cut graph as one callable: `compile_piece` compiles each piece that is not in eager.
 
-    `compile_body` makes what runs the branches and bodies of control flow, which may themselves be cut.
+    `compile_body` compiles the branches and bodies of control flow, which may themselves be cut.
     """
 
     def __init__(
@@ -177,12 +179,12 @@ class Pieces:
 
     @property
     def in_eager(self) -> list[Node]:
-        """The nodes that PyTorch runs, but those that only read numbers, and control flow."""
+        """The nodes that run in eager, except for those that only read numbers, and control flow."""
         return [node for node in self._not_compiled() if not gives_numbers(node) and not is_control_flow(node)]
 
     @property
     def between(self) -> list[Node]:
-        """The nodes that read a number out of a tensor, or compute with numbers, between compiled pieces."""
+        """The nodes between compiled pieces that read a number out of a tensor, or compute with numbers."""
         return [node for node in self._not_compiled() if gives_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
@@ -200,7 +202,7 @@ class Pieces:
 
 
 def _last_uses(pieces: Sequence[Piece], output: Any) -> list[list[Node]]:
-    """For each piece the inputs that nobody reads after it."""
+    """For each piece the inputs that are not read after it."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
     dead = []
@@ -210,11 +212,11 @@ def _last_uses(pieces: Sequence[Piece], output: Any) -> list[list[Node]]:
     return dead[::-1]
 
 
-# ---- where a graph is cut --------------------------------------------------------------------------------------------
+# ---- cutting ---------------------------------------------------------------------------------------------------------
 
 
 def computing(module: GraphModule) -> list[Node]:
-    """The nodes of a graph that are neither its inputs, its constants nor its output."""
+    """The nodes of a graph except for its inputs, constants and output."""
     return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
 
 
@@ -232,10 +234,10 @@ def _pieces(aten: AtenGraph, refused: Refused) -> tuple[Piece, ...]:
 
 
 def _levels(module: GraphModule, refused: Refused) -> dict[Node, int]:
-    """For each node the number of the piece that it goes into: even ones are compiled, odd ones in eager.
+    """For each node the number of its piece: even ones are compiled, odd ones run in eager.
 
-    A node goes into the first piece of its kind that is not before anything it reads. What has an effect keeps its
-    place among all that has, and what picks one of several results stays with them, since only tensors cross.
+    A node goes into the first piece of its kind that is not before any of its operands. Nodes with effects keep their
+    order, and nodes that select one of several results stay with their producer, since only tensors cross pieces.
     """
     levels: dict[Node, int] = {}
     effect = 0
@@ -257,14 +259,14 @@ def _has_effect(node: Node) -> bool:
 
 
 def _numbers_behind(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of numbers that the sizes of `nodes` are made of."""
+    """The nodes of the numbers in the sizes of `nodes`."""
     sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
     reads = (node for node in module.graph.nodes if node.target is _READ) if sizes else ()
     return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
 
 
 def _unbacked(value: Any) -> set[Any]:
-    """The symbols in a size or in the sizes of a tensor that only data tell."""
+    """The data-dependent symbols in a size or in the sizes of a tensor."""
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 
 

@@ -1,4 +1,4 @@
-"""PrimTorch's ops (`torch.ops.prims`) in terms of ATen's: what each of them names as its ATen implementation."""
+"""Decomposes PrimTorch's ops (`torch.ops.prims`) by their ATen implementations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.fx import GraphModule
 
 
 def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """Dims `start` to `end`, both included, as one; PyTorch's own implementation writes into memory of its own."""
+    """Dims `start` to `end`, both included, as one; PyTorch's own implementation writes to memory."""
     return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
 
 
 def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
-    """A copy at other strides; PyTorch's own implementation writes into memory of its own."""
+    """A copy with other strides; PyTorch's own implementation writes to memory."""
     room = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
     return torch.ops.aten.copy.default(room, x)
 
@@ -32,7 +32,7 @@ def uniform(shape: Sequence[int], *, low: float, high: float, **form: Any) -> to
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """A rule for each op of `torch.ops.prims` that gives no views."""
+    """A rule for each op of `torch.ops.prims` that does not return a view."""
     prims = torch.ops.prims
     own = {
         prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
@@ -52,7 +52,9 @@ def _gives_views(op: OpOverload) -> bool:
 
 
 def views_by_aten(module: GraphModule) -> None:
-    """Make the ops of a Dynamo graph that give views ATen's: AOTAutograd functionalises no other ones."""
+    """Replaces the ops of a Dynamo graph that return views by ATen's, which are the only ones AOTAutograd
+    functionalizes.
+    """
     changed = False
     for node in module.graph.nodes:
         op: Any = node.target

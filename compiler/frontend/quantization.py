@@ -1,4 +1,4 @@
-"""Decompositions of ops on quantised numbers: `fake_quantize_*`, which round as eager does, and scaled products.
+"""Decompositions of quantization ops: `fake_quantize_*`, which round like eager, and scaled products.
 
 Eager's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
 """
@@ -13,12 +13,12 @@ import torch
 aten = torch.ops.aten
 Quantised = tuple[torch.Tensor, torch.Tensor]
 
-# From here on numbers are none of int64's, to which eager converts between rounding and clamping, by channel.
+# Beyond int64, to which eager converts between rounding and clamping per channel.
 _BEYOND_INT64 = 2.0**63
 
 
 def _rounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
-    """What `x` is in steps of `scale`, in float32 or wider; halves go to the even neighbour."""
+    """`x` in steps of `scale`, in float32 or wider; ties round to even."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return zero_point.to(wide.dtype) + torch.round(wide * scale.to(torch.float32).reciprocal())
 
@@ -26,7 +26,7 @@ def _rounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> 
 def _back(
     x: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int
 ) -> Quantised:
-    """The clamped `steps` as numbers, computed in the type of `scale`, and which of them needed no clamping."""
+    """The clamped `steps` converted back, in the type of `scale`, and the mask of steps that were in range."""
     kept = torch.where(steps.isnan(), low, steps.clamp(low, high))
     numbers = (kept - zero_point.to(steps.dtype)).to(scale.dtype) * scale
     return numbers.to(x.dtype), (steps >= low) & (steps <= high)
@@ -41,7 +41,7 @@ def per_tensor_of_tensors(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, quant_min: int,
     quant_max: int,
 ) -> Quantised:  # fmt: skip
-    """`scale`, `zero_point` and `enabled` have one element each; where the last one is 0, `x` is left as it is."""
+    """`scale`, `zero_point` and `enabled` have one element each; if the last one is 0, `x` is unchanged."""
     step, zero, on = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
     numbers, inside = _back(x, _rounded(x, step, zero), step, zero, quant_min, quant_max)
     return torch.where(on, numbers, x), inside | ~on
@@ -53,7 +53,7 @@ def per_channel(
     if zero_point.is_floating_point():
         return NotImplemented
     form = [-1 if dim == axis else 1 for dim in range(x.dim())]
-    # By channel eager converts the scales to the type that both promote to; a single scale stays in float32.
+    # Per channel, eager converts the scales to the promoted type; a single scale stays in float32.
     step, zero = scale.reshape(form).to(torch.promote_types(x.dtype, scale.dtype)), zero_point.reshape(form)
     steps = _rounded(x, step, zero)
     steps = torch.where(steps.abs() < _BEYOND_INT64, steps, float("nan"))
@@ -64,10 +64,10 @@ def scaled_mm(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None,
     scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`a` [m, k] times `b` [k, n], float8, in float32; scales are of all numbers, or of rows of `a` and columns of `b`.
+    """`a` [m, k] times `b` [k, n], float8, in float32; scales are per tensor, or per row of `a` and column of `b`.
 
-    As in eager, `scale_result` divides results that are float8 because `out_dtype` says so, and no others;
-    `use_fast_accum` is for GPUs.
+    As in eager, `scale_result` only divides results that are float8 because of `out_dtype`; `use_fast_accum` is for
+    GPUs.
     """
     product = (a.to(torch.float32) * scale_a) @ (b.to(torch.float32) * scale_b)
     if bias is not None:

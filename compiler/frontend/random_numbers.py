@@ -1,8 +1,8 @@
-"""Random ops of an ATen graph in terms of random bits that compiled code makes by a counter (`runtime.philox`).
+"""Decomposes random ops of an ATen graph to counter-based random bits of compiled code (`runtime.philox`).
 
-Each graph has one seed, an input behind all others, which is drawn from PyTorch's default generator at each call, and
-each random node a stream of its own, so `torch.manual_seed` makes results repeatable. Distributions are eager's, the
-numbers are others. What `distributions` has no rule for draws from PyTorch's generator, in eager.
+Each graph has one seed, its last input, drawn from PyTorch's default generator at each call, and each random node has a
+separate stream, so `torch.manual_seed` makes results reproducible. Distributions are eager's; the numbers differ. Ops
+without a rule in `distributions` run in eager with PyTorch's generator.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ aten = torch.ops.aten
 
 _KEEPING, _AGAIN = torch.ops.higher_order.run_and_save_rng_state, torch.ops.higher_order.run_with_rng_state
 
-# In the meta of the placeholder that is a graph's seed.
+# The key in the meta of a graph's seed placeholder.
 SEED = "buddy.seed"
 
 _SEEDS = (-(1 << 63), (1 << 63) - 1)
-# What these arguments ask for, the result says.
+# These arguments are determined by the result.
 _OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator"})
 
 
@@ -41,12 +41,12 @@ def new_seed() -> torch.Tensor:
 
 
 def with_seed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which gets a new seed as its last argument at each call."""
+    """`run` with a new seed as its last argument at each call."""
     return lambda *arguments: run(*arguments, new_seed())
 
 
 def in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
-    """Make random ops in branches and bodies of control flow bits by a counter, each body of a seed that it draws."""
+    """Replaces random ops in branches and bodies of control flow by counter-based bits, with a seed for each body."""
     for inner in module.modules():
         if isinstance(inner, GraphModule) and inner is not module:
             by_counter(inner, table, draws_seed=True)
@@ -76,10 +76,11 @@ def seed_as_input(body: GraphModule) -> GraphModule | None:
 def by_counter(
     module: GraphModule, table: Mapping[Any, Callable[..., Any]], *, draws_seed: bool = False
 ) -> GraphModule | None:
-    """Put bits by a counter in the place of the random ops of an ATen graph; what it was, if it needs a seed now.
+    """Replaces the random ops of an ATen graph by counter-based bits.
 
-    What they are made into is decomposed by `table`. The seed is the last input, or where the graph `draws_seed` its
-    first node.
+    Returns the original graph if it needs a seed now.
+
+    The replacements are decomposed by `table`. The seed is the last input, or with `draws_seed` the graph's first node.
     """
     drawing = [node for node in module.graph.nodes if _drawn(node).op in RULES and SEED not in node.meta]
     read = [parent for node in drawing for parent in (node, *node.all_input_nodes)]
@@ -97,8 +98,8 @@ def by_counter(
 class _Drawn:
     """The random op that a node calls.
 
-    What is computed twice (`torch.utils.checkpoint`) is drawn twice: the first time the state of the generator is kept,
-    which is the second one's `state`.
+    Recomputed values (`torch.utils.checkpoint`) are drawn twice: the first call saves the generator's state, which is
+    the `state` of the second.
     """
 
     op: Any
@@ -117,7 +118,7 @@ def _drawn(node: Node) -> _Drawn:
 
 
 def restores_states(module: GraphModule) -> bool:
-    """Whether a graph draws again what was drawn from a state of the generator that it is given."""
+    """Whether a graph draws again from a saved state of the generator."""
     return any(node.target is _AGAIN for node in module.graph.nodes)
 
 
@@ -134,12 +135,12 @@ class _Rewriting:
         self._streams = 0
 
     def _form(self) -> torch.Tensor:
-        """A seed as PyTorch traces it, in memory of its own."""
+        """A seed as PyTorch traces it, in separate memory."""
         with _disable_current_modes():
             return self._emitter.fake(torch.zeros((), dtype=torch.int64))
 
     def replace(self, node: Node) -> None:
-        """Put what the rule of `node` says in its place, if it says anything; nothing where nobody reads it."""
+        """Replaces `node` by its rule, if there is one; removes it if it is unused."""
         if not node.users:
             self._module.graph.erase_node(node)
             return
@@ -155,7 +156,7 @@ class _Rewriting:
         with self._module.graph.inserting_before(node), self._emitter.at(node):
             args, named = map_arg((drawn.args, known), self._operand)
             seed = self._emitter.know(self._form(), drawn.state or self._seed)
-            # What is drawn twice has a seed of its own, which is made of the graph's.
+            # Numbers that are drawn twice have a separate seed, derived from the graph's.
             kept = torch.ops.buddy.philox64.default(seed, self._streams, []) if drawn.keeps else None
             own = kept is not None or drawn.state is not None
             found = RULES[drawn.op](
@@ -177,7 +178,7 @@ class _Rewriting:
         self._put(node, (kept, found))
 
     def _value(self, node: Node, drawn: _Drawn) -> Any:
-        """What the op gives: PyTorch notes nothing of what it keeps the generator's state for."""
+        """The result of the op: PyTorch records none for calls that save the generator's state."""
         if node.target is drawn.op:
             return node.meta["val"]
         args, named = map_arg((drawn.args, node.kwargs), lambda parent: parent.meta["val"])

@@ -1,4 +1,4 @@
-"""Recurrent layers in terms of matrix products: what eager hands to oneDNN as one opaque op."""
+"""Decomposes recurrent layers to matrix products; eager calls oneDNN with a single opaque op."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mkldnn_rnn_layer(
 ) -> Any:  # fmt: skip
     """One direction of one LSTM layer over `steps` [time, batch, inputs], unrolled by PyTorch's own decomposition.
 
-    Mode 2 is LSTM in oneDNN's numbering; PyTorch gives it no other, so others are left as they are.
+    Mode 2 is LSTM in oneDNN's numbering; PyTorch uses no other mode, so others are unchanged.
     """
     if mode != 2 or num_layers != 1 or bidirectional or batch_first or train:
         return NotImplemented

@@ -1,9 +1,9 @@
-"""What eager refuses is refused: eager runs a graph whose ops it may refuse, and raises in its own words.
+"""Rejects what eager rejects, with eager's own error, by running suspected graphs in eager.
 
-Two things lead there. While AOTAutograd traces, each ATen op of a small graph form is called once in eager on plain
-values of the same shapes and element types; where it raises, its form is suspected. And compiled code looks at indices
-and other values, and asks eager where one is out of range. Neither decides: the Dynamo graph is then run in eager on
-the values of the call, whose error, or answer, is the right one whatever led there.
+Two checks lead there. While AOTAutograd traces, each ATen op of a small graph is called once in eager on plain values
+of the same shapes and dtypes; if it raises, its form is suspected. And compiled code checks indices and other values,
+and calls eager if one is out of range. Neither decides: the Dynamo graph is then run in eager on the values of the
+call, and its error, or result, is the right one in any case.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from buddy.compiler.runtime.callbacks import is_refusal
 
 Table = Mapping[Any, Callable[..., Any]]
 
-# Elements of arguments and results together beyond which calling an op for its form alone would take time.
+# Maximum number of elements of arguments and results for a trial call; larger calls would take time.
 MOST_ELEMENTS = 1 << 16
-# What these refuse depends on values that plain ones do not stand for.
+# What these reject depends on values, which plain ones do not represent.
 _BY_VALUE = {
     "_assert_async", "_assert_scalar", "_local_scalar_dense", "sym_constrain_range", "sym_constrain_range_for_size",
     "segment_reduce", "repeat_interleave", "lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "_linalg_check_errors",
 }  # fmt: skip
-# Whole numbers are divisors in these, and positions or sizes elsewhere.
+# Integers are divisors in these, and positions or sizes elsewhere.
 _DIVIDE = ("div", "floor_divide", "remainder", "fmod", "true_divide")
 _known: dict[str, bool] = {}
 _MOST_KNOWN = 4096
@@ -39,11 +39,11 @@ _inside = threading.local()
 
 
 class SuspectedError(Exception):
-    """An op of a graph has a form that eager seems to refuse."""
+    """An op of a graph has a form that eager seems to reject."""
 
 
 def watching(table: Table) -> dict[Any, Callable[..., Any]]:
-    """The decompositions of `table`, which raise `SuspectedError` for calls of a form that eager refuses."""
+    """The decompositions of `table`, which raise `SuspectedError` for calls with a form that eager rejects."""
     return {op: _watched(op, rule) for op, rule in table.items()}
 
 
@@ -56,7 +56,7 @@ def _watched(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             result = rule(*args, **kwargs)
         finally:
             _inside.depth = depth
-        # What the rule itself calls is its own affair, and backward formulas are autograd's.
+        # Calls inside the rule are not checked, and neither are backward formulas.
         if not depth and result is not NotImplemented and torch._C._current_autograd_node() is None:
             check_form(op, args, kwargs, result)
         return result
@@ -65,16 +65,16 @@ def _watched(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_graph(module: GraphModule) -> None:
-    """Raises `SuspectedError` for an op of an ATen graph, not one that a decomposition made, that eager refuses."""
+    """Raises `SuspectedError` for an op of an ATen graph, not one made by a decomposition, that eager rejects."""
     for node in module.graph.nodes:
-        # What noted the op may have wrapped it: names are compared.
+        # The recorded op may have been wrapped, so names are compared.
         if node.op == "call_function" and str(node.meta.get("original_aten") or node.target) == str(node.target):
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta.get("val"))
             check_form(node.target, args, kwargs, node.meta.get("val"))
 
 
 def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-    """Raises `SuspectedError` where eager refuses `op` on plain values of the form of these fake arguments."""
+    """Raises `SuspectedError` if eager rejects `op` on plain values of the form of these fake arguments."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
         return
     name = op._schema.name.removeprefix("aten::")
@@ -82,7 +82,7 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
         return
     leaves = tree_leaves((list(args), dict(kwargs), result))
     if any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves):
-        return  # known at the call alone
+        return  # known only at the call
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not all(map(_is_plain, tensors)) or sum(map(torch.Tensor.numel, tensors)) > MOST_ELEMENTS:
         return
@@ -96,14 +96,14 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
 
 
 def _by_mask(name: str, args: Sequence[Any]) -> bool:
-    """Whether a mask tells how many elements are read or written."""
+    """Whether a mask determines how many elements are read or written."""
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
     return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a dense tensor on the CPU with sizes that are numbers stands for the same."""
+    """Whether a dense CPU tensor with static sizes can represent it."""
     sizes_known = all(type(size) is int for size in tensor.shape)
     return sizes_known and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
@@ -132,7 +132,7 @@ def _is_refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: 
 
 
 class _Told(Interpreter):
-    """Runs a Dynamo graph node by node, so that an error tells which op raised it and the line that called it."""
+    """Runs a Dynamo graph node by node, so that an error names its op and the calling line."""
 
     def run_node(self, n: Node) -> Any:
         try:
@@ -143,7 +143,7 @@ class _Told(Interpreter):
 
 
 def _tell(error: Exception, node: Node) -> None:
-    """Add the op and its Python line to what `error` says, which stays of its type."""
+    """Adds the op and its Python line to the message of `error`, and keeps its type."""
     line = python_line(node)
     if line and error.args and isinstance(error.args[0], str):
         name = getattr(node.target, "__name__", str(node.target))
@@ -151,7 +151,7 @@ def _tell(error: Exception, node: Node) -> None:
 
 
 def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
-    """The results of a Dynamo graph by eager. Raises what eager raises, with the op and its line."""
+    """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
     interpreter = _Told(module)
     interpreter.extra_traceback = False
     with torch.fx.traceback.preserve_node_meta(False):
@@ -159,7 +159,7 @@ def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
 
 
 def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, but where it finds a value that it refuses, eager is asked: it raises, or has the answer."""
+    """`compiled`, but if it rejects a value, eager runs instead: it raises, or returns the result."""
 
     def run(*args: Any) -> Any:
         try:
@@ -173,9 +173,9 @@ def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[...,
 
 
 class Suspected:
-    """A graph with a form that eager seems to refuse: eager runs it until it has an answer, what `compiled` gives then.
+    """A graph with a form that eager seems to reject: it runs in eager until a call succeeds, then in compiled code.
 
-    `compiled` may raise: the error that a compilation ended in is the user's once eager has had an answer.
+    `compiled` may raise: the user sees a compile error only after eager has succeeded.
     """
 
     def __init__(self, module: GraphModule, compiled: Callable[[], Callable[..., Any]]) -> None:

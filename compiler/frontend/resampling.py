@@ -1,9 +1,9 @@
-"""Images resampled by weights that are known when compiling: bytes, which eager resamples in fixed point, and with
-antialiasing; and scales that eager does not look at.
+"""Resamples images with weights known at compile time.
 
-PyTorch decomposes bilinear and bicubic resampling through kernels of the Python dispatcher, which come before any
-table of decompositions, and in f32, which is off by one for bytes. `resampled_as_in_eager` puts others before those
-while a graph is traced.
+This covers bytes, which eager resamples in fixed point; antialiasing; and scales that eager ignores. PyTorch decomposes
+bilinear and bicubic resampling through kernels of the Python dispatcher, which have priority over any table of
+decompositions, and in f32, which is off by one for bytes. `resampled_as_in_eager` overrides these while a graph is
+traced.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.frontend import formulas
 
 aten = torch.ops.aten
-# The keys whose kernels decompose; those of others only tell shapes.
+# The dispatch keys whose kernels decompose; those of others only compute shapes.
 _DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A kernel of `taps` elements where nothing is scaled down, and its weight at a distance (in elements).
+    """A kernel of `taps` elements without downscaling, and its weight at a distance (in elements).
 
-    Cubic ones are Keys' (1981), whose parameter eager sets to -0.75, and to -0.5 for antialiasing.
+    Cubic ones are Keys' (1981); eager sets the parameter to -0.75, and to -0.5 for antialiasing.
     """
 
     taps: int
@@ -48,7 +48,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class Scale:
-    """How one dim is resampled: elements of the source that lie between two of the result, and how many there are."""
+    """How one dim is resampled: the distance of two result elements in the source, and both sizes."""
 
     source: int
     result: int
@@ -61,9 +61,9 @@ def resampled(
 ) -> torch.Tensor:
     """`x` [n, channels, height, width] with `sizes` for the last two dims; a scale that is not None sets the step.
 
-    One dim after the other, the last first; bytes are rounded in between. Sizes that only a call tells become those
-    of this call for bytes, which have no other rule, and Dynamo compiles each anew. Otherwise such are left as they
-    are, and so are halves, which eager refuses.
+    One dim after the other, the last first; bytes are rounded in between. For bytes, which have no other rule, symbolic
+    sizes become those of this call, and Dynamo recompiles for others. Otherwise symbolic sizes are unchanged, and so is
+    half precision, which eager rejects.
     """
     whole = all(type(size) is int for size in (*x.shape[2:], *sizes))
     if x.dtype in (torch.float16, torch.bfloat16) or not (whole or x.dtype == torch.uint8):
@@ -84,17 +84,17 @@ def _step(source: int, result: int, align_corners: bool, scale: float | None) ->
 
 
 def _rows(scale: Scale, kernel: Filter) -> list[dict[int, float]]:
-    """For each element of the result its weights by the source's places."""
+    """For each element of the result its weights by source position."""
     row = _antialiased_row if kernel.antialias else _row
     return [row(at, scale, kernel) for at in range(scale.result)]
 
 
 def _row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
-    """Places outside count for the nearest inside."""
+    """Positions outside count for the nearest inside."""
     place = scale.step * at if scale.align_corners else scale.step * (at + 0.5) - 0.5
     if kernel.taps == 2:
         place = max(place, 0.0)
-    low = min(math.floor(numpy.float32(place)), scale.source - 1)  # eager rounds to f32 here alone
+    low = min(math.floor(numpy.float32(place)), scale.source - 1)  # eager rounds to f32 only here
     part = min(max(place - low, 0.0), 1.0)
     weights: dict[int, float] = {}
     for tap in range(1 - kernel.taps // 2, 1 + kernel.taps // 2):
@@ -104,7 +104,7 @@ def _row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
 
 
 def _antialiased_row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
-    """The kernel is as wide as a step; weights outside are left out, and the rest add up to 1."""
+    """The kernel is as wide as a step; weights outside are left out, and the rest normalized to 1."""
     wide = max(scale.step, 1.0)
     centre, support = scale.step * (at + 0.5), kernel.taps * 0.5 * wide
     first, end = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), scale.source)
@@ -114,7 +114,7 @@ def _antialiased_row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
 
 
 def _bytes_along(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
-    """In fixed point: weights are whole numbers of 16 bits, with as many digits as the largest of them leaves room."""
+    """In fixed point: weights are 16-bit integers, with as many fraction bits as the largest one permits."""
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
     digits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
 
@@ -126,7 +126,7 @@ def _bytes_along(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> tor
 
 
 def _summed(x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callable[[float], float]) -> torch.Tensor:
-    """The weighted sums along `dim`, tap by tap; a row with fewer taps than others ends in weights of 0."""
+    """The weighted sums along `dim`, tap by tap; rows with fewer taps end in weights of 0."""
     taps = max((len(row) for row in rows), default=0)
     listed = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
@@ -141,7 +141,7 @@ def _summed(x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callabl
 
 
 def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-    """Made outside the trace: `torch.tensor` leaves an op in it that works in place, which decompositions must not."""
+    """Made outside the trace: `torch.tensor` would add an in-place op, which decompositions must not contain."""
     with _disable_current_modes():
         found = torch.tensor(values, dtype=dtype)
     return aten.lift_fresh_copy(found)
@@ -159,7 +159,7 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 
 @contextmanager
 def resampled_as_in_eager() -> Iterator[None]:
-    """While this holds, graphs that are traced have our rules in place of PyTorch's where those differ from eager."""
+    """While active, traced graphs use our rules in place of PyTorch's where those differ from eager."""
     before = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     try:
         for overload, key, rule in before:
@@ -177,7 +177,7 @@ def _put(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
 
 
 def _instead_of(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """The first of `ours` that has an answer, else `rule`."""
+    """The first result of `ours` that is not `NotImplemented`, else `rule`."""
 
     def dispatched(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
         answers = (candidate(x, *rest, **further) for candidate in ours)
@@ -195,10 +195,10 @@ def _of_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_idle_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
-    """The overload `vec`, by `overload`, which takes a scale for each dim; one that eager does not look at is left out.
+    """The overload `vec`, by `overload`, which takes a scale for each dim; scales that eager ignores are left out.
 
-    Eager copies along a dim whose size stays, whatever the scale says, and, where it takes the nearest, `doubles`
-    elements where the size does.
+    Eager copies along a dim whose size is unchanged, whatever the scale, and, for nearest resampling, `doubles`
+    elements if the size doubles.
     """
 
     def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: Any) -> Any:
@@ -216,7 +216,7 @@ def _without_idle_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
 
 
 def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The overload `vec`: both scales in a list, which may stand for the sizes."""
+    """The overload `vec`: both scales in a list, which may determine the sizes."""
 
     def from_list(
         x: torch.Tensor, sizes: Sequence[int] | None, align_corners: bool, scales: Sequence[float] | None = None
@@ -230,7 +230,7 @@ def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
-# What comes before PyTorch's own rules, by overload.
+# Rules with priority over PyTorch's own, by overload.
 _RULES: dict[Any, list[Callable[..., Any]]] = {
     aten.upsample_bilinear2d.default: [_of_bytes(_linear)],
     aten.upsample_bilinear2d.vec: [
@@ -240,9 +240,9 @@ _RULES: dict[Any, list[Callable[..., Any]]] = {
     aten.upsample_bicubic2d.vec: [_of_bytes(_from_list(_cubic))],
     aten.upsample_linear1d.vec: [_without_idle_scales(aten.upsample_linear1d.default, doubles=False)],
     aten.upsample_trilinear3d.vec: [_without_idle_scales(aten.upsample_trilinear3d.default, doubles=False)],
-    # Of the nearest ones eager's kernel for images alone does so; those for lines and volumes always look at the scale.
+    # For nearest resampling, only eager's kernel for images does so; those for lines and volumes always use the scale.
     aten.upsample_nearest2d.vec: [_without_idle_scales(aten.upsample_nearest2d.default, doubles=True)],
-    # No resampling, but PyTorch's rule is applied in the same way.
+    # Not resampling, but PyTorch's rule is applied in the same way.
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip

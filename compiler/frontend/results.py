@@ -1,7 +1,7 @@
-"""From what compiled code computes to what a graph returns: repeated results, views, inputs, numbers, strides.
+"""Maps the results of compiled code to those of a graph: repeated results, views, inputs, numbers, strides.
 
-Results that share memory in eager share it here. Where none of them is the whole of that memory, the op that makes it
-is computed as one more result, a base, of which they are views.
+Results that share memory in eager share it here. If none of them covers all of that memory, its producer is computed as
+one more result, a base, of which they are views.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class _Input:
 
 @dataclass(frozen=True)
 class _View:
-    """A view of an input or a computed result, `offset` elements behind where that one begins.
+    """A view of an input or a computed result, at `offset` elements from its start.
 
-    `dtype` is its own, in whose elements strides and offset are counted. `conjugated` and `negated` are as in torch:
-    what reads the memory does that first. With `detached` it is no view to autograd.
+    `dtype` is the view's, whose elements are the unit of strides and offset. `conjugated` and `negated` are torch's
+    lazy flags: readers of the memory apply them. With `detached` autograd does not treat it as a view.
     """
 
     base: _Input | _Computed
@@ -57,9 +57,9 @@ class _View:
     def of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         if isinstance(self.base, _Input):
             return self._seen(base, symbols)
-        if self.detached:  # nobody may write to a view that an autograd function returns
+        if self.detached:  # a view returned by an autograd function must not be written to
             return self._seen(base, symbols).detach()
-        # AOTAutograd runs this without gradients, and nobody with gradients may write to a view that was made so.
+        # AOTAutograd runs this without gradients, and a view made so must not be written to with gradients.
         with torch.enable_grad():
             return self._seen(base, symbols)
 
@@ -80,14 +80,14 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def converted(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
-    """`to_buddy`, with the bases that results of the graph are views of as further results, `bases` in number."""
+    """`to_buddy`, with the bases of viewed results as `bases` further results."""
     bases = _bases_missing(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
     graph, copies = Graph(), dict[Node, Node]()
     returned = graph.graph_copy(aten.module.graph, copies)
     graph.output((*returned, *(copies[node] for node in bases)))
-    # A copy of the output node that is made by hand lacks what AOTAutograd says of it.
+    # A manual copy of the output node lacks AOTAutograd's metadata.
     graph.output_node().meta = dict(aten.module.graph.output_node().meta)
     found = to_buddy(replace(aten, module=GraphModule(aten.module, graph)), ops_map=ops_map)
     found.bases = len(bases)
@@ -95,10 +95,10 @@ def converted(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
 
 
 def _bases_missing(module: GraphModule) -> list[Node]:
-    """The nodes that give the memory of results, in so far as results see that they are views, and are none themselves.
+    """The nodes whose memory results are views of, if the results reveal that and are not the base themselves.
 
-    Of a result that shares its memory with no other and begins where it begins, nobody can tell, unless it is
-    conjugated or negated lazily, which it says.
+    A result that shares its memory with no other and starts at its beginning is indistinguishable from a base, unless
+    it is lazily conjugated or negated.
     """
     returned: list[Node] = []
     map_arg(module.graph.output_node().args, returned.append)
@@ -118,10 +118,10 @@ def _is_seen_to_be_a_view(value: torch.Tensor) -> bool:
 
 
 class Results:
-    """The results of a converted graph. Of `conversion.graph` those are left to return that have to be computed.
+    """The results of a converted graph. `conversion.graph` is reduced to the results that have to be computed.
 
-    `for_autograd` says that an autograd function is to return them. Raises `UnsupportedGraphError` for strides, and
-    offsets of views, that no input tells.
+    `for_autograd` says that an autograd function returns them. Raises `UnsupportedGraphError` for strides, and offsets
+    of views, that do not depend on inputs' sizes alone.
     """
 
     def __init__(self, conversion: Conversion, for_autograd: bool = False) -> None:
@@ -140,7 +140,7 @@ class Results:
     def given(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
     ) -> list[Any]:
-        """What the graph returns in a call on `inputs`, where compiled code gave `computed`."""
+        """The results of a call of the graph on `inputs`, where compiled code returned `computed`."""
         laid_out = [_with_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
         return [_picked(source, laid_out, inputs, symbols) for source in self._plan]
 
@@ -148,9 +148,9 @@ class Results:
 def _picked(
     source: Any, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
 ) -> Any:
-    """What stands in one place of the results.
+    """The value at one position of the results.
 
-    No closure that calls itself: that is a cycle, in which tensors live on until Python looks for garbage.
+    Not a recursive closure: that is a reference cycle, which keeps tensors alive until garbage collection.
     """
     if isinstance(source, _View):
         return source.of(_picked(source.base, computed, inputs, symbols), symbols)
@@ -161,14 +161,14 @@ def _picked(
     return inputs[source.index] if isinstance(source, _Input) else source
 
 
-# ---- who shares memory with whom -------------------------------------------------------------------------------------
+# ---- sharing of memory -----------------------------------------------------------------------------------------------
 
 
 class _Memory:
     """Which results are views, and of which input or other result.
 
-    A view is traced back through the ops that make it: inputs that share memory while the graph is traced need not do
-    so in another call.
+    A view is traced back through its ops, because inputs that share memory during tracing need not do so in another
+    call.
     """
 
     def __init__(self, conversion: Conversion, for_autograd: bool) -> None:
@@ -182,7 +182,7 @@ class _Memory:
                 self._bases.setdefault(self._form(op), op)
 
     def has_own(self, op: Op) -> bool:
-        """Whether a result has to be computed: it is no input, and no view of an input or of another result."""
+        """Whether a result has to be computed: it is neither an input nor a view of an input or of another result."""
         return not isinstance(op, PlaceholderOp) and self._bases.get(self._form(op), op) is op
 
     def view(self, op: Op, known: Mapping[Op, _Input | _Computed]) -> _View:
@@ -199,26 +199,26 @@ class _Memory:
         return self._conversion.strides(self._nodes[op])
 
     def _form(self, op: Op) -> object:
-        """What a tensor has in common with all that can be made of it as views: its memory, and what lies there."""
+        """A key shared by all views of the same memory: the memory, and its content."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None:
             return op
         root = _root(node)
-        # A base that is computed begins where its memory does, and can be seen as of any type; an input need not.
+        # A computed base starts at its memory's start, and can be viewed with any dtype; an input need not.
         return root, value.dtype if root.op == "placeholder" else None
 
     def _is_base(self, op: Op) -> bool:
-        """Whether a result has all that views of its memory can see: it is what makes the memory, or fills it."""
+        """Whether a result covers its memory: it is the producer of the memory, or fills it."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():
-            return False  # compiled code writes what is read, so a view that is not conjugated would have to be
+            return False  # compiled code writes resolved values, so a view without the flag would have to be
         makes = _root(node) is node.meta.get(STANDS_FOR, node)
         return (makes and _begins_its_memory(value)) or self._fills(op)
 
     def _fills(self, op: Op) -> bool:
-        """Whether every element of the storage is one of the tensor's, as it lies there, once, for all sizes."""
+        """Whether every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
         value, size = self._nodes[op].meta.get("val"), self._conversion.symbols.size
         try:
             dims = [(size(stride), size(n)) for stride, n in zip(value.stride(), value.shape, strict=True)]
@@ -233,13 +233,13 @@ class _Memory:
 
 
 def _root(node: Node) -> Node:
-    """The input, or the op that gives new memory, which the tensor that `node` gives is a view of; else `node`."""
+    """The input, or the op that allocates memory, of which the result of `node` is a view; else `node`."""
     node, _ = behind_views(node.meta.get(STANDS_FOR, node))
     return _root(node) if STANDS_FOR in node.meta else node
 
 
 def _begins_its_memory(value: torch.Tensor) -> bool:
-    """Whether a tensor's first element is that of its memory, for all sizes; asked so that no guard comes of it."""
+    """Whether a tensor starts at its memory's first element, for all sizes; checked without adding a guard."""
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0
 
@@ -263,7 +263,7 @@ def _with_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, 
     # An expanded dim is one element, seen from every position.
     once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
     laid_out = torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once)
-    # `expand` to the same shape is a view too, and autograd lets nobody write to a view that a compiled function gave.
+    # `expand` to the same shape is a view too, and autograd forbids writes to a view returned by a compiled function.
     return laid_out if laid_out.shape == tensor.shape else laid_out.expand(tensor.shape)
 
 

@@ -14,7 +14,7 @@ from buddy.compiler.runtime.torch_values import plain_argument
 
 @cache
 def schema_of(target: Any) -> Schema | None:
-    """The schema of an FX target that is an op of torch; None for anything else and for defaults without plain form."""
+    """The schema of an FX target that is a torch op; None for anything else and for defaults without a plain form."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
     found = target._schema

@@ -1,4 +1,4 @@
-"""Sizes and offsets of slices at numbers that only data tell: torch makes symbols of them, here they are computed."""
+"""Sizes and offsets of slices at data-dependent numbers: torch makes them symbols, here they are computed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _END = 2**63 - 1
 
 
 def tell_slices(node: Node, symbols: Symbols) -> None:
-    """Tell `symbols` what the sizes and the offset of a slice are made of; of other nodes, and where nobody knows,
-    nothing. Positions are kept inside their dim, as eager keeps those of slices."""
+    """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
+
+    Positions are clamped to their dim, like eager's.
+    """
     if node.target not in (_SLICE, _SELECT) or not node.meta.get("unbacked_bindings"):
         return
     source, value = node.args[0].meta["val"], node.meta["val"]

@@ -1,6 +1,7 @@
-"""Torch's symbolic sizes as the Buddy graph's own: `SymInt` to `Size`, symbols named `s0`, `s1`, … by their inputs.
+"""Converts torch's symbolic sizes to the Buddy graph's: `SymInt` to `Size`, symbols named `s0`, `s1`, … by their
+inputs.
 
-One that may be negative, as a number among the inputs may, is named `i0`, `i1`, ….
+Symbols that may be negative, such as numbers among the inputs, are named `i0`, `i1`, ….
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, inexact, symbo
 
 
 class UnknownSymbolError(ValueError):
-    """A size that no input tells, or an expression that a `Size` cannot say."""
+    """A size that is not determined by inputs, or an expression that `Size` does not support."""
 
 
 class Symbols:
     """The symbols of one graph. `sources` say where a call finds their values, in the order of their names.
 
-    A number among the inputs that no others tell, such as a float rounded, is a symbol of its own.
+    A number among the inputs that is not determined by others, such as a rounded float, is a separate symbol.
     """
 
     def __init__(self, placeholders: Iterable[Node]) -> None:
@@ -32,7 +33,7 @@ class Symbols:
         self._found: dict[str, SymbolSource] = {}
         self._defined: dict[str, Dim] = {}
         values = [(node.name, node.meta.get("val")) for node in placeholders]
-        # A dim of a tensor is the better source: it is no number below 0, and told where only the tensors are.
+        # A dim of a tensor is the better source: it is never negative, and available from the tensors alone.
         for name, value in values:
             for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 self._bind(size, name, dim)
@@ -66,7 +67,7 @@ class Symbols:
         self._found[name] = SymbolSource(name, node, index)
 
     def define(self, size: Any, value: Dim) -> None:
-        """Say what a symbol of torch's is made of that no input tells."""
+        """Defines a torch symbol that is not determined by inputs."""
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._defined[str(expression)] = value
@@ -74,7 +75,7 @@ class Symbols:
     def size(self, value: Any) -> Dim:
         """A number, or a `SymInt` in terms of the graph's own symbols.
 
-        Raises `UnknownSymbolError` for a size that depends on data, and for functions that sizes here do not have.
+        Raises `UnknownSymbolError` for a data-dependent size, and for functions that `Size` does not support.
         """
         if isinstance(value, int):
             return value
@@ -106,5 +107,5 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _expression(size: Any) -> Any:
-    """What stands behind a size: sympy's expression, or the number."""
+    """The sympy expression of a size, or the number."""
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size

@@ -1,4 +1,4 @@
-"""A captured FX graph as text, the way `print_tabular` prints it, as Python, and as rows of a table."""
+"""Prints a captured FX graph in the format of `print_tabular`, as Python, and as rows of a table."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def fx_table(conversion: Conversion) -> str:
 
 
 def rows_table(rows: Sequence[NodeRow]) -> str:
-    """As `fx_table`, from the rows of a graph."""
+    """Like `fx_table`, from the rows of a graph."""
     return _tabulated([[row.opcode, row.name, row.target, row.args, row.kwargs] for row in rows])
 
 
@@ -44,7 +44,7 @@ def fx_code(conversion: Conversion) -> str:
 
 
 def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
-    """For each line of `fx_code` the number, from 1, of the row of the node that it computes; 0 for other lines."""
+    """For each line of `fx_code` the number, from 1, of its node's row; 0 for other lines."""
     numbers = {row.name: number for number, row in enumerate(rows, 1) if row.opcode != "output"}
     matches = (_ASSIGNED.match(line) for line in code.splitlines())
     return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
@@ -83,13 +83,13 @@ def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
         location=op.location,
         strides=", ".join("x".join(map(str, value.stride())) for value in values),
         bytes=sum(_bytes(value) for value in values),
-        # Sizes that only a call tells are inputs of the FX graph alone.
+        # Symbolic sizes are inputs of the FX graph only.
         inputs=tuple(places[source] for source in node.all_input_nodes if source in places),
     )
 
 
 def given_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
-    """The rows of a graph that begins as IR, in the phase `enters`; nodes show what they say of themselves."""
+    """The rows of a graph that starts as IR, in the phase `enters`; nodes have their own descriptions."""
     places = {op: place for place, op in enumerate(graph.body)}
     return GraphInfo(
         name,
@@ -124,12 +124,12 @@ def _given_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
 
 
 def _bytes(value: Tensor) -> int:
-    """The bytes of a tensor's elements, 0 where only a call tells how many there are."""
+    """The size of a tensor in bytes, 0 if it is known only at the call."""
     elements = value.numel()
     return elements * value.element_size() if isinstance(elements, int) else 0
 
 
 def main_dtype(operations: list[Op]) -> str:
-    """The element type of most results."""
+    """The dtype of most results."""
     counts = Counter(meta.dtype.value for op in operations for meta in op.metas[:1] if meta is not None)
     return counts.most_common(1)[0][0] if counts else ""

@@ -1,8 +1,8 @@
-"""A captured graph in the torch dialect, as torch-mlir's own importer of FX graphs writes it.
+"""Imports a captured graph into the torch dialect with torch-mlir's importer of FX graphs.
 
-torch-mlir imports exported programs, whose weights become literals and which it refuses where a buffer is not in the
-state dict. What is captured here has every parameter, buffer and constant for an argument, so nothing of that arises:
-the function takes what the graph takes, in the same order. The ops are decomposed as torch-mlir's front door does.
+torch-mlir imports exported programs, whose weights become literals and which it rejects if a buffer is not in the state
+dict. Here every parameter, buffer and constant is an argument, which avoids both: the function has the graph's
+arguments in the same order. The ops are decomposed as by torch-mlir's own entry point.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
 from buddy.compiler.runtime import philox
 from buddy.compiler.runtime.captured import CapturedGraph
 
-# What the importer takes for a file of Python.
+# The file name in the importer's locations.
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
@@ -37,7 +37,7 @@ _TODO = "leave it to the frontend dynamo, or take the op out of the program"
 
 
 def of_captured(captured: CapturedGraph) -> GivenIR:
-    """A captured graph as a module of the torch dialect. Raises `UnsupportedGraphError` for a part of one."""
+    """Imports a captured graph into the torch dialect. Raises `UnsupportedGraphError` for a piece of a graph."""
     if captured.torch_dialect is None:
         raise UnsupportedGraphError(
             Diagnostic(
@@ -50,9 +50,9 @@ def of_captured(captured: CapturedGraph) -> GivenIR:
 
 
 def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
-    """`graph`, which was made of the FX `nodes`, as a module of the torch dialect.
+    """Imports `graph`, which was made from the FX `nodes`, into the torch dialect.
 
-    Raises `UnsupportedGraphError` for what torch-mlir's importer does not take, and for a graph that has been edited
+    Raises `UnsupportedGraphError` for what torch-mlir's importer does not support, and for a graph that has been edited
     since it was captured.
     """
     _check(graph)
@@ -65,7 +65,7 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
         text = _written(decomposed, stable)
     except UnsupportedGraphError:
         raise
-    except Exception as error:  # the importer asserts, and looks up what it has no entry for
+    except Exception as error:  # the importer raises assertion and lookup errors for unsupported ops
         what = f"torch-mlir's importer refuses the graph: {type(error).__name__}: {_first_line(error)}"
         raise _refused(graph, what) from error
     return GivenIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
@@ -79,8 +79,9 @@ def _check(graph: Graph) -> None:
 
 
 def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule) -> None:
-    """Raises `UnsupportedGraphError` for a result of another shape or element type than was captured: whoever calls the
-    program has no room for it."""
+    """Raises `UnsupportedGraphError` for a result of another shape or dtype than captured: the caller's buffer would
+    not fit.
+    """
     (end,) = module.graph.find_nodes(op="output")
     results = [op for op in graph.results if isinstance(op, Op)]
     for op, made in zip(results, end.args[0], strict=True):
@@ -99,9 +100,9 @@ def _first_line(error: BaseException) -> str:
 
 
 def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[Any]]:
-    """The FX graph with constants as inputs and tensors alone as results, and its inputs as fake tensors.
+    """The FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
 
-    The stack trace of each node says which node of `graph` it is: it is what the importer makes a location of.
+    The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
     """
     made, table, fakes = FxGraph(), dict[Node, Node](), list[Any]()
     for number, op in enumerate(graph.body):
@@ -121,7 +122,7 @@ def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModul
 
 
 def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """The graph by torch-mlir's own decompositions; what a node becomes keeps the node's stack trace."""
+    """The graph with torch-mlir's own decompositions; replacements keep a node's stack trace."""
     mode = torch._guards.detect_fake_mode(inputs)
     mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [value if mode.is_our_fake(value) else mode.from_tensor(value) for value in inputs]
@@ -132,7 +133,7 @@ def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 
     with torch.no_grad(), mode:
         traced = make_fx(run, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
-    # Such as the statistics of a batch norm that nobody reads, which not every road of torch-mlir's has an op for.
+    # For example unused statistics of a batch norm, which some pipelines of torch-mlir do not support.
     traced.graph.eliminate_dead_code()
     return traced
 
@@ -144,15 +145,15 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
-    """A view was captured with eager's strides, and what a decomposition gives may have others; values have none."""
+    """A view was captured with eager's strides, and a decomposition may have others; MLIR values have no strides."""
     if tensor.is_contiguous():
         return NotImplemented
     return torch.ops.aten.view.default(tensor.clone(memory_format=torch.contiguous_format), size)
 
 
 def _written(module: GraphModule, stable: Sequence[str]) -> str:
-    """The module as MLIR text, each op with the name of its node for a location."""
-    from buddy.compiler.mlir.bindings import ir  # here alone: who captures needs no MLIR
+    """The module as MLIR text, with the node's name as the location of each op."""
+    from buddy.compiler.mlir.bindings import ir  # imported only here: capture needs no MLIR
 
     found, dialect = torch_importer(), torch_dialect()
     assert dialect is not None

@@ -1,4 +1,4 @@
-"""Values from inside a graph: which nodes a script wants to see when `dynamo_run`'s function is called."""
+"""Records values from inside a graph: the nodes to record when the function from `dynamo_run` is called."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _KEYS = {"node", "id", "tag"}
 
 
 class Trace:
-    """Node names with the tags to keep their values under. `values` are those of the last call, by tag.
+    """Node names with the tags to record their values under. `values` are those of the last call, by tag.
 
-    Built of None, a mapping from node name to a tag, an id or `{"id": 1, "tag": "conv1"}`, the path of a TOML file with
-    a `[[trace]]` table for each (`node`, and `id` or `tag`), or an object that has such a mapping as `trace_config`.
+    Constructed from None, a mapping from node name to a tag, an id or `{"id": 1, "tag": "conv1"}`, the path of a TOML
+    file with a `[[trace]]` table for each (`node`, and `id` or `tag`), or an object with such a mapping as
+    `trace_config`.
     """
 
     def __init__(self, tags: Mapping[str, str]) -> None:
@@ -30,7 +31,7 @@ class Trace:
 
     @classmethod
     def of(cls, value: Any) -> Trace:
-        """Raises `ValueError` for what is none of these, and for two nodes under one tag."""
+        """Raises `ValueError` for any other type, and for two nodes with one tag."""
         if isinstance(value, (str, Path)):
             value = _from_file(Path(value))
         found = getattr(value, "trace_config", {} if value is None else value)
@@ -43,9 +44,9 @@ class Trace:
         return cls(tags)
 
     def added_to(self, graph: Graph) -> Graph:
-        """A copy of `graph` that returns the traced nodes too, after its own results.
+        """A copy of `graph` that also returns the traced nodes, after its own results.
 
-        Raises `GraphError` for a name that the graph does not have, and for a node that is no single tensor.
+        Raises `GraphError` for an unknown name, and for a node that is not a single tensor.
         """
         if not self.tags:
             return graph
@@ -64,7 +65,7 @@ class Trace:
         return found
 
     def taken_off(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The graph's own results; those of the traced nodes become `values`."""
+        """Returns the graph's own results, and stores those of the traced nodes in `values`."""
         own = len(results) - len(self.tags)
         self.values = dict(zip(self.tags.values(), results[own:], strict=True))
         return list(results[:own])
@@ -79,7 +80,7 @@ def _tag(name: str, entry: Any) -> str:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    """Raises `ValueError` for a file that cannot be read, is no TOML, or has no `[[trace]]`."""
+    """Raises `ValueError` for a file that cannot be read, is not TOML, or has no `[[trace]]`."""
     try:
         entries = msgspec.toml.decode(path.read_bytes()).get("trace")
     except (OSError, msgspec.MsgspecError) as error:

@@ -1,4 +1,4 @@
-"""`options={"verify": True}`: the first call of each compiled graph is compared with eager on the same inputs."""
+"""`options={"verify": True}`: compares the first call of each compiled graph with eager on the same inputs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _log = logging.getLogger("buddy.frontend")
 
 
 class Verified:
-    """A compiled graph that is trusted once it has given eager's results.
+    """A compiled graph that is trusted once it has matched eager.
 
-    Eager is the Dynamo graph, PyTorch's own calls, where its results are those of the ATen graph; otherwise, as in
-    training, the ATen graph. Both sides draw random numbers from the same state of the generator. Until a call has
-    agreed, every call is compared. With `mode` "error" one that differs raises `VerificationError`; with "warn" the
-    graph is left to eager, with one warning.
+    Eager is the Dynamo graph, PyTorch's own calls, if its results are those of the ATen graph; otherwise, as in
+    training, the ATen graph. Both sides draw random numbers from the same state of the generator. Calls are compared
+    until one matches. With `mode` "error", a mismatch raises `VerificationError`; with "warn", the graph then runs in
+    eager, with one warning.
 
-    `recipe` and the lowerings `first`, which are searched before all others, are those that `compiled` was made by:
-    with them the graph is compiled once more to find the first node that differs.
+    `recipe` and the lowerings `first`, which have priority over all others, are those of `compiled`: the graph is
+    compiled again with them to find the first node that differs.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Verified:
         try:
             expected = self._eager(arguments)
             difference = _difference(results, expected)
-            if difference is not None:  # more than a few roundings: how many does this program make?
+            if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
                 captured = self._captured(arguments)
                 difference = _difference(results, expected, spreads(captured, expected, before), captured)
         finally:
@@ -79,13 +79,13 @@ class Verified:
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
     def _captured(self, arguments: Sequence[Any]) -> CapturedGraph:
-        """The graph as it is compiled, on the inputs of a call."""
+        """The compiled graph, on the inputs of a call."""
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
         return CapturedGraph(graph, info, [*_tensors(arguments), *conversion.constants], None, numbers=numbers)
 
-    # ---- what is said of a difference ----------------------------------------------------------------------------
+    # ---- diagnostics ---------------------------------------------------------------------------------------------
 
     def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
         op, why = self._first_node(arguments)
@@ -100,7 +100,7 @@ class Verified:
         return Diagnostic(f"{what}; {why}", where, todo, node=op.stable)
 
     def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
-        """The first node whose value differs from eager's, and what is known of it; why none can be named."""
+        """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
         from buddy.compiler.tools.numerics import observed_program
@@ -132,9 +132,9 @@ def _difference(
     results: Sequence[Any], expected: Sequence[Any], spread: Sequence[Spread] = (),
     captured: CapturedGraph | None = None,
 ) -> tuple[int, str] | None:  # fmt: skip
-    """The first result that is not what is expected, by its number, and in which way; `None` where all are.
+    """The number of the first result that differs, and how; `None` if all match.
 
-    `spread` has that of each result, where it was measured, and `captured` tells which of them are positions.
+    `spread` has the measured spread of each result, and `captured` says which results are positions.
     """
     deviations = Deviations()
     for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):

@@ -1,4 +1,4 @@
-"""The memory that tensors of an ATen graph are views of, and `as_strided`, which reads it past its operand."""
+"""The memory behind the views of an ATen graph, and `as_strided`, which reads it beyond its operand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
 def behind_views(node: Node) -> tuple[Node, list[Node]]:
-    """The input, or the op that gives new memory, which the tensor of `node` is a view of, and the ops between them."""
+    """The input, or the op that allocates memory, of which the tensor of `node` is a view, and the ops between them."""
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:
         maker = node.args[0] if node.target is getitem else node
@@ -29,24 +29,27 @@ def behind_views(node: Node) -> tuple[Node, list[Node]]:
 
 
 def storage_of(value: Any) -> int | None:
-    """Which memory a tensor lies in; `None` for what has no strides to be viewed by."""
+    """The identity of a tensor's storage; `None` for a value without strides."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)
 
 
 def copied(module: GraphModule) -> GraphModule:
-    """A module of the same graph, which can be changed apart; AOTAutograd's notes on the output are kept."""
+    """A module with a copy of the graph that can be changed independently.
+
+    AOTAutograd's metadata of the output is kept.
+    """
     graph, output = Graph(), module.graph.output_node()
     graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
     return GraphModule(module, graph)
 
 
 def strided_from_memory(module: GraphModule) -> None:
-    """Let each `as_strided` and `as_strided_scatter` of an ATen graph have a dense vector, its operand's memory.
+    """Makes each `as_strided` and `as_strided_scatter` of an ATen graph read a dense vector, its operand's memory.
 
-    Left alone are those of memory that is not all in the tensor at the end of the views (an input that is itself a
-    view of something larger, or one with gaps).
+    Memory that the tensor behind the views does not cover is left out (an input that is itself a view of something
+    larger, or one with gaps).
     """
     found = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
     for node in found:
@@ -56,9 +59,10 @@ def strided_from_memory(module: GraphModule) -> None:
 
 
 def offsets_relied_on(module: GraphModule) -> dict[int, int]:
-    """By its number, the offset in its storage that each input has whose storage is read from a place of its own.
+    """The storage offset of each input, by its number, whose storage is read from an absolute position.
 
-    Compiled code has memory from an input's first element on; `as_strided` with an offset counts from its storage's.
+    Compiled code has memory from an input's first element on; `as_strided` with an offset counts from the storage's
+    start.
     """
     inputs = {node: number for number, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
     found = {}
@@ -71,7 +75,7 @@ def offsets_relied_on(module: GraphModule) -> dict[int, int]:
 
 
 def or_in_eager(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
-    """`run`, or `module` where an input begins at another offset of its storage than it did when this was traced."""
+    """`run`, or `module` if the storage offset of an input differs from that at tracing."""
 
     def either(*arguments: Any) -> Sequence[Any]:
         as_traced = all(arguments[number].storage_offset() == offset for number, offset in offsets.items())
@@ -86,7 +90,7 @@ def _is_vector(node: Node) -> bool:
 
 
 def _is_all_memory(value: torch.Tensor) -> bool:
-    """Whether the elements of `value` lie side by side in a memory with nothing else, which is of a known size."""
+    """Whether the elements of `value` are contiguous and fill a memory of known size."""
     if not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset())):
         return False
     dense = is_non_overlapping_and_dense_or_false(value)
@@ -130,7 +134,7 @@ def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
 
 
 def _vector(module: GraphModule, base: Node, like: Node) -> Node:
-    """All elements of a dense tensor in the order that they have in memory."""
+    """All elements of a dense tensor in memory order."""
     value = base.meta["val"]
     order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))
     if order != sorted(order):
@@ -139,7 +143,7 @@ def _vector(module: GraphModule, base: Node, like: Node) -> Node:
 
 
 def _call(module: GraphModule, like: Node, target: Any, first: Node, *rest: Any) -> Node:
-    """A call at the place in the program of `like`."""
+    """Adds a call with the provenance of `like` at the current insertion point."""
     made = module.graph.call_function(target, (first, *rest))
     value, others = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])
     with value.fake_mode:

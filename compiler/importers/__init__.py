@@ -1,1 +1,1 @@
-"""Opens what is not a live PyTorch function: scripts, `.mlir`, ONNX, TorchScript and exported programs."""
+"""Opens scripts, `.mlir`, ONNX, TorchScript and exported programs."""

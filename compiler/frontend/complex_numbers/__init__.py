@@ -1,4 +1,6 @@
-"""Complex ops of an ATen graph as ops on real and imaginary parts, Fourier transforms as products with matrices."""
+"""Rewrites complex ops of an ATen graph to ops on real and imaginary parts, and Fourier transforms to matrix
+products.
+"""
 
 from buddy.compiler.frontend.complex_numbers import (  # they register their rules
     arithmetic,

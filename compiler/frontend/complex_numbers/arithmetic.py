@@ -1,4 +1,4 @@
-"""Sums, products, quotients, powers, and what takes complex numbers apart or puts them together."""
+"""Sums, products, quotients, powers, and conversions between complex numbers and their parts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ aten = torch.ops.aten
 
 
 def _operands(out: torch.Tensor, *values: Any) -> list[Pair]:
-    """The operands in the type of the result's parts, to which eager converts them first."""
+    """The operands in the type of the result's parts; eager converts them first, too."""
     return [pair_of(value, part_type(out.dtype)) for value in values]
 
 
 @rule(aten.add.Tensor, aten.add.Scalar)
 def add(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
-    """Eager multiplies by `alpha` also where that is 1, which makes NaN of the real part of `inf` as imaginary one."""
+    """Eager multiplies by `alpha` even if it is 1, which makes the real part NaN if the imaginary part is `inf`."""
     a, b = _operands(out, x, y)
     return a + b * alpha
 
@@ -76,7 +76,7 @@ def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
 def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> Pair:
-    """From the nearer end, as eager does: from the weight 0.5 on, by its modulus, from the far one."""
+    """From the nearer end, like eager: from the far end if the modulus of the weight is 0.5 or more."""
     a, b, w = _operands(out, start, end, weight)
     near, far = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
     if not isinstance(w.re, torch.Tensor):
@@ -100,7 +100,7 @@ def _one(divisor: Pair) -> Pair:
     return Pair(1.0, 0.0) / divisor
 
 
-# ---- put together and taken apart ------------------------------------------------------------------------------------
+# ---- conversions -----------------------------------------------------------------------------------------------------
 
 
 @rule(aten.complex.default)

@@ -1,4 +1,4 @@
-"""Comparisons, tests and choices among complex numbers."""
+"""Comparisons, tests and selections of complex numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def _is_true(x: Any) -> torch.Tensor:
-    """Whether a number is not 0, of pairs whether one part is not."""
+    """Whether a number is not 0; for pairs, whether one part is not."""
     return (x.re != 0) | (x.im != 0) if isinstance(x, Pair) else x != 0
 
 

@@ -1,4 +1,4 @@
-"""Ops on fake tensors as nodes of an FX graph, so that a rule is an ordinary function of tensors."""
+"""Records ops on fake tensors as nodes of an FX graph, so that a rule is an ordinary function of tensors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-# What of a node's meta tells where it comes from.
+# The keys of a node's meta that describe its origin.
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "partitioner_tag")
 
 
 class Emitter(TorchDispatchMode):
-    """While it is entered, each ATen op on tensors it knows becomes a node of `graph`, decomposed by `table`.
+    """While active, each ATen op on known tensors becomes a node of `graph`, decomposed by `table`.
 
-    Real tensors among the operands become constants: attributes of the graph's module, which `constants` has by name.
+    Real tensors among the operands become constants: attributes of the graph's module, by name in `constants`.
     """
 
     def __init__(self, graph: Graph, fake_mode: FakeTensorMode, table: Mapping[Any, Callable[..., Any]]) -> None:
@@ -38,7 +38,7 @@ class Emitter(TorchDispatchMode):
         return self._nodes[id(tensor)][1]
 
     def know(self, tensor: torch.Tensor, node: Node) -> torch.Tensor:
-        """What `node` gives, a tensor of the form of `tensor`, with lazy conjugation and negation carried out."""
+        """A tensor of the form of `tensor` for the value of `node`, with lazy conjugation and negation resolved."""
         with _disable_current_modes(), self.fake_mode:
             view = torch.ops.aten.alias.default(tensor.resolve_conj().resolve_neg())
         self._nodes[id(view)] = (view, node)
@@ -49,19 +49,19 @@ class Emitter(TorchDispatchMode):
 
     @contextmanager
     def at(self, origin: Node) -> Iterator[None]:
-        """Nodes emitted inside stand for `origin`, are named after it and come from where it comes from."""
+        """Nodes emitted inside replace `origin`, and have its name and provenance."""
         self._origin = origin
         with torch.no_grad(), self.fake_mode, self:
             yield
 
     def drop_unused(self) -> None:
-        """Take off emitted nodes that nobody reads."""
+        """Removes emitted nodes without users."""
         for node in reversed(self._emitted):
             if not node.users:
                 self.graph.erase_node(node)
 
     def emit(self, target: Any, args: Any, kwargs: Mapping[str, Any], value: Any, name: str = "") -> Node:
-        """One node that gives `value`."""
+        """Adds one node with the value `value`."""
         origin = self._origin
         assert origin is not None
         nodes = tree_map_only(torch.Tensor, self.node_of, (list(args), dict(kwargs)))
@@ -74,7 +74,7 @@ class Emitter(TorchDispatchMode):
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if op.namespace == "prim":  # a question about a tensor, such as its device
+        if op.namespace == "prim":  # a query of a tensor's property, such as its device
             return op(*args, **kwargs)
         found = NotImplemented
         if op in self._table:
@@ -100,7 +100,7 @@ class Emitter(TorchDispatchMode):
         return value
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A constant as a fake tensor, with its node; what is fake already stays it."""
+        """A constant as a fake tensor, with its node; a fake tensor is returned unchanged."""
         if isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._known:

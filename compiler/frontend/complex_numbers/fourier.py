@@ -1,9 +1,9 @@
-"""Fourier transforms of any length, as products with matrices.
+"""Fourier transforms of any length, as matrix products.
 
-A length with small factors is transformed by Cooley and Tukey's rule (1965): for N = A B, transforms of length A, a
-turn of each number, transforms of length B. Short ones, and short primes, are products with the matrix of the
-transform, for which the compiler has fast kernels. Longer primes become a convolution by Bluestein's rule (1970).
-Numbers on the unit circle are made in double precision, from angles reduced exactly.
+A length with small factors is transformed by Cooley and Tukey's rule (1965): for N = A B, transforms of length A,
+twiddle factors, transforms of length B. Short lengths, and short primes, are products with the DFT matrix, for which
+the compiler has fast kernels. Longer primes become a convolution by Bluestein's rule (1970). Numbers on the unit circle
+are computed in double precision, from exactly reduced angles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 # Up to this length one product is faster than two with a transposition between them.
 DIRECT = 64
-# Factors of more than this are no matrices: the product would cost more than Bluestein's three transforms.
+# Larger factors are not multiplied directly: the product would cost more than Bluestein's three transforms.
 LARGEST_FACTOR = 256
 
 
@@ -44,9 +44,9 @@ def c2c(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, forward
 
 @rule(aten._fft_r2c.default)
 def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> Any:
-    """The last of `dims` is transformed first, of which half the result says all.
+    """The last of `dims` is transformed first; only half of its result is needed.
 
-    Numbers that are their own conjugates are real, also where a sum of imaginary parts would be NaN.
+    Numbers that are their own conjugates are real, even if a sum of imaginary parts would be NaN.
     """
     if not _are_known(x, dims):
         return NotImplemented
@@ -66,7 +66,7 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, last_size: int) -> Any:
-    """The last of `dims` is transformed last: what it lacks are the conjugates of what it has."""
+    """The last of `dims` is transformed last: its missing numbers are the conjugates of the given ones."""
     if not _are_known(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
@@ -80,12 +80,12 @@ def c2r(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, last_si
 
 
 def _are_known(x: torch.Tensor, dims: list[int]) -> bool:
-    """Whether the lengths of the transforms, for which tables are made, are known when compiling."""
+    """Whether the lengths of the transforms, which need tables, are static."""
     return all(isinstance(x.size(dim), int) for dim in dims)
 
 
 def _factor_of(x: torch.Tensor, dims: list[int], normalization: int) -> float:
-    """1 by nothing, the root of the number of elements, or that number, as PyTorch numbers them."""
+    """The factor 1, the root of the number of elements, or that number, by PyTorch's numbering."""
     count = math.prod(x.size(dim) for dim in dims)
     return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
 
@@ -103,7 +103,7 @@ def _to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _moved(x: Pair, dim: int) -> Pair:
-    """`x` with its last dim as dim `dim`."""
+    """`x` with its last dim moved to `dim`."""
     return x if _is_last_alone(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
 
 
@@ -115,8 +115,10 @@ def _along(x: Pair, dim: int, sign: int) -> Pair:
 
 
 def _last(x: Pair, sign: int) -> Pair:
-    """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 forward. Imaginary part 0 is told by a
-    number."""
+    """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
+
+    An imaginary part of 0 is a Python number.
+    """
     size = x.re.size(-1)
     if size == 1:
         return Pair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
@@ -127,7 +129,7 @@ def _last(x: Pair, sign: int) -> Pair:
 
 
 def _by_matrix(x: Pair, sign: int, count: int) -> Pair:
-    """The first `count` numbers of the transform: one product a part, with cosines and sines side by side."""
+    """The first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
     size = x.re.size(-1)
     table = _matrix(size, count, sign, x.re.dtype)
     re = _product(x.re, table)
@@ -139,12 +141,12 @@ def _by_matrix(x: Pair, sign: int, count: int) -> Pair:
 
 
 def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """Of the rows of all of `x` with a matrix: one product, where `matmul` would repeat the matrix."""
+    """The product of the rows of all of `x` with a matrix; `matmul` would repeat the matrix."""
     return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
 def _by_factors(x: Pair, sign: int, a: int) -> Pair:
-    """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, turns by n2 k1 / N, transforms over n2."""
+    """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, twiddle factors n2 k1 / N, transforms over n2."""
     size = x.re.size(-1)
     b = size // a
     columns = Pair(*(_split(part, a, b) for part in (x.re, x.im)))
@@ -155,7 +157,7 @@ def _by_factors(x: Pair, sign: int, a: int) -> Pair:
 
 
 def _split(part: Any, a: int, b: int) -> Any:
-    """[..., n2, n1] of [..., n]."""
+    """Reshapes [..., n] to [..., n2, n1]."""
     return part.unflatten(-1, (a, b)).transpose(-1, -2) if isinstance(part, torch.Tensor) else part
 
 
@@ -177,8 +179,10 @@ def _of_real(x: torch.Tensor, sign: int, count: int) -> Pair:
 
 
 def _to_real(x: Pair, size: int) -> torch.Tensor:
-    """The real transform, not normalised, of whose numbers the first `size // 2 + 1` are given, the rest their
-    conjugates. Imaginary parts of those that are their own conjugates are not read."""
+    """The unnormalized real inverse transform, from the first `size // 2 + 1` numbers.
+
+    The rest are their conjugates. Imaginary parts of numbers that are their own conjugates are not read.
+    """
     half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
     if size <= DIRECT:
         cosines, sines = _half_matrices(size, x.re.dtype)
@@ -195,8 +199,7 @@ def _to_real(x: Pair, size: int) -> torch.Tensor:
 
 
 def _factor(size: int) -> int:
-    """The divisor that is nearest to the root, among those of at most `DIRECT`; a number's own least prime factor where
-    that is larger."""
+    """The divisor closest to the root, among those of at most `DIRECT`; the smallest prime factor if that is larger."""
     small = [d for d in range(2, DIRECT + 1) if size % d == 0]
     if small:
         return min(small, key=lambda d: (abs(math.log(d) - math.log(size) / 2), d))
@@ -204,7 +207,7 @@ def _factor(size: int) -> int:
 
 
 def _circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
-    """Cosines and sines of `sign * 2 pi * numerators / size`, exact at quarter turns."""
+    """Cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
     angles = sign * 2 * numpy.pi * (numerators % size) / size
     is_quarter = 4 * numerators % size == 0
 
@@ -219,13 +222,14 @@ def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _constant(values: Any) -> torch.Tensor:
-    with _disable_current_modes():  # tables are real, whatever is being traced
+    with _disable_current_modes():  # tables are real tensors, even while tracing
         return torch.from_numpy(numpy.ascontiguousarray(values))
 
 
 def _own_conjugates(out: torch.Tensor, sizes: Mapping[int, int]) -> Any:
-    """Which numbers of the transform `out` of real ones, of `sizes` by dim, are their own conjugates: an array of as
-    many dims, of size 1 where it is the same along a dim."""
+    """Which numbers of the transform `out` of real numbers, with `sizes` by dim, are their own conjugates: an array
+    of the same rank, of size 1 along dims where it is constant.
+    """
     found = numpy.ones((1,) * out.dim(), bool)
     for dim, size in sizes.items():
         own = 2 * numpy.arange(out.size(dim)) % size == 0
@@ -241,7 +245,7 @@ def _matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tenso
 
 @lru_cache(maxsize=64)
 def _interleaved(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
-    """[2 size, 2 count]: the transform, times `factor`, of complex numbers whose parts lie side by side."""
+    """[2 size, 2 count]: the transform, times `factor`, of complex numbers with interleaved parts."""
     cosines, sines = _circle(numpy.outer(range(size), range(count)), size, sign)
     blocks = numpy.array([[cosines, sines], [-sines, cosines]]) * factor
     return _tensor(blocks.transpose(2, 0, 3, 1).reshape(2 * size, 2 * count), dtype)
@@ -249,8 +253,9 @@ def _interleaved(size: int, count: int, sign: int, factor: float, dtype: torch.d
 
 @lru_cache(maxsize=64)
 def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[size // 2 + 1, size] for real parts, and [(size - 1) // 2, size] for the imaginary parts of those that have a
-    conjugate, which count twice."""
+    """[size // 2 + 1, size] for real parts, and [(size - 1) // 2, size] for the imaginary parts of numbers with a
+    distinct conjugate, which count twice.
+    """
     count = size // 2 + 1
     cosines, sines = _circle(numpy.outer(range(count), range(size)), size, 1)
     own = [i for i in range(count) if 2 * i % size == 0]
@@ -261,14 +266,14 @@ def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.T
 
 @lru_cache(maxsize=64)
 def _turns(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[b, a]: at (n2, k1) the turn by n2 k1 / (a b)."""
+    """[b, a]: at (n2, k1) the twiddle factor of n2 k1 / (a b)."""
     cosines, sines = _circle(numpy.outer(range(b), range(a)), a * b, sign)
     return _tensor(cosines, dtype), _tensor(sines, dtype)
 
 
 @lru_cache(maxsize=16)
 def _chirps(size: int, length: int, sign: int, dtype: torch.dtype) -> tuple[Any, Any]:
-    """exp(sign pi i n^2 / size), and the transform of its conjugate around 0, of `length`, divided by that."""
+    """exp(sign pi i n^2 / size), and the transform of its conjugate around 0, of `length`, divided by that length."""
     squares = numpy.array([n * n % (2 * size) for n in range(size)])
     re, im = _circle(squares, 2 * size, sign)
     around = numpy.zeros(length, numpy.complex128)

@@ -1,8 +1,8 @@
 """Elementary functions of complex numbers, on their two parts.
 
-Branch cuts, the signs of zeros there, and what infinities and NaN give are those of ISO C99, annex G, which eager
-follows too. Where a formula is not the definition it is from W. Kahan, "Branch cuts for complex elementary functions",
-1987. A sum with 1 leaves the imaginary part alone: the sign of its zero tells the side of a cut.
+Branch cuts, the signs of zeros there, and the results for infinities and NaN are those of ISO C99, annex G, which eager
+follows too. Formulas other than the definition are from W. Kahan, "Branch cuts for complex elementary functions", 1987.
+Adding 1 leaves the imaginary part unchanged: the sign of its zero selects the side of a cut.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def _infinite_like(part: torch.Tensor) -> torch.Tensor:
 
 
 def _grown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two numbers with the sum |x|, of which `exp` of the first does not overflow.
+    """Two numbers with the sum |x| such that `exp` of the first does not overflow.
 
-    Their exponentials are factors one after the other, since a small sine between them keeps a product finite.
+    Their exponentials are applied as separate factors, since a small sine between them keeps a product finite.
     """
     most = 700.0 if x.dtype == torch.float64 else 80.0
     return x.abs().clamp_max(most), (x.abs() - most).clamp_min(0.0)
@@ -59,7 +59,7 @@ def exp(x: Pair) -> Pair:
 
 
 def expm1(x: Pair) -> Pair:
-    """exp(a) cos(b) - 1 as expm1(a) cos(b) - 2 sin(b/2)^2, which keeps small numbers."""
+    """exp(a) cos(b) - 1 as expm1(a) cos(b) - 2 sin(b/2)^2, which is accurate for small numbers."""
     half = (x.im * 0.5).sin()
     return Pair(x.re.expm1() * x.im.cos() - 2.0 * half * half, x.re.exp() * x.im.sin())
 
@@ -69,7 +69,7 @@ def log(x: Pair) -> Pair:
 
 
 def _log_modulus(x: Pair) -> torch.Tensor:
-    """log|x|. Near the unit circle by |x|^2 - 1 = (|a| - 1)(|a| + 1) + b^2, a being the larger part."""
+    """log|x|. Near the unit circle by |x|^2 - 1 = (|a| - 1)(|a| + 1) + b^2, where a is the larger part."""
     a, b = torch.maximum(x.re.abs(), x.im.abs()), torch.minimum(x.re.abs(), x.im.abs())
     near = ((a - 1.0) * (a + 1.0) + b * b).log1p() * 0.5
     length = modulus(x)
@@ -79,7 +79,8 @@ def _log_modulus(x: Pair) -> torch.Tensor:
 def log1p(x: Pair) -> Pair:
     """By |1 + x|^2 - 1 = a (2 + a) + b^2 where that is small.
 
-    Eager multiplies log(1 + x) by x / ((1 + x) - 1), which is NaN for numbers with an infinity unless it is left out.
+    Eager multiplies log(1 + x) by x / ((1 + x) - 1), which is NaN for numbers with an infinity unless the factor is
+    left out.
     """
     small = (x.re * (x.re + 2.0) + x.im * x.im).log1p() * 0.5
     shifted = x.shifted(1.0)
@@ -91,7 +92,7 @@ def log1p(x: Pair) -> Pair:
 
 
 def square_root(x: Pair) -> Pair:
-    """sqrt((|x| + |a|) / 2) is the larger part of the root, the other one b / 2 divided by it; 0 for 0."""
+    """sqrt((|x| + |a|) / 2) is the larger part of the root, the other one is b / 2 divided by it; 0 for 0."""
     half = x.scaled(0.5)
     larger = (modulus(half) + half.re.abs()).sqrt()
     less = torch.where(larger == 0, 0.0, half.im.abs() / larger)
@@ -101,7 +102,7 @@ def square_root(x: Pair) -> Pair:
 
 
 def product(x: Pair, y: Pair) -> Pair:
-    """As C multiplies: where both parts would be NaN, infinite operands, or products, give infinities."""
+    """C's multiplication: where both parts would be NaN, infinite operands, or products, give infinities."""
     found = x * y
     lost = found.re.isnan() & found.im.isnan()
     endless_x, endless_y = _is_infinite(x), _is_infinite(y)
@@ -121,7 +122,7 @@ def product(x: Pair, y: Pair) -> Pair:
 
 
 def power(x: Pair, n: Pair) -> Pair:
-    """exp(n log(x)), also of 0, whose logarithm is -inf; parts may be numbers where one operand is a number."""
+    """exp(n log(x)), also for 0, whose logarithm is -inf; parts may be numbers if one operand is a number."""
     dtype = next(part.dtype for part in (x.re, n.re) if isinstance(part, torch.Tensor))
     base, exponent = (
         z.map(lambda part: part if isinstance(part, torch.Tensor) else torch.full((), part, dtype=dtype))
@@ -135,7 +136,7 @@ def cos(x: Pair) -> Pair:
 
 
 def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The factors of which the first and the last make sinh(x), the second and the last cosh(x), without overflow."""
+    """Three factors: the first times the last is sinh(x), the second times the last is cosh(x), without overflow."""
     near, rest = _grown(x)
     return torch.copysign(near.sinh(), x), near.cosh(), rest.exp()
 
@@ -155,7 +156,7 @@ def cosh(x: Pair) -> Pair:
 
 
 def tanh(x: Pair) -> Pair:
-    """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); beyond 20, where that overflows, by its limit."""
+    """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); beyond 20, where that overflows, its limit."""
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
     norm = s * s + cos_b * cos_b
@@ -169,7 +170,7 @@ def tanh(x: Pair) -> Pair:
 
 
 def asin(x: Pair) -> Pair:
-    """Kahan's CASIN: no sum of large numbers that cancel."""
+    """Kahan's CASIN, which avoids cancellation of large numbers."""
     left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re = torch.atan2(x.re, left.re * right.re - left.im * right.im)
     im = (left.re * right.im - left.im * right.re).asinh()
@@ -195,9 +196,10 @@ def acosh(x: Pair) -> Pair:
 
 
 def atanh(x: Pair) -> Pair:
-    """Of numbers to the right of 0, and turned round: to the left the logarithm would be of what is nearly 0.
+    """Computed for numbers with a positive real part, and negated for the others, where the logarithm would have an
+    argument close to 0.
 
-    log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), which is log(q) / 2 where q^2 would overflow.
+    Uses log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), which is log(q) / 2 where q^2 would overflow.
     """
     length = x.re.abs()
     q = 2.0 * length.sqrt() / torch.hypot(1.0 - length, x.im)
@@ -210,7 +212,9 @@ def atanh(x: Pair) -> Pair:
 
 
 def _of_swapped(function: Function) -> Function:
-    """How sinh becomes sin, asin asinh, and so on: by -i f(ix), which for these is f of the parts swapped, swapped."""
+    """Turns sinh into sin, asin into asinh, and so on: by -i f(ix), which for these is f of the swapped parts,
+    swapped.
+    """
     return lambda x: function(x.swapped()).swapped()
 
 

@@ -1,4 +1,4 @@
-"""Views, copies, factories and writes: what moves elements without looking at them is done to either part."""
+"""Views, copies, factories and writes: data movement is applied to both parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOVES = (
 
 
 def part_by_part(op: Any) -> Any:
-    """The rule of an op that treats real and imaginary parts alike, of several tensors if need be."""
+    """The rule of an op that treats real and imaginary parts alike, with any number of tensors."""
 
     def apply(out: Any, *args: Any, **kwargs: Any) -> Any:
         re, im = (op(*_taken(args, name), **_taken(kwargs, name)) for name in ("re", "im"))
@@ -42,7 +42,7 @@ def part_by_part(op: Any) -> Any:
 
 
 def _taken(nest: Any, name: str) -> Any:
-    """The part `name` of each pair in the nest, and the types of parts for complex ones."""
+    """The part `name` of each pair in a nested value, and part types in place of complex ones."""
 
     def take(value: Any) -> Any:
         value = getattr(value, name) if isinstance(value, Pair) else value
@@ -62,9 +62,9 @@ def one_of(out: torch.Tensor, values: Any, index: int) -> Any:
 
 @rule(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(out: torch.Tensor, x: Pair, size: Any, stride: Any, offset: Any = None) -> Any:
-    """Strides are those of the complex numbers, so they hold for parts that lie as densely.
+    """Strides are those of the complex numbers, so they apply to equally dense parts.
 
-    Of those that do not fill their memory, row-major, the conversion has refused to read it.
+    The conversion has rejected operands that are not dense and row-major.
     """
     return x.map(lambda part: _own(part).as_strided(size, stride, offset))
 
@@ -96,7 +96,7 @@ def constant_pad_nd(out: torch.Tensor, x: Pair, pad: Any, value: Any = 0) -> Pai
 
 @rule(aten._to_copy.default, prims.convert_element_type.default)
 def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
-    """Between complex types, from real numbers, to the real part, or to whether one part is not 0."""
+    """Casts between complex types, from real numbers, to the real part, or to bool: whether a part is not 0."""
     pair = pair_of(x)
     if out.dtype.is_complex:
         return made(out, pair)
@@ -115,7 +115,7 @@ def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False
 def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     number = next((value for value in reversed(args) if isinstance(value, (int, float, complex))), None)
     if number is None:
-        return NotImplemented  # one that only a call tells
+        return NotImplemented  # an offset known only at the call
     return made(out, complex(number)) if out.dtype.is_complex else torch.full(out.shape, number, dtype=out.dtype)
 
 
@@ -130,7 +130,7 @@ def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
     aten.new_empty_strided.default, aten.empty_permuted.default,
 )  # fmt: skip
 def zeros(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Uninitialised memory may hold zeros as well."""
+    """Uninitialized memory may be zeros as well."""
     return made(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
 
 

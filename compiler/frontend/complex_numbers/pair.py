@@ -1,4 +1,4 @@
-"""A complex tensor as two real ones, and the rules by which complex ops become real ones."""
+"""A complex tensor as two real ones, and the registry of rules for complex ops."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
-Part = Any  # a real tensor, or a number where all elements are equal
+Part = Any  # a real tensor, or a number if all elements are equal
 # Takes a tensor of the form of the result (or several), then the op's own arguments with a `Pair` for each complex
-# tensor; gives what the op gives, or `NotImplemented` where the op is to stay as it is.
+# tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 
 
 def rule(*ops: Any) -> Callable[[Rule], Rule]:
-    """Register the decorated function as the rule of the overloads `ops`."""
+    """Registers the decorated function as the rule of the overloads `ops`."""
 
     def decorate(function: Rule) -> Rule:
         for op in ops:
@@ -28,10 +28,10 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Real and imaginary part, tensors of one shape and type; arithmetic also takes numbers and real tensors.
+    """Real and imaginary part, tensors of one shape and type; arithmetic also accepts numbers and real tensors.
 
     A real operand has the imaginary part 0, which takes part as in eager: infinity times `2 + 0j` has the imaginary
-    part NaN. `both`, where it is known, has the two along a last dim.
+    part NaN. `both`, if known, has the two along a last dim.
     """
 
     re: Part
@@ -49,7 +49,7 @@ class Pair:
         return Pair(self.re * factor, self.im * factor)
 
     def shifted(self, number: Any) -> Pair:
-        """The sum with a real number; the imaginary part stays, and so does the sign of a zero."""
+        """The sum with a real number; the imaginary part is unchanged, and so is the sign of a zero."""
         return Pair(self.re + number, self.im)
 
     def swapped(self) -> Pair:
@@ -75,8 +75,11 @@ class Pair:
         return Pair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
 
     def __truediv__(self, other: Any) -> Pair:
-        """R. L. Smith's division (1962), as eager divides: by the larger part of the divisor first, so that no square
-        overflows. What 0 divides is divided part by part."""
+        """R.
+
+        L. Smith's division (1962), like eager's: by the larger part of the divisor first, so that no square overflows.
+        Division by 0 is done part by part.
+        """
         y = pair_of(other)
         c, d = y.re, y.im
         if not isinstance(c, torch.Tensor) and not isinstance(d, torch.Tensor):
@@ -105,13 +108,13 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Interleaved:
-    """A complex result whose parts a rule has made along a last dim."""
+    """A complex result whose parts a rule has computed along a last dim."""
 
     both: torch.Tensor
 
 
 def pair_of(value: Any, dtype: torch.dtype | None = None) -> Pair:
-    """A number, a real tensor or a pair as a pair, its tensors of type `dtype` where one is given."""
+    """Converts a number, a real tensor or a pair to a pair, with tensors of type `dtype` if given."""
     if isinstance(value, complex):
         return Pair(value.real, value.imag)
     found = value if isinstance(value, Pair) else Pair(value, 0.0)
@@ -121,7 +124,7 @@ def pair_of(value: Any, dtype: torch.dtype | None = None) -> Pair:
 
 
 def part_type(dtype: torch.dtype) -> torch.dtype:
-    """The type of the parts of a complex type; another type is its own."""
+    """The type of the parts of a complex type; other types are returned unchanged."""
     return dtype.to_real() if dtype.is_complex else dtype
 
 

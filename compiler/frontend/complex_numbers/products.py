@@ -1,4 +1,4 @@
-"""Products of matrices and convolutions: ops that are linear in each of two operands."""
+"""Matrix products and convolutions: ops that are linear in each of two operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _product(op: Bilinear, x: Any, y: Any) -> Pair:
-    """Four real products, since three lose digits where the parts differ in size."""
+    """Four real products: three lose digits if the parts differ in size."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
         raise TypeError("a product of matrices has operands of one type")

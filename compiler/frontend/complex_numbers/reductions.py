@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def _sums(op: Any) -> Any:
-    """The rule of an op that is linear in its operand: it is taken of either part, in the type of the result's."""
+    """The rule of an op that is linear in its operand: applied to both parts, in the type of the result's parts."""
 
     def apply(out: torch.Tensor, x: Any, *args: Any, dtype: Any = None) -> Any:
         if not out.dtype.is_complex:
@@ -30,7 +30,7 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean
 
 @rule(aten.var.correction)
 def var(out: torch.Tensor, x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """The mean square of distances: the sum of both parts' variances."""
+    """The mean square distance: the sum of both parts' variances."""
     return torch.var(x.re, *args, **kwargs) + torch.var(x.im, *args, **kwargs)
 
 
@@ -55,7 +55,7 @@ def vector_norm(
 
 @rule(aten.cumprod.default)
 def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
-    """By doubling: after each step every number is the product of twice as many."""
+    """By doubling: each step doubles the number of factors in every product."""
     if not isinstance(x, Pair) or not isinstance(x.re.numel(), int):
         return NotImplemented
     found, reach = _begun(pair_of(x, part_type(out.dtype))), 1
@@ -86,12 +86,12 @@ def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtyp
 
 
 def _begun(x: Pair) -> Pair:
-    """Eager's products begin with 1, as a complex number: `inf` as imaginary part makes NaN of the real one."""
+    """Eager's products start with complex 1: an imaginary part `inf` makes the real part NaN."""
     return x * Pair(1.0, 0.0)
 
 
 def _product(x: Pair, dim: int) -> Pair:
-    """Products of halves, of their products, and so on: as many steps as the length has bits."""
+    """Pairwise products of halves, in as many steps as the length has bits."""
     if not x.re.dim():
         return x
     while (size := x.re.size(dim)) > 1:

@@ -1,5 +1,7 @@
-"""An ATen graph without complex ops: each becomes the ops on parts that its rule says, between complex inputs and
-results that are read and made as pairs of floats in memory."""
+"""Replaces the complex ops of an ATen graph by ops on parts.
+
+Complex inputs are read, and complex results written, as pairs of floats in memory.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,17 @@ from buddy.compiler.frontend.complex_numbers.pair import RULES, Interleaved, Pai
 
 aten = torch.ops.aten
 
-# In a node's meta: the node of the original graph whose value it gives, through which its memory is known.
+# In a node's meta: the node of the original graph whose value it has, through which its memory is known.
 STANDS_FOR = "buddy.stands_for"
-# A pair of halves is no type that compiled code knows.
+# Compiled code has no type for a pair of half-precision numbers.
 _KNOWN = (torch.complex64, torch.complex128)
 
 
 def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
-    """`module`, whose complex ops are decomposed into real ones; itself where it has none that can be.
+    """`module` with its complex ops decomposed into real ones; unchanged if none can be.
 
-    What has no rule stays, between the pairs put together and taken apart again. Ops are decomposed by `table`.
-    Names and metas of the nodes that stay are those they had.
+    Ops without a rule stay, between conversions of the parts to complex and back. Ops are decomposed by `table`.
+    Remaining nodes keep their names and metas.
     """
     nodes = list(module.graph.nodes)
     if not any(_ruled(node) for node in nodes):
@@ -38,7 +40,7 @@ def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
 
 
 def _ruled(node: Node) -> bool:
-    """Whether a node works on complex numbers, and there is a rule for it; sizes that depend on data have none."""
+    """Whether a node has complex numbers and a rule; data-dependent sizes have none."""
     if node.target not in RULES:
         return False
     leaves = [leaf for n in (node, *node.all_input_nodes) for leaf in tree_leaves(n.meta.get("val"))]
@@ -47,8 +49,9 @@ def _ruled(node: Node) -> bool:
 
 
 class _Rewriting:
-    """`wholes` has for a node of the original graph the new one that gives the same, `pairs` its parts as fake tensors;
-    of a complex node either is made of the other when it is asked for."""
+    """`wholes` maps a node of the original graph to the new one with the same value, `pairs` to its parts as fake
+    tensors; for a complex node, each is created from the other on demand.
+    """
 
     def __init__(self, module: GraphModule, emitter: Emitter) -> None:
         self.module = module
@@ -72,7 +75,7 @@ class _Rewriting:
         return GraphModule(held, self.emitter.graph)
 
     def _is_plain(self, node: Node) -> bool:
-        """Whether what the node does is to read or to make pairs that are in memory as pairs."""
+        """Whether the node only reads or makes pairs that are stored as pairs."""
         return node.target is aten.view_as_real.default and node.args[0] in self.wholes
 
     def _copy(self, node: Node) -> None:
@@ -81,7 +84,7 @@ class _Rewriting:
         self.wholes[node] = new
 
     def _apply(self, node: Node) -> bool:
-        """Put what the rule of `node` says in its place; whether it says anything."""
+        """Replaces `node` by its rule; returns whether the rule applied."""
         args, kwargs = (map_arg(value, self._operand) for value in (_plain(node.args), _plain(node.kwargs)))
         with self.emitter.at(node):
             result = RULES[node.target](node.meta["val"], *args, **kwargs)
@@ -96,7 +99,7 @@ class _Rewriting:
         return True
 
     def _real(self, node: Node, result: torch.Tensor) -> Node:
-        """The node of a real result. It has the strides and the memory of the original's, for who returns it."""
+        """The node of a real result. It has the strides and the memory of the original's, if it is returned."""
         value, found = node.meta["val"], self.emitter.node_of(result)
         if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
             if found.name.startswith(f"{node.name}_part"):
@@ -151,7 +154,7 @@ def _is_complex(node: Node) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """FX's immutable lists as plain ones, since ops may look at the type."""
+    """FX's immutable lists as plain ones, since ops may check the type."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(_plain, value)) if type(value) in (list, tuple) else list(map(_plain, value))
     return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

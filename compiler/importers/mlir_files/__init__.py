@@ -1,1 +1,1 @@
-"""Files of MLIR, as text or bytecode: read in a process of their own, and made graphs that begin as IR."""
+"""Opens MLIR files, as text or bytecode: reads them in a separate process, and makes graphs that start as IR."""

@@ -1,4 +1,4 @@
-"""Reads a file of MLIR and answers with the programs in it: a process of its own, since bad input may crash readers."""
+"""Reads an MLIR file and returns its programs, in a separate process, since bad input may crash readers."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_wo
 from buddy.compiler.support.processes.one_shot import answer_apart
 
 MAX_ENTRIES = 32
-# Seconds of the processor for a file, and bytes for which there is one more: some bytecode is read without end, and a
-# busy machine is no reason to give up.
+# CPU time limit for a file in seconds, and the number of bytes per additional second: some bytecode is read forever.
+# CPU time does not depend on the load of the machine.
 SECONDS, BYTES = 20, 1 << 20
 
 
 def answer_in_time(question: Question) -> Answer:
-    """As `answer`; a process that takes too long is ended by the system."""
+    """Like `answer`; the system kills a process that takes too long."""
     seconds, most = SECONDS + len(question.content) // BYTES, resource.getrlimit(resource.RLIMIT_CPU)[1]
-    if most == resource.RLIM_INFINITY or seconds < most:  # what is set already cannot be raised
+    if most == resource.RLIM_INFINITY or seconds < most:  # a lower limit cannot be raised
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     return answer(question)
 
 
 def answer(question: Question) -> Answer:
-    """The programs in a file, each with its graph; or what is wrong."""
+    """The programs in a file, each with its graph; or the error."""
     try:
         words = [shape_word(text) for text in question.shapes]
     except ValueError as error:
@@ -55,7 +55,7 @@ def answer(question: Question) -> Answer:
             return _entered(question, parts, words)
     except UnreadableError as error:
         return Answer(problem=error.diagnostic)
-    except RuntimeError as error:  # of the bindings, which make no string of names that are no text
+    except RuntimeError as error:  # raised by the bindings for names that are not valid text
         what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
         return Answer(problem=Diagnostic(what, question.title, "check that all of the file has arrived"))
 
@@ -94,7 +94,7 @@ def _is_public(function: Any) -> bool:
 
 
 def _entries(module: Any, wanted: str) -> list[str]:
-    """The functions to enter by: those that no other one calls first, since those are whole programs."""
+    """The entry functions; those that no other function calls come first, because they are whole programs."""
     names = [name_of(function) for function in _functions(module) if wanted or _is_public(function)]
     if wanted:
         return [name for name in names if name == wanted]
@@ -151,7 +151,7 @@ def _opened(part: Part, name: str, title: str, question: Question, words: list[S
 
 
 def _copy(module: Any) -> Any:
-    """A module of its own, with the same locations."""
+    """A separate module with the same locations."""
     return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
 
 
@@ -174,7 +174,7 @@ def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> Si
 
 
 def _on_sizes(signature: Signature) -> list[str]:
-    """What to say of sizes that were chosen here."""
+    """The notes on sizes that were chosen here."""
     names = [value.name for value in signature.arguments if value.is_open]
     if not names:
         return []

@@ -1,4 +1,4 @@
-"""Which buffers and pointers that a function is given it may write to."""
+"""Determines which buffer and pointer arguments a function may write to."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 
-# Ops that only read the memory they are given.
+# Ops that only read their memory operands.
 _READERS = frozenset({
     "memref.load", "memref.dim", "affine.load", "affine.vector_load", "vector.load", "vector.transfer_read",
     "vector.gather", "vector.maskedload", "vector.expandload", "llvm.load", "memref.prefetch", "memref.dealloc",
 })  # fmt: skip
-# Ops whose results are other names of the memory they are given.
+# Ops whose results alias their memory operands.
 _VIEWS = frozenset({
     "memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape", "memref.collapse_shape",
     "memref.view", "memref.transpose", "memref.memory_space_cast", "memref.extract_strided_metadata",
     "memref.assume_alignment",
     "llvm.getelementptr", "llvm.bitcast", "llvm.addrspacecast",
-    # An address on its way to a function that is not in the module.
+    # An address that is passed to a function outside the module.
     "memref.extract_aligned_pointer_as_index", "arith.index_cast", "llvm.inttoptr",
 })  # fmt: skip
 
 
 class Writes:
-    """Answers for the functions of one module. What is not known to be read only counts as written."""
+    """Answers for the functions of one module. Anything not known to be read-only counts as written."""
 
     def __init__(self, module: Any) -> None:
         self._functions = {
@@ -34,7 +34,7 @@ class Writes:
         self._arguments: dict[tuple[str, int], bool] = {}
 
     def may_write(self, value: Any) -> bool:
-        """Whether memory that `value` names may be written to by those that use it."""
+        """Whether users of `value` may write to its memory."""
         return any(self._by_use(use) for use in value.uses)
 
     def _by_use(self, use: Any) -> bool:
@@ -53,7 +53,7 @@ class Writes:
 
     @staticmethod
     def _inputs(op: Any) -> int:
-        """How many operands of a structured op are inputs."""
+        """The number of inputs of a structured op."""
         if "operandSegmentSizes" not in op.attributes:
             return 0
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
@@ -66,7 +66,7 @@ class Writes:
         if function is None or not len(function.regions[0].blocks):
             return function is None or not _reads_only(function, place)
         if (name, place) not in self._arguments:
-            # What a function that calls itself asks meanwhile: it writes nothing but by its other ops.
+            # The assumption for recursive calls: only the other ops of the function write.
             self._arguments[name, place] = False
             arguments = function.regions[0].blocks[0].arguments
             self._arguments[name, place] = place >= len(arguments) or self.may_write(arguments[place])
@@ -74,6 +74,6 @@ class Writes:
 
 
 def _reads_only(declared: Any, place: int) -> bool:
-    """Whether a function that is elsewhere says of its argument number `place` that it only reads it."""
+    """Whether an external function declares that it only reads argument number `place`."""
     said = ir.ArrayAttr(declared.attributes["arg_attrs"]) if "arg_attrs" in declared.attributes else ()
     return place < len(said) and "llvm.readonly" in ir.DictAttr(said[place])

@@ -1,4 +1,4 @@
-"""Which phase of the line a module is at, by the dialects and types that it has."""
+"""Determines a module's phase in the pipeline from its dialects and types."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 
-# What is left of a module once it can be translated to LLVM IR.
+# The dialects of a module that can be translated to LLVM IR.
 _AT_THE_END = frozenset({"builtin", "llvm"})
 _STRUCTURED = frozenset({"linalg"})
 
 
 def dialects_of(module: Any) -> tuple[str, ...]:
-    """The dialects of a module's ops, in order of name."""
+    """The dialects of a module's ops, sorted by name."""
     found: set[str] = set()
 
     def visit(op: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is asked of the process that reads a file of MLIR, and what it answers. Neither torch nor MLIR."""
+"""The request to the process that reads an MLIR file, and its answer. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from buddy.compiler.protocol import Diagnostic
 
 @dataclass(frozen=True)
 class Question:
-    """The bytes of a file, its name for messages, the function to enter by ("" for all public ones), and shapes.
+    """The bytes of a file, its name for messages, the entry function ("" for all public ones), and shapes.
 
-    Shapes are those of arguments whose sizes the file leaves open, as `arg0=4x128` or `0=4x128xf32`.
+    Shapes are those of arguments with dynamic sizes, as `arg0=4x128` or `0=4x128xf32`.
     """
 
     content: bytes
@@ -22,9 +22,9 @@ class Question:
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One function as a program: `graph` is a Buddy graph in bytes, which begins as IR.
+    """One function as a program: `graph` is a serialized Buddy graph that starts as IR.
 
-    `enters` is the phase that its IR is at, `dialects` those of its ops. `text` is the file's part as it is printed.
+    `enters` is the phase of its IR, `dialects` those of its ops. `text` is the printed part of the file.
     """
 
     name: str
@@ -37,7 +37,7 @@ class EntryPoint:
 
 @dataclass(frozen=True)
 class Answer:
-    """The ways into the program, or why there is none."""
+    """The entry points of the file, or the error."""
 
     entries: tuple[EntryPoint, ...] = ()
     problem: Diagnostic | None = None

@@ -1,4 +1,4 @@
-"""Text or bytecode to modules whose ops are all registered, or a message that says what is wrong and where."""
+"""Parses text or bytecode to modules with registered ops only, or returns an error with its position."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol import Diagnostic
 
 BYTECODE = b"ML\xefR"
-# Where `mlir-opt --split-input-file` cuts a text.
+# Where `mlir-opt --split-input-file` splits a text.
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _NO_DIALECT = re.compile(r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)")
 _NO_OP = re.compile(r"unregistered operation '([\w.]+)'|custom op '([\w.]+)' is unknown")
@@ -21,7 +21,7 @@ _OWN_BUILD = "BUDDY_MLIR_PACKAGE names the package of an LLVM build of your own 
 
 
 class UnreadableError(Exception):
-    """A file that is no module that can be used here."""
+    """A file that is not a supported module."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -37,8 +37,11 @@ class Part:
 
 
 def new_context() -> Any:
-    """A context that knows every dialect of the bindings. Attributes of dialects that it does not know are let through,
-    since they change nothing; ops of those are told apart later, with better words than the parser's."""
+    """A context with every dialect of the bindings.
+
+    Attributes of unknown dialects are allowed, since they change nothing; unknown ops are reported later, with a
+    clearer message than the parser's.
+    """
     context = ir.Context()
     context.allow_unregistered_dialects = True
     context.enable_multithreading(False)
@@ -47,7 +50,7 @@ def new_context() -> Any:
 
 
 def parts_of(content: bytes, title: str, context: Any) -> list[Part]:
-    """The modules in `content`: one, or as many as `// -----` cuts a text into. Raises `UnreadableError`."""
+    """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
         found = [Part(_parsed(content, title, context))]
     else:
@@ -58,7 +61,7 @@ def parts_of(content: bytes, title: str, context: Any) -> list[Part]:
 
 
 def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
-    """The texts of the modules, each with the number of lines before it; parts of comments alone are left out."""
+    """The texts of the modules, each with the number of lines before it; parts with only comments are left out."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -83,17 +86,17 @@ def _parsed(content: str | bytes, title: str, context: Any, lines_before: int = 
         said = [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [message]
         where = f"{title}:{line + lines_before}:{column}" if line else title
         raise UnreadableError(_told("\n".join(said), title, where)) from error
-    except RuntimeError as error:  # of the bindings, where MLIR's own words quote bytes that are no text
+    except RuntimeError as error:  # raised by the bindings if MLIR's message quotes invalid text
         what = f"{title} cannot be read: MLIR's reader refuses it with a message that is no text"
         raise UnreadableError(Diagnostic(what, title, "check that all of the file has arrived")) from error
 
 
 def _told(said: str, title: str, where: str) -> Diagnostic:
-    """A message of MLIR's reader, with the way out where it is known."""
+    """The error of MLIR's reader, with a hint if one is known."""
     first = said.partition("\n")[0]
     if (found := _NO_DIALECT.search(said)) is not None:
         return _unregistered({next(filter(None, found.groups()))}, title, where, first)
-    # An op without a dialect is a word that was cut off, or something else than an op.
+    # An op without a dialect is a truncated word, or not an op.
     if (found := _NO_OP.search(said)) is not None and "." in next(filter(None, found.groups())):
         return _unknown_ops({next(filter(None, found.groups()))}, where, first)
     if _NEWER.search(said) is not None:
@@ -105,7 +108,7 @@ def _told(said: str, title: str, where: str) -> Diagnostic:
 
 
 def _check_registered(part: Part, title: str, context: Any) -> None:
-    """Raises `UnreadableError` where the module has ops that the context does not know."""
+    """Raises `UnreadableError` if the module has ops that the context does not know."""
     strangers: dict[str, str] = {}
 
     def visit(op: Any) -> Any:
@@ -147,7 +150,7 @@ _LINE = re.compile(r'"-":(\d+):\d+')
 
 
 def line_of(op: Any, lines_before: int) -> int:
-    """The line of the file that an op stands on; 0 where it is not known."""
+    """The line of an op in the file; 0 if unknown."""
     found = _LINE.search(str(op.location))
     return int(found[1]) + lines_before if found else 0
 

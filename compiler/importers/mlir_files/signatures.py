@@ -1,4 +1,4 @@
-"""What a function of a file takes and gives, as tensors that a run can hand over."""
+"""The arguments and results of a function in a file, as tensors that a run can pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol.shape_words import ShapeWord, shape_for
 
-# Sizes that a file leaves open and nobody gives.
+# The default for dynamic sizes.
 DEFAULT_SIZE = 4
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 _TORCH = re.compile(r"!torch\.v?tensor<\[([\d?,]*)\],([\w<>]+)>")
@@ -21,12 +21,12 @@ Holder = Literal["tensor", "buffer", "number", "pointer"]
 
 
 class NotRunnableError(Exception):
-    """A function that nothing here can call; the text says why, and what would help."""
+    """A function that cannot be called; the text is the reason, and a hint."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An argument or a result: how the function has it, and its sizes (`None` where the file leaves one open)."""
+    """An argument or a result: its type in the function, and its sizes (`None` for dynamic ones)."""
 
     name: str
     holder: Holder
@@ -54,7 +54,7 @@ def argument_types(function: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _llvm_result(text: str) -> Any:
-    """The result's type in `!llvm.func<f32 (ptr, i64)>`, where types of the dialect stand without their prefix."""
+    """The result's type in `!llvm.func<f32 (ptr, i64)>`, where the dialect's types have no prefix."""
     name = text.removeprefix("!llvm.func<")
     name = name[: name.rfind(" (")]
     try:
@@ -64,9 +64,9 @@ def _llvm_result(text: str) -> Any:
 
 
 def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) -> list[Value]:
-    """Arguments or results of those types, named `stem` and a number; `words` are what was said of their shapes.
+    """Arguments or results of those types, named `stem` and a number; `words` are the given shapes.
 
-    Raises `NotRunnableError` for a type that no run can hand over.
+    Raises `NotRunnableError` for a type that a run cannot pass.
     """
     found = [
         _value(f"{stem}{number}", kind, shape_for(words, f"{stem}{number}", number))
@@ -94,7 +94,7 @@ def _value(name: str, kind: Any, said: ShapeWord | None) -> Value:
 
 
 def _sized(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> tuple[int | None, ...]:
-    """The shape with the sizes that were said."""
+    """The shape with the given sizes."""
     if said is None:
         return shape
     pairs = list(zip(shape, said.shape, strict=False))
@@ -118,7 +118,7 @@ def _dtype(name: str, text: str, kind: Any) -> TensorDType:
 
 
 def closed(values: Sequence[Value]) -> list[Value]:
-    """The values with sizes for all that is open."""
+    """The values with default sizes for all dynamic ones."""
     return [
         Value(v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.kind)
         for v in values

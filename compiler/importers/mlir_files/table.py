@@ -1,4 +1,4 @@
-"""A module's functions and their ops as the nodes of a graph, each op located at its node."""
+"""Represents a module's functions and their ops as the nodes of a graph, and sets each op's location to its node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from buddy.compiler.importers.mlir_files.reading import line_of
 from buddy.compiler.importers.mlir_files.signatures import Value
 from buddy.compiler.mlir.bindings import ir
 
-# Beyond so many ops, a node is a whole function: a longer table tells nobody anything.
+# With more ops, a node is a whole function: a longer table is not useful.
 MAX_NODES = 20_000
 FUNCTIONS = frozenset({"func.func", "llvm.func"})
 _TERMINATORS = frozenset({"func.return", "llvm.return"})
-# Characters of an attribute that a table shows.
+# Maximum length of an attribute in a table.
 _LONGEST = 60
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 
@@ -28,7 +28,7 @@ def name_of(function: Any) -> str:
 
 
 class Table:
-    """The nodes of a module, made and located before anything is added to it; `entry` is the function to be called."""
+    """The nodes of a module, created and located before anything is added to it; `entry` is the function to call."""
 
     def __init__(self, module: Any, entry: Any, arguments: Sequence[Value], title: str, lines_before: int = 0) -> None:
         self._title, self._before = title, lines_before
@@ -41,7 +41,7 @@ class Table:
         for op in module.body:
             self._top_level(op.operation)
         self._returned = self._nodes_returned(entry)
-        # At last: an op's hash is made of its location too.
+        # Last, because an op's hash includes its location.
         with module.context:
             for op, node in self._of_op.items():
                 _locate(op, ir.Location.name(node.stable))
@@ -49,7 +49,7 @@ class Table:
                 value.set_location(ir.Location.name(node.stable))
 
     def graph(self, name: str, outs: Sequence[Value]) -> Graph:
-        """The graph, in which the entry gives `outs`, what it returns first."""
+        """The graph, in which the entry returns `outs`, its own results first."""
         graph = Graph(name)
         for node in self._inputs:
             graph.add_node(node, NodeType.InputNode)
@@ -65,7 +65,7 @@ class Table:
         return graph
 
     def _top_level(self, op: Any) -> None:
-        """Nodes for a function's ops, or one for a global and the like."""
+        """Adds nodes for a function's ops, or one for a global and the like."""
         if op.name not in FUNCTIONS:
             self._add(op, "")
             return
@@ -88,7 +88,7 @@ class Table:
         self._body.append(node)
 
     def _unused(self, name: str) -> str:
-        """`name`, with a number behind it from the second on."""
+        """`name`, with a number appended from the second on."""
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unused(f"{name}_{self._taken[name] - 1}")
 
@@ -121,13 +121,13 @@ def _functions(module: Any) -> Iterator[Any]:
 
 
 def _ops_of(function: Any) -> Iterator[Any]:
-    """The ops that stand in a function itself, rather than in a region of another; what ends it is left out."""
+    """The ops at the top level of a function, without its terminator."""
     blocks = (block for region in function.regions for block in region.blocks)
     return (op.operation for block in blocks for op in block.operations if op.operation.name not in _TERMINATORS)
 
 
 def _locate(op: Any, location: Any) -> None:
-    """Say of an op, and of all that is in it, where it comes from."""
+    """Sets the location of an op and of all ops inside."""
 
     def visit(inner: Any) -> Any:
         inner.location = location
@@ -152,7 +152,7 @@ def _meta(kind: Any) -> TensorMeta | None:
 
 
 def _attributes(op: Any) -> dict[str, str]:
-    """An op's attributes, the long ones cut: weights may stand in them."""
+    """An op's attributes, with long ones truncated: weights may be among them."""
     return {name: _short(op.attributes[name]) for name in op.attributes if name != "operandSegmentSizes"}
 
 

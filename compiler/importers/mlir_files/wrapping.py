@@ -1,7 +1,7 @@
-"""A function around one of a file's, which takes and gives what a run can hand over: tensors, or buffers.
+"""Wraps a function of a file in one with tensors, or buffers, as arguments and results.
 
-Numbers come and go in tensors without dims. On buffers, what is written to is a copy in an out-parameter, so that the
-inputs of a run stay what they are.
+Numbers are passed and returned in tensors without dims. On buffers, a written argument is copied to an out-parameter,
+so that the inputs of a run are not modified.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from buddy.compiler.mlir.bindings import arith, func, ir, memref, passmanager, t
 from buddy.compiler.ops.utils import mlir_element_type_get
 
 WRAPPER = "program"
-# Sizes of the callers go into what they call, and what follows from them is known after that.
+# Propagates the sizes of callers into callees, and folds what then becomes known.
 _SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a function takes and gives; `written` are the numbers of the buffers and pointers that it may write to."""
+    """The arguments and results of a function.
+
+    `written` are the numbers of the buffers and pointers that it may write to.
+    """
 
     name: str
     arguments: tuple[Value, ...]
@@ -39,20 +42,20 @@ class Signature:
 
     @property
     def outs(self) -> tuple[Value, ...]:
-        """All that a run gives: results, then the buffers that were written to."""
+        """All outputs of a run: results, then the written buffers."""
         return (*self.results, *(self.arguments[place] for place in self.written))
 
     @property
     def fits(self) -> bool:
-        """Whether the function can be called as it is."""
+        """Whether the function can be called without a wrapper."""
         values = (*self.arguments, *self.results)
         return not any(value.holder != "tensor" or value.is_open for value in values) and not self.written
 
 
 def wrap(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> tuple[Value, ...]:
-    """Add the function `WRAPPER` to `module`; `shapes` are those of the arguments. Returns what it gives.
+    """Adds the function `WRAPPER` to `module`; `shapes` are those of the arguments. Returns its outputs.
 
-    Raises `NotRunnableError` where sizes of results stay open.
+    Raises `NotRunnableError` if sizes of results stay dynamic.
     """
     with module.context, ir.Location.unknown():
         if not signature.on_buffers:
@@ -74,7 +77,7 @@ def _closed(out: Value, shapes: Sequence[tuple[int, ...]], signature: Signature)
 
 
 def _element(value: Value) -> Any:
-    """The element type as the function has it: `index` stays itself, since it lies in memory as 64 bits."""
+    """The element type in the function: `index` is kept, since it is 64 bits in memory."""
     if value.holder in ("tensor", "buffer"):
         return value.kind.element_type
     return mlir_element_type_get(value.dtype)
@@ -135,7 +138,7 @@ def _into_tensor(value: Value, result: Any) -> Any:
 
 
 def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
-    """What the wrapper gives, now that sizes have gone as far as they go; its own type says so from now on."""
+    """The wrapper's results after propagation of sizes; also updates its own type."""
     wrapper = _function(module, WRAPPER)
     returned = list(wrapper.regions[0].blocks[0].operations)[-1].operation
     for place, operand in enumerate(list(returned.operands)):
@@ -151,7 +154,7 @@ def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
 
 
 def _specialize(module: Any, signature: Signature) -> None:
-    """Let the sizes of the wrapper's arguments go into what it calls, where the file leaves sizes open."""
+    """Propagates the sizes of the wrapper's arguments into its callee, if the file has dynamic sizes."""
     if not any(value.is_open for value in (*signature.arguments, *signature.results)):
         return
     for op in module.body:
@@ -161,7 +164,7 @@ def _specialize(module: Any, signature: Signature) -> None:
 
 
 def _without_cast(value: Any) -> Any:
-    """What was cast to a type of open sizes, which says more."""
+    """The operand of a cast to a type with dynamic sizes, which has more static ones."""
     owner = value.owner
     if isinstance(value, ir.OpResult) and owner.name == "tensor.cast" and not value.type.has_static_shape:
         return owner.operands[0]
@@ -177,7 +180,7 @@ def _resized(value: Value, kind: Any) -> Value:
 
 
 def _wrap_buffers(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Arguments first, then an out-parameter for each result and each buffer that is written to."""
+    """Arguments first, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
     results = [(value, value.shape) for value in signature.results]
     copies = [values[place] for place in signature.written]

@@ -1,4 +1,4 @@
-"""An ONNX model in the torch dialect, as torch-mlir's importer writes it in a process of its own."""
+"""Imports an ONNX model into the torch dialect with torch-mlir's importer, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ SECONDS = 120.0
 
 
 def imported(model: Any, path: Path) -> str:
-    """The model in the torch dialect, every op with the name of its node for a location.
+    """The model in the torch dialect, with the node's name as the location of each op.
 
-    Raises `SourceError` for what the importer does not take.
+    Raises `SourceError` for what the importer does not support.
     """
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.importers.onnx_files.worker"]
     todo = "export the model for another operator set, or without that op"

@@ -1,4 +1,4 @@
-"""Reads an ONNX model and makes it ready for import: sizes known, large weights as inputs, every node with a name."""
+"""Reads an ONNX model and prepares it for import: fixed sizes, large weights as inputs, a name for every node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for
 
-# Constants of up to so many elements stay in the model: shapes, axes, scales, which lowerings have to read.
+# Maximum number of elements of constants in the model: shapes, axes, scales, which lowerings have to read.
 LITERAL = 16
 _PLAIN = re.compile(r"[^\w./-]")
 
@@ -28,9 +28,9 @@ class Prepared:
 
 
 def prepared(path: Path, words: Sequence[ShapeWord] = ()) -> Prepared:
-    """The model at `path`; `words` say the sizes that it leaves open, which are 1 otherwise.
+    """The model at `path`; `words` set the sizes that it leaves open, with 1 as the default.
 
-    Raises `SourceError` for what is no model that the installed `onnx` reads, and where that is missing.
+    Raises `SourceError` for a file that the installed `onnx` cannot read, and if `onnx` is not installed.
     """
     onnx = _onnx()
     model = _loaded(onnx, path)
@@ -39,7 +39,7 @@ def prepared(path: Path, words: Sequence[ShapeWord] = ()) -> Prepared:
     _name(model)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    except Exception as error:  # of types of its own, and of protobuf's
+    except Exception as error:  # its own exception types, and protobuf's
         raise _refused(path, f"its shapes do not fit together: {_first_line(error)}") from error
     weights = _weights_as_inputs(onnx, model)
     given = [value.name for value in model.graph.input if value.name not in weights]
@@ -78,7 +78,7 @@ def _loaded(onnx: Any, path: Path) -> Any:
 
 
 def _check(onnx: Any, model: Any, path: Path) -> None:
-    """Raises `SourceError` for a model of a newer version than `onnx` knows, and for one that is not valid."""
+    """Raises `SourceError` for a model of a newer version than `onnx` supports, and for an invalid one."""
     newest, opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
     wanted = max((found.version for found in model.opset_import if not found.domain), default=0)
     todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
@@ -97,7 +97,7 @@ def _check(onnx: Any, model: Any, path: Path) -> None:
 
 
 def _is_text(message: Any) -> bool:
-    """Whether all strings of a message are text: protobuf gives those that are not UTF-8 as bytes."""
+    """Whether all strings of a message are text: protobuf returns those that are not UTF-8 as bytes."""
     for entry, value in message.ListFields():
         if entry.type not in (entry.TYPE_STRING, entry.TYPE_MESSAGE):
             continue
@@ -108,7 +108,7 @@ def _is_text(message: Any) -> bool:
 
 
 def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
-    """Fix the sizes of inputs that the model leaves open; what was chosen for those that nobody has said."""
+    """Fixes the sizes of inputs that the model leaves open; returns notes on the chosen ones."""
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored]
     try:
@@ -129,7 +129,7 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
             elif not size.HasField("dim_value"):
                 notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape says others")
                 size.dim_value = 1
-    if notes or words:  # what was inferred for other sizes is inferred again
+    if notes or words:  # shapes that were inferred for other sizes are inferred again
         del model.graph.value_info[:]
     for value in model.graph.output:
         if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
@@ -138,7 +138,7 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
 
 
 def _name(model: Any) -> None:
-    """A name for each node that no other has, and that needs no quoting."""
+    """Gives each node a unique name that needs no quoting."""
     taken: Counter[str] = Counter()
     for node in model.graph.node:
         stem = _PLAIN.sub("_", node.name or node.op_type).strip("/") or node.op_type
@@ -151,7 +151,7 @@ def _name(model: Any) -> None:
 
 
 def _weights_as_inputs(onnx: Any, model: Any) -> dict[str, Any]:
-    """Make inputs of stored tensors that computations read; their arrays by name, in the order of the inputs."""
+    """Makes stored tensors that computations read inputs; returns their arrays by name, in the order of the inputs."""
     graph = model.graph
     moved = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in moved}

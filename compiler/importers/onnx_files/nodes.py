@@ -1,4 +1,4 @@
-"""A prepared ONNX model as a Buddy graph: a node for each of its own, which the imported IR says the meaning of."""
+"""Converts a prepared ONNX model to a Buddy graph: a node for each of its own, with the meaning in the imported IR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import Prepared
 from buddy.compiler.importers.sources.program import source_error
 
-# By the names of NumPy's element types, which ONNX's own helper gives.
+# By the names of NumPy's dtypes, which ONNX's own helper returns.
 _DTYPES = {
     "bool": TensorDType.Bool,
     "uint8": TensorDType.UInt8,
@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 def graph_of(prepared: Prepared, name: str, path: Path) -> Graph:
-    """The graph. Raises `SourceError` for an input or a result of an element type or size that nothing here has."""
+    """The graph. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
     return _Reader(prepared, path).graph(name)
 
 
@@ -63,7 +63,7 @@ class _Reader:
         return meta
 
     def _first_unknown(self) -> str:
-        """The first node that ONNX itself cannot tell the result of, such as one of an operator that is not ONNX's."""
+        """The first node for which ONNX cannot infer the result, such as one with an unknown operator."""
         for node in self._proto.node:
             if any(name and self._metas.get(name) is None for name in node.output):
                 kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -78,7 +78,7 @@ class _Reader:
         return self._values[name]
 
     def _nodes(self, node: Any) -> list[Op]:
-        """The node, and one for each of its results where there are several."""
+        """The node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
         read = [self._values[name] for name in node.input if name in self._values]
@@ -97,7 +97,7 @@ class _Reader:
 
 
 def _meta(kind: Any) -> TensorMeta | None:
-    """The shape and element type of a value; `None` where they are not known, or are none that a tensor here has."""
+    """The shape and dtype of a value; `None` if they are unknown or unsupported."""
     import onnx.helper
 
     sizes = list(kind.shape.dim)

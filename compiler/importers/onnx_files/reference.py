@@ -1,4 +1,4 @@
-"""What an ONNX model computes, by ONNX Runtime where it is installed and by ONNX's own evaluator otherwise."""
+"""Runs an ONNX model, with ONNX Runtime if it is installed and with ONNX's own evaluator otherwise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ Evaluate = Callable[[dict[str, Any]], Sequence[Any]]
 
 
 class Reference:
-    """Computes a model's results from tensors in the order of its inputs; the evaluator is made when first called."""
+    """Computes a model's results from tensors in the order of its inputs.
+
+    The evaluator is created at the first call.
+    """
 
     def __init__(self, content: bytes, names: Sequence[str]) -> None:
         self._content, self._names = content, tuple(names)

@@ -1,6 +1,6 @@
 """Imports an ONNX model: `python -m buddy.compiler.importers.onnx_files.worker`, model in, MLIR text out.
 
-It has MLIR, which whoever loads programs does without, and no torch.
+It loads MLIR, which the calling process avoids, and no torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _written(content: bytes) -> str:
 def main() -> int:
     try:
         sys.stdout.write(_written(sys.stdin.buffer.read()))
-    except Exception as error:  # the importer has no one type of its own for what it does not take
+    except Exception as error:  # the importer has no exception type for unsupported models
         line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
         sys.stderr.write(f"{type(error).__name__}: {line}"[:400])
         return REFUSED

@@ -1,4 +1,4 @@
-"""Sources to programs: scripts and names in them are run and captured, other files opened by what they are."""
+"""Loads programs from sources: runs and captures scripts and names in them, opens other files by their kind."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def load_program(
     frontend: Frontend = "dynamo",
     trusts: bool = False,
 ) -> Program:
-    """Run `source` and capture its graphs, or open it where it is a file of a program.
+    """Runs `source` and captures its graphs, or opens it if it is a model file.
 
-    `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder when
-    empty), `arguments` what follows the script's name on its command line. What a script compiles itself
-    (`torch.compile`, `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the
-    outermost module calls it made. `shapes` (`x=4x128`) stand in for those of tensors that a model that it defines or
-    names is called with. With the frontend `export`, models that it calls, defines or names go through `torch.export`.
+    `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder if
+    empty), `arguments` are the script's command-line arguments. What a script compiles itself (`torch.compile`,
+    `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the outermost module calls
+    it made. `shapes` (`x=4x128`) replace those of the tensors that a defined or named model is called with. With the
+    frontend `export`, models that it calls, defines or names go through `torch.export`.
 
-    Other files are told by their content (`kinds.py`), and nothing in them is executed unless the user `trusts` it.
-    Raises `SourceError`.
+    The kind of other files is determined by their content (`kinds.py`), and nothing in them is executed unless the user
+    `trusts` it. Raises `SourceError`.
     """
     with _folder(directory):
         tell = on_progress or (lambda _text: None)
@@ -76,7 +76,7 @@ def _folder(directory: str) -> Iterator[None]:
 
 
 class _Loading:
-    """One source on its way to a program."""
+    """One source that is being loaded."""
 
     def __init__(
         self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...],
@@ -114,7 +114,7 @@ class _Loading:
         return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
 
     def _opened(self, module: Any, notes: list[str]) -> Program:
-        """A module of MLIR that the script has made."""
+        """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
         program.files = own_files(self._location.path)
@@ -144,7 +144,7 @@ class _Loading:
         self._capture(target, inputs, f"{self._where()}:{name}")
 
     def _capture_traced(self, lazy: Traced) -> None:
-        """What the script has traced on PyTorch's lazy device."""
+        """Captures the script's trace on PyTorch's lazy device."""
         before = len(self._tape.asked)
         self._tape.capture(lazy.function, lazy.tensors, {})
         name = ", ".join(lazy.names)
@@ -166,7 +166,7 @@ class _Loading:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
                 with torch.no_grad():
-                    function(*args, **kwargs)  # an error of the program's own is told as such
+                    function(*args, **kwargs)  # an error of the program itself is reported as such
                 raise source_error(
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
@@ -174,7 +174,7 @@ class _Loading:
     def _other_shapes(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with other shapes, which eager has taken."""
+        """The call with other shapes, after a run in eager."""
         args, kwargs = with_shapes(function, args, kwargs, self._shapes)
         try:
             with torch.no_grad():
@@ -199,7 +199,7 @@ class _Loading:
 
 
 def with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
-    """Graphs of one name get a number behind it, from the second on."""
+    """Appends a number to equal graph names, from the second on."""
     counts: Counter[str] = Counter()
     for graph in graphs:
         counts[graph.info.name] += 1

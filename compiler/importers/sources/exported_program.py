@@ -1,4 +1,4 @@
-"""Programs of `torch.export.save`, read so that nothing in them runs, and captured as scripts' own modules are."""
+"""Reads programs of `torch.export.save` without executing anything in them, and captures them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from buddy.compiler.importers.sources.random_inputs import new_generator, random
 from buddy.compiler.protocol.shape_words import shape_for
 from buddy.compiler.runtime.torch_values import from_torch
 
-# Ops that touch files; a model has no need to.
+# Ops that access files; a model does not need them.
 FILE_OPS = ("from_file", "save", "_save", "load")
 _NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
-# What `zipfile` raises of archives that are cut off, encrypted, or have names that are no text.
+# Exceptions of `zipfile` for archives that are truncated, encrypted, or have invalid names.
 DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
 _PLAIN_MODULES = (b"builtins", b"collections")
 _TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
@@ -45,7 +45,7 @@ def load(opening: Opening) -> Program:
 
 
 def captured_program(opening: Opening, program: ExportedProgram) -> Program:
-    """The graphs of an exported program that is there already. Raises `SourceError`."""
+    """The graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)
     # Without its guards: they are text of the file, which would be executed as Python.
@@ -76,7 +76,7 @@ def _read(opening: Opening) -> ExportedProgram:
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    """The first of `kind` among an error and its causes, which may lead back to it."""
+    """The first exception of `kind` among an error and its causes, which may form a cycle."""
     seen: set[int] = set()
     while error is not None and not isinstance(error, kind):
         if id(error) in seen:
@@ -88,7 +88,7 @@ def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseExcept
 
 @contextmanager
 def _quiet() -> Iterator[list[BaseException]]:
-    """PyTorch logs what it then hides behind an error of its own: the first causes, in the order they came."""
+    """PyTorch logs the exception that it then hides behind another: collects the first causes in order."""
     found: list[BaseException] = []
 
     class Keeper(logging.Handler):
@@ -109,7 +109,7 @@ def _quiet() -> Iterator[list[BaseException]]:
 
 
 def _check_modules(opening: Opening) -> None:
-    """Raises `SourceError` where the structure of inputs names a module that reading would import."""
+    """Raises `SourceError` if the structure of inputs names a module that reading would import."""
     try:
         with zipfile.ZipFile(opening.path) as archive:
             for name in archive.namelist():
@@ -127,7 +127,7 @@ def _check_modules(opening: Opening) -> None:
 
 
 def check_ops(opening: Opening, program: ExportedProgram) -> None:
-    """Raises `SourceError` for a node that is no op of PyTorch's on tensors and sizes, or that touches files."""
+    """Raises `SourceError` for a node that is not a PyTorch op on tensors and sizes, or that accesses files."""
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for called in _refused_in(node):
@@ -136,7 +136,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
 
 
 def _refused_in(node: torch.fx.Node) -> Iterator[Any]:
-    """What a node would call and may not. Ops of higher order call functions that they are given: only ops may be."""
+    """The forbidden callees of a node. Higher-order ops call functions that they are given: only ops are allowed."""
     if node.op == "call_function" and not _is_plain(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):
@@ -153,7 +153,7 @@ def _is_plain(target: Any) -> bool:
 
 
 def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """The inputs that came with the program; random ones, of its own shapes, where none did."""
+    """The inputs stored with the program; random ones of its shapes if there are none."""
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
@@ -174,14 +174,14 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
 
 
 def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
-    """What stands for each input, by its name: a fake tensor, a size, or the value that is part of the program."""
+    """The value of each input, by its name: a fake tensor, a size, or the constant in the program."""
     specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
 def _size(size: Any) -> int:
-    """A size, its hint where it is open, which is what it was exported with."""
+    """A size; for a symbolic one its hint, the value at export."""
     if isinstance(size, int):
         return size
     hint = size.node.hint

@@ -1,4 +1,4 @@
-"""Which callable of a script is its model, and which values are its inputs."""
+"""Determines which callable of a script is its model, and which values are its inputs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def defines_both(names: Mapping[str, Any]) -> bool:
-    """Whether a script's globals say what to compile: `model` and `example_inputs`."""
+    """Whether a script's globals define what to compile: `model` and `example_inputs`."""
     return callable(names.get(MODEL)) and names.get(INPUTS) is not None
 
 
 def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments: a mapping is keywords, a tuple or list positions, all else one position."""
+    """Positional and keyword arguments: a mapping is keywords, a tuple or list positional, all else one positional
+    argument.
+    """
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     if isinstance(inputs, (tuple, list)):
@@ -31,8 +33,8 @@ def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def call_of(target: Any, inputs: Any, where: str) -> Call:
     """The call that `target` and `inputs` (values, or functions that make them) stand for.
 
-    A function without parameters makes the model (or the pair of model and inputs) when there are inputs to give it.
-    Raises `SourceError` when inputs are missing or do not fit.
+    A function without parameters makes the model (or the pair of model and inputs) if there are inputs to pass. Raises
+    `SourceError` if inputs are missing or do not fit.
     """
     values = inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)) else inputs
     if _is_builder(target, values):
@@ -55,7 +57,7 @@ def call_of(target: Any, inputs: Any, where: str) -> Call:
 
 
 def _is_builder(target: Any, values: Any) -> bool:
-    """A plain function or class without parameters that makes the model rather than being it."""
+    """Whether a plain function or class without parameters makes the model rather than being it."""
     if isinstance(target, torch.nn.Module) or not callable(target):
         return False
     if inspect.isclass(target):

@@ -1,4 +1,4 @@
-"""What a file is, by its content: names may be wrong, and nothing of a file is run to find out."""
+"""Determines the kind of a file by its content, because names may be wrong, without executing it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from buddy.compiler.support.archives import too_large
 
 Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
 
-# The first bytes of MLIR's bytecode (mlir/docs/BytecodeFormat.md).
+# The magic number of MLIR's bytecode (mlir/docs/BytecodeFormat.md).
 BYTECODE = b"ML\xefR"
 _HEAD = 1 << 16
 
-# Files of others that are told by their first bytes, and what is said of them.
+# Unsupported file formats by magic number, with their descriptions.
 _MAGIC = (
     (b"\x7fELF", "an object file or a library"),
     (b"\xcf\xfa\xed\xfe", "an object file or a library"),
@@ -30,25 +30,25 @@ _MAGIC = (
     (b"\x89PNG", "a picture"),
 )
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
-# `{"name":` behind its own length in 8 bytes.
+# `{"name":` after its own length in 8 bytes.
 _SAFETENSORS = re.compile(rb".{6}\0\0\{", re.DOTALL)
 _TFLITE = re.compile(rb".{4}TFL3", re.DOTALL)
 # Tags of the fields of an ONNX `ModelProto` that may follow its version.
 _AFTER_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42")
-# What a line of MLIR's text begins with; comments are `//`.
+# How a line of MLIR text starts; comments are `//`.
 _MLIR = re.compile(
     r"^\s*(?:module\b[^=;:]*(?:\{|$)|\"?[a-z_]\w*\.[\w.]+\"?\s*(?:\(|@|private|public|\{|<)"
     r"|%[\w#:, %]+=\s*\"?\w+[\w.]*|[#!][\w.]+\s*=|#map|\{-#)",
     re.MULTILINE,
 )
-# What no line of Python's begins with, whatever is wrong with it.
+# How no line of Python starts, whatever is wrong with it.
 _NO_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* @\w|%[\w#:, %]+= )", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Sniffed:
-    """A kind, and for `other` in words what the file seems to be."""
+    """A kind, and for `other` a description of the file."""
 
     kind: Kind
     words: str = ""
@@ -58,7 +58,7 @@ _UNKNOWN = Sniffed("other", "a binary file of a kind that is not known here")
 
 
 def kind_of(path: Path) -> Sniffed:
-    """What the file at `path` is. Raises `OSError` where it cannot be read."""
+    """The kind of the file at `path`. Raises `OSError` if it cannot be read."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(BYTECODE):
@@ -70,7 +70,7 @@ def kind_of(path: Path) -> Sniffed:
     if (words := _foreign(head)) is not None:
         return Sniffed("other", words)
     if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
-        return Sniffed("script")  # in whatever encoding it says
+        return Sniffed("script")  # in the encoding that it declares
     return Sniffed("onnx") if is_onnx(path, head) else _of_text(path, head)
 
 
@@ -94,7 +94,7 @@ def _of_archive(path: Path) -> Sniffed:
 
 
 def of_members(names: Iterable[str]) -> Sniffed:
-    """What a zip archive with members of these names is; PyTorch's lie in one folder, whatever its name."""
+    """The kind of a zip archive with these members; PyTorch's are in one folder of any name."""
     inner = {name.partition("/")[2] for name in names} | set(names)
     if any(name.startswith("models/") and name.endswith(".json") for name in inner):
         return Sniffed("exported")
@@ -126,13 +126,14 @@ def _of_text(path: Path, head: bytes) -> Sniffed:
 
 
 def _whole_lines(head: bytes) -> bytes:
-    """The head without the line that it may have cut in the middle."""
+    """The head without a last line that may be truncated."""
     return head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]
 
 
 def is_onnx(path: Path, head: bytes) -> bool:
-    """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and it is
-    named so or names its producer or opset next (onnx/onnx.proto)."""
+    """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and its
+    name ends in .onnx or its producer or opset follows (onnx/onnx.proto).
+    """
     tag, version, after = head[:1], head[1:2], head[2:3]
     return tag == b"\x08" and b"\0" < version < b"\x40" and (path.suffix == ".onnx" or after in _AFTER_VERSION)
 

@@ -1,7 +1,7 @@
-"""Lazy tensors: what a script has traced on PyTorch's lazy device, and not yet run, as a program.
+"""Lazy tensors: loads what a script has traced on PyTorch's lazy device, and not yet run, as a program.
 
-The TorchScript back end of Lazy Tensor says its trace as the text of a TorchScript graph, which PyTorch reads again and
-runs on the tensors that the trace began with.
+The TorchScript backend of Lazy Tensor prints its trace as a TorchScript graph, which PyTorch parses again and runs on
+the tensors that the trace started with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.importers.sources.program import source_error
 
 DEVICE = "lazy"
-# A number of the program's is a tensor without dims in the trace, read where an op takes a number.
+# A number of the program is a tensor without dims in the trace, read by an op that takes a number.
 _NUMBER = re.compile(r": Scalar = aten::ScalarImplicit\(%p(\d+)\)")
 _SOURCE = re.compile(r"\[source=\"[^\"]*\"\]")
 
@@ -37,15 +37,15 @@ def is_lazy(value: Any) -> bool:
 
 
 def any_lazy(args: Any, kwargs: Any) -> bool:
-    """Whether a call is made on the lazy device: it is traced there, and not captured besides."""
+    """Whether a call is on the lazy device: it is traced there, and not captured in addition."""
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
 def traced(names: Mapping[str, Any], wanted: str = "") -> Traced | None:
-    """The trace of the lazy tensors among a script's globals, of the one called `wanted` alone if it says so.
+    """The trace of the lazy tensors among a script's globals, or only of the one called `wanted`.
 
-    `None` where there are none that something is left to compute for. Raises `SourceError` where this PyTorch has no
-    TorchScript back end of Lazy Tensor any more.
+    `None` if there are none with pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
+    of Lazy Tensor.
     """
     found = {key: value for key, value in names.items() if is_lazy(value) and wanted in ("", key)}
     if not found:
@@ -76,7 +76,7 @@ def _with_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
 
 @dataclass(frozen=True)
 class _Backend:
-    """PyTorch's own functions: the trace of tensors as text and as a TorchScript graph, and the data it begins with."""
+    """PyTorch's own functions: the trace of tensors as text and as a TorchScript graph, and its input data."""
 
     text: Callable[[list[torch.Tensor]], str]
     graph: Callable[[list[torch.Tensor]], str]

@@ -1,4 +1,4 @@
-"""What a source's spelling means: a script, a name in a script, or a name in an importable module."""
+"""Parses the spelling of a source: a script, a name in a script, or a name in an importable module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.importers.sources.program import SourceError, source_error
 
 @dataclass(frozen=True)
 class Location:
-    """Either `path` (a file) or `module` (importable) is set; `name` picks an object in it, "" the whole of it."""
+    """Either `path` (a file) or `module` (importable) is set; `name` selects an object in it, "" all of it."""
 
     path: Path | None = None
     module: str = ""
@@ -20,9 +20,9 @@ class Location:
 
 
 def locate(source: str) -> Location:
-    """The meaning of `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
+    """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
 
-    Other files stand where scripts do. Raises `SourceError` for a file that is missing, or a folder.
+    Other files may take the place of scripts. Raises `SourceError` for a missing file, or a folder.
     """
     head, separator, name = source.rpartition(":")
     if separator and _is_name(name) and not os.path.exists(source):
@@ -33,7 +33,7 @@ def locate(source: str) -> Location:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a name of Python's, or of a function in MLIR, which may have dots in it."""
+    """Whether a text is a Python name, or the name of an MLIR function, which may contain dots."""
     return all(part.isidentifier() for part in text.split("."))
 
 
@@ -44,7 +44,7 @@ def _looks_like_path(text: str) -> bool:
 def _file(text: str) -> Path:
     try:
         return _found(text)
-    except (OSError, ValueError) as error:  # a folder that others may not look into, a name that no system has
+    except (OSError, ValueError) as error:  # a folder without permission, an invalid name
         reason = getattr(error, "strerror", None) or error
         raise source_error(
             f"{text:.200} cannot be opened: {reason}", where=os.getcwd(), todo="check the path"

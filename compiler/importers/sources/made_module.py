@@ -1,4 +1,4 @@
-"""A module of MLIR that a script has made: opened as a file of its text would be."""
+"""Opens an MLIR module that a script has made, like a file with its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODULE, REFERENCE = "module", "reference"
 
 
 def made_module(names: Mapping[str, Any], name: str) -> Any:
-    """What a script has under `name` ("": under `module`), if that is a module of MLIR, else `None`."""
+    """The script's value `name` (by default `module`), if that is an MLIR module, else `None`."""
     found = names.get(name or MODULE)
     operation = getattr(found, "operation", None)
     return found if getattr(operation, "name", "") == "builtin.module" and hasattr(found, "context") else None
@@ -25,8 +25,8 @@ def made_module(names: Mapping[str, Any], name: str) -> Any:
 def program_of_module(module: Any, names: Mapping[str, Any], title: str, shapes: tuple[str, ...] = ()) -> Program:
     """The functions of a module as programs.
 
-    A script's `example_inputs` are their inputs where they fit, and `reference`, a function of the same values, is what
-    results are compared with. Raises `SourceError`.
+    A script's `example_inputs` are their inputs if they fit, and `reference`, a function of the same values, computes
+    the expected results. Raises `SourceError`.
     """
     from buddy.compiler.importers.sources.mlir_file import program_of  # other scripts are loaded without MLIR
 
@@ -45,7 +45,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _reference(names: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The script's function, called on arrays where its example inputs are arrays."""
+    """The script's function, called with arrays if its example inputs are arrays."""
     found = names.get(REFERENCE)
     if not callable(found):
         return None

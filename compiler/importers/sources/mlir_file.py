@@ -1,4 +1,4 @@
-"""Programs in MLIR: files of text or bytecode, and modules that a script has made."""
+"""Loads programs in MLIR: files of text or bytecode, and modules that a script has made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
 
-# Run as a program: MLIR, which may crash on what it reads, is kept out of this process.
+# Run as a program, because MLIR may crash on its input.
 _READER = "buddy.compiler.importers.mlir_files"
 _TIMEOUT = 120.0
 LONGEST = 512 << 20
@@ -38,10 +38,10 @@ def load(opening: Opening) -> Program:
 def program_of(
     question: Question, inputs: Sequence[torch.Tensor] | None = None, reference: Reference | None = None
 ) -> Program:
-    """The program that a question's answer tells of.
+    """The program in the answer to a question.
 
-    `inputs` stand in for random ones in a graph that takes just these, which `reference` computes in Python. Raises
-    `SourceError`.
+    `inputs` replace random ones in a graph with matching arguments; `reference` computes the expected results in
+    Python. Raises `SourceError`.
     """
     answer = _asked(question)
     if answer.problem is not None:

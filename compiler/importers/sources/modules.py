@@ -1,4 +1,4 @@
-"""Modules that come out of files: captured as the script's own are, on inputs that are stored, said or refused."""
+"""Captures modules from files, on inputs that are stored, random, or missing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TODO = "say NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each 
 
 
 def captured_module(opening: Opening, module: torch.nn.Module) -> Program:
-    """The program of a module that a file holds, on random inputs of the shapes that are said. Raises `SourceError`."""
+    """The program of a module from a file, on random inputs of the given shapes. Raises `SourceError`."""
     names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
     args = said_inputs(opening, names)
     return captured_call(opening, module, args, {})
@@ -31,7 +31,7 @@ def captured_module(opening: Opening, module: torch.nn.Module) -> Program:
 def captured_call(
     opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Program:
-    """The graphs that a call goes through, named after the file. Raises `SourceError`."""
+    """The graphs of a call, named after the file. Raises `SourceError`."""
     from buddy.compiler.importers.sources import with_own_names
 
     tape = Tape(skip_calls=lambda: True, frontend=opening.frontend)
@@ -53,7 +53,7 @@ def captured_call(
 
 
 def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
-    """What to say of a program that is not captured whole: a branch between two graphs is in none of them."""
+    """The note on a program with graph breaks: a branch between two graphs is in none of them."""
     reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
     said = f"{opening.title} is not captured whole but as {count}; what is between or behind them stays in PyTorch"
@@ -61,14 +61,14 @@ def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
 
 
 def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
-    """A graph that is called after the file: the class of what is in it says nothing."""
+    """A graph named after the file, because the class of its module is meaningless."""
     graph.info = msgspec.structs.replace(graph.info, name=graph.info.name.replace(before, name, 1))
     graph.graph.name = graph.info.name
     return graph
 
 
 def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Random tensors for parameters of those names, of the shapes that the user says. Raises `SourceError`."""
+    """Random tensors for parameters of those names, of the shapes that the user gives. Raises `SourceError`."""
     words = words_of(opening, names)
     generator = new_generator()
     found = [shape_for(words, name, place) for place, name in enumerate(names)]
@@ -81,7 +81,7 @@ def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, .
 
 
 def words_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
-    """The shapes that the user says of the parameters `names`. Raises `SourceError`."""
+    """The shapes that the user gives for the parameters `names`. Raises `SourceError`."""
     words = shape_words(opening)
     try:
         check_names(words, names)
@@ -91,7 +91,7 @@ def words_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
 
 
 def shape_words(opening: Opening) -> list[ShapeWord]:
-    """The shapes that the user says, whatever of. Raises `SourceError`."""
+    """The shapes that the user gives, for any parameters. Raises `SourceError`."""
     try:
         return [shape_word(text) for text in opening.shapes]
     except ValueError as error:

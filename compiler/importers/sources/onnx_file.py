@@ -1,4 +1,4 @@
-"""Programs in ONNX files."""
+"""Loads programs in ONNX files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from buddy.compiler.runtime.torch_values import to_torch
 
 
 def load(opening: Opening) -> Program:
-    """The model of a file as one graph, on random inputs, with ONNX's own evaluator to compare with.
+    """The model of a file as one graph, on random inputs, with ONNX's own evaluator as the reference.
 
     Raises `SourceError`.
     """
@@ -44,7 +44,7 @@ def load(opening: Opening) -> Program:
 
 
 def _tensors(graph: Graph, model: Prepared) -> list[torch.Tensor]:
-    """The weights, and random inputs. Whole numbers are 0 or 1: positions in any table, and masks too."""
+    """The weights, and random inputs. Integers are 0 or 1: valid positions in any table, and valid masks."""
     generator = new_generator()
     return [
         torch.tensor(model.weights[op.name]) if op.kind is NodeType.FakeNode else _random(op.tensor_meta, generator)

@@ -1,4 +1,4 @@
-"""Opens a file by what it is: each kind has one loader, which gives a program or says why there is none."""
+"""Opens a file by its kind: each kind has one loader, which returns a program or raises an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.importers.sources.kinds import Sniffed
 from buddy.compiler.importers.sources.program import Program, SourceError, source_error
 from buddy.compiler.protocol.recipe import Frontend
 
-# By kind: the module whose `load` opens it. They import what only they need.
+# By kind: the module whose `load` opens it, with its own imports.
 _LOADERS = {
     "mlir": "mlir_file",
     "exported": "exported_program",
@@ -23,10 +23,10 @@ _LOADERS = {
 
 @dataclass(frozen=True)
 class Opening:
-    """A file to open, as it was asked for.
+    """A request to open a file.
 
-    `name` is what stands behind it (`file.mlir:name`), `title` how it was spelled. With `trusts`, the user allows
-    pickles in it to run code.
+    `name` is the part after the path (`file.mlir:name`), `title` the original spelling. With `trusts`, pickles in it
+    may run code.
     """
 
     path: Path
@@ -39,12 +39,12 @@ class Opening:
 
     @property
     def stem(self) -> str:
-        """What a program of this file is called: a name without the file's suffixes."""
+        """The name of a program of this file: its name without suffixes."""
         return self.path.name.partition(".")[0] or self.path.name
 
 
 def open_file(opening: Opening, sniffed: Sniffed) -> Program:
-    """The program in a file that is no script. Raises `SourceError`."""
+    """The program in a file that is not a script. Raises `SourceError`."""
     loader = _LOADERS.get(sniffed.kind)
     if loader is None:
         raise _no_program(opening, sniffed)

@@ -1,4 +1,4 @@
-"""Calls with tensors of other shapes than the script's: `x=4x128` makes the argument `x` one of 4 by 128."""
+"""Calls a model with tensors of other shapes than the script's: `x=4x128` makes the argument `x` one of 4 by 128."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _TODO = "say NAME=4x128, or NUMBER=4x128, of a tensor that the model is called w
 def with_shapes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, those that `shapes` names as random tensors of those shapes, distributed as the script's are
-    where they keep its element type.
+    """The arguments, with those in `shapes` replaced by random tensors of those shapes, distributed like the
+    script's if the dtype is the same.
 
     Names are those of the parameters, numbers count the positional arguments from 0. Raises `SourceError`.
     """
@@ -47,7 +47,7 @@ def with_shapes(
 
 
 def refused(shapes: Sequence[str], error: BaseException) -> SourceError:
-    """What to say where the model raises `error` for other shapes."""
+    """The error if the model raises `error` for other shapes."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     what = f"the model does not take {' '.join(shapes)}: {type(error).__name__}: {line}"
     return source_error(what, "the shapes to capture with", "give others, or none for the script's own")
@@ -62,7 +62,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 
 def _tensors(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """The tensors of a call as `x=4x128`."""
+    """The tensors of a call in the form `x=4x128`."""
     pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
     return [
         f"{name}={'x'.join(map(str, value.shape))}"

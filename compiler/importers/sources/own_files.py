@@ -1,4 +1,4 @@
-"""Which files a program is made of: the script, and what it has imported that belongs to no installed package."""
+"""Lists the files of a program: the script, and its imports outside installed packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def own_files(script: Path | None) -> tuple[str, ...]:
-    """Whole paths, the script first. What lies in a folder of installed packages or is our own is left out."""
+    """Absolute paths, the script first. Files of installed packages and of this package are left out."""
     others = tuple(f"{folder}{os.sep}" for folder in _folders_of_others())
     found = [str(script.resolve())] if script is not None else []
     for module in list(sys.modules.values()):
@@ -30,12 +30,15 @@ def own_files(script: Path | None) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _resolved(folder: str) -> str:
-    """`folder` without links. Thousands of modules lie in a few hundred folders, and each link is a system call."""
+    """`folder` with links resolved.
+
+    Cached, since thousands of modules share a few hundred folders and each link is a system call.
+    """
     return os.path.realpath(folder)
 
 
 def _folders_of_others() -> list[Path]:
-    """The standard library, installed packages, and this package wherever it lies."""
+    """The standard library, installed packages, and this package."""
     places = {sysconfig.get_path(name) for name in _INSTALLED} | {str(Path(sys.executable).parent)}
     ours = {str(Path(__file__).resolve().parents[2])}
     for name in ("buddy.app", "buddy.themes", "buddy_tui", "mlir"):

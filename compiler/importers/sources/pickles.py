@@ -1,4 +1,4 @@
-"""Reads what PyTorch has pickled, so that nothing in it is executed unless the user says so."""
+"""Reads PyTorch's pickles so that nothing in them is executed unless the user allows it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ import torch
 
 from buddy.compiler.importers.sources.program import SourceError, source_error
 
-# What the pickles of PyTorch's own archives are called.
+# The names of pickles in PyTorch's own archives.
 _PICKLE = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
 _REFUSAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
-# Names that a pickle of tensors uses; all else is code of somebody's.
+# Names that a pickle of tensors uses; all others are foreign code.
 _PLAIN = ("torch._utils", "torch.storage", "torch ", "collections OrderedDict", "torch.nn.parameter", "torch._tensor")
-# What an expression of sizes is made of, in Python's own grammar.
+# The nodes of an expression of sizes, in Python's own grammar.
 _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.Name, ast.Constant,
     ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
 )  # fmt: skip
-# Names of sympy's that numbers, symbols and conditions are written with.
+# The names of sympy in printed numbers, symbols and conditions.
 _SYMPY = frozenset({
     "Symbol", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "oo",
     "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan",
     "GreaterThan", "And", "Or", "Not", "Piecewise", "true", "false",
 })  # fmt: skip
-# Symbols of sizes and of numbers as PyTorch names them, and what may stand between quotes in `Symbol('s77')`.
+# PyTorch's symbols of sizes and of numbers, and the permitted text between quotes in `Symbol('s77')`.
 _SYMBOL = re.compile(r"(?:[su]|zuf|zf|f|uf)\d+")
 _QUOTED = re.compile(r"\w+")
 TRUST = "--trust allows it to run code, if you trust where it comes from"
 
 
 class UnsafeError(Exception):
-    """A file that would run code by being read; the text says which."""
+    """Reading the file would run code; the text says which."""
 
 
 @contextmanager
 def nothing_runs() -> Iterator[None]:
-    """What PyTorch reads inside is read as data: pickles hold tensors alone, and expressions are of sizes alone.
+    """What PyTorch reads inside is treated as data: pickles contain only tensors, expressions only sizes.
 
-    PyTorch's reader of exported programs falls back on pickles that run code, and has sympy evaluate texts of the file
+    PyTorch's reader of exported programs falls back to pickles that run code, and has sympy evaluate texts of the file
     as Python. Raises `UnsafeError` for what would be executed.
     """
     load = torch.load
@@ -84,7 +84,7 @@ def _checked(sympify: Any) -> Any:
 
 
 def _is_of_sizes(text: str, known: Any) -> bool:
-    """Whether `text` is arithmetic on symbols of sizes and nothing else."""
+    """Whether `text` is only arithmetic on symbols of sizes."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -101,7 +101,7 @@ def _is_plain(node: ast.AST, known: Any) -> bool:
 
 
 def _refusal_of(error: Exception) -> UnsafeError | None:
-    """What PyTorch says of a pickle that would run code, in words of one line; `None` for other errors."""
+    """PyTorch's message about a pickle that would run code, in one line; `None` for other errors."""
     found = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
         return None
@@ -120,13 +120,13 @@ def classes_in(path: Path) -> list[str]:
         else:
             with path.open("rb") as file:
                 found += _globals(file)
-    except Exception:  # a pickle that is cut off, or none: what was found until then is what there is
+    except Exception:  # a truncated or invalid pickle: the names found so far are returned
         pass
     return [name for name in dict.fromkeys(found) if not name.startswith(_PLAIN)]
 
 
 def _globals(file: BinaryIO) -> Iterator[str]:
-    """`module name` of each global that a pickle names."""
+    """`module name` of each global in a pickle."""
     texts: list[str] = []
     for opcode, argument, _ in pickletools.genops(file):
         if opcode.name == "GLOBAL":
@@ -138,7 +138,7 @@ def _globals(file: BinaryIO) -> Iterator[str]:
 
 
 def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
-    """What a file of `torch.save` holds. Raises `SourceError`; runs code only where the user `trusts` the file."""
+    """The content of a file of `torch.save`. Raises `SourceError`; runs code only if the user `trusts` the file."""
     try:
         return torch.load(path, map_location="cpu", weights_only=not trusts)
     except Exception as error:
@@ -146,7 +146,7 @@ def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
 
 
 def refusal(path: Path, title: str, error: Exception) -> SourceError:
-    """What to say of a pickle that was not read: it would run code, or it is damaged."""
+    """The error for a pickle that was not read: it would run code, or it is damaged."""
     classes = [name.replace(" ", ".") for name in classes_in(path)]
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
         first = str(error).strip().partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Hugging Face models without a network: cached weights when present, else built from their config."""
+"""Hugging Face models without a network: cached weights if present, else built from their config."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 SEED = 0
-# Of the memory that is free, how much a model built from its config may take.
+# The share of free memory that a model built from its config may use.
 MEMORY_SHARE = 0.5
 Loader = Callable[..., Any]
 Fallback = Callable[[Any, str, dict[str, Any]], Any]
@@ -21,20 +21,21 @@ Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
 @contextmanager
 def offline_models(notes: list[str]) -> Iterator[None]:
-    """While entered, `from_pretrained` of what is not in the local cache builds it from its config, and `notes` say so.
+    """While active, `from_pretrained` of a model that is not in the local cache builds it from its config, with a
+    note in `notes`.
 
     Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     constants: Any = sys.modules.get("huggingface_hub.constants")
-    if constants is not None:  # it reads the environment once, when it is imported
+    if constants is not None:  # it reads the environment once, at import
         constants.HF_HUB_OFFLINE = os.environ["HF_HUB_OFFLINE"].upper() in ("1", "ON", "YES", "TRUE")
     hook = _AfterImport({name: _patcher(owner, fallback, notes) for name, (owner, fallback) in _PATCHES.items()})
     with hook.active():
         yield
 
 
-# ---- what is built instead -------------------------------------------------------------------------------------------
+# ---- fallbacks -------------------------------------------------------------------------------------------------------
 
 
 def _model(cls: Any, name: str, options: dict[str, Any]) -> Any:
@@ -47,7 +48,7 @@ def _auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def _auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
-    """The tokenizer class that goes with the model, without a vocabulary: every word is unknown to it."""
+    """The model's tokenizer class without a vocabulary: every word is unknown to it."""
     mapping = importlib.import_module("transformers.models.auto.tokenization_auto").TOKENIZER_MAPPING
     found = mapping[type(_guessed_config(name))]
     candidates = found if isinstance(found, (tuple, list)) else [found]
@@ -63,9 +64,9 @@ def _config(config_class: Any, name: str) -> Any:
 
 
 def _guessed_config(name: str) -> Any:
-    """The cached config of `name`, else the defaults of the architecture that its name holds (`bert` in `bert-base`).
+    """The cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
 
-    Raises `LookupError` when it holds none.
+    Raises `LookupError` if there is none.
     """
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     try:
@@ -78,9 +79,9 @@ def _guessed_config(name: str) -> Any:
 
 
 def _seeded(build: Loader, config: Any) -> Any:
-    """What `build(config)` gives in eval mode, its weights drawn from `SEED`.
+    """The model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
-    Raises `MemoryError` when the weights would take more than `MEMORY_SHARE` of the memory that is free.
+    Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
     """
     with torch.device("meta"):
         wanted = sum(p.numel() * p.element_size() for p in build(config).parameters())
@@ -92,16 +93,16 @@ def _seeded(build: Loader, config: Any) -> Any:
 
 
 def _free_memory() -> int:
-    """Bytes, as the kernel estimates them."""
+    """In bytes, by the kernel's estimate."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class _NotCachedError(OSError):
-    """Nothing could be built instead of what is not in the local cache."""
+    """No fallback could be built for a model that is not in the local cache."""
 
 
-# By module: the class whose `from_pretrained` is replaced, and that of those of its subclasses in the module that have
-# one of their own (each class of `modeling_auto` holds a copy of its base's); and what takes its place.
+# By module: the class whose `from_pretrained` is replaced, together with overrides in subclasses of the module (each
+# class of `modeling_auto` has a copy of its base's); and the replacement.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
     "transformers.modeling_utils": ("PreTrainedModel", _model),
     "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _auto_model),
@@ -109,11 +110,11 @@ _PATCHES: dict[str, tuple[str, Fallback]] = {
 }
 
 
-# ---- putting it in place ---------------------------------------------------------------------------------------------
+# ---- installation ----------------------------------------------------------------------------------------------------
 
 
 def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[Any], Callable[[], None]]:
-    """What puts `fallback` behind `from_pretrained` of a module's classes, and returns what takes it out again."""
+    """Installs `fallback` in `from_pretrained` of a module's classes; returns a function that removes it."""
 
     def patch(module: Any) -> Callable[[], None]:
         base = getattr(module, owner_name)
@@ -131,7 +132,7 @@ def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[
 
 
 def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
-    """The class method `original`, with `fallback` where it finds nothing."""
+    """The class method `original`, with `fallback` if it finds nothing."""
 
     def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
         try:
@@ -147,7 +148,7 @@ def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
 def _instead(
     cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
 ) -> Any:
-    """What `fallback` builds. Raises `_NotCachedError` with the reason where it cannot."""
+    """The result of `fallback`. Raises `_NotCachedError` with the reason if it fails."""
     try:
         found = fallback(cls, str(name), options)
     except (LookupError, MemoryError) as reason:
@@ -158,7 +159,7 @@ def _instead(
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches modules, those not imported yet as soon as somebody imports them."""
+    """Patches modules, those not imported yet as soon as they are imported."""
 
     def __init__(self, patches: dict[str, Callable[[Any], Callable[[], None]]]) -> None:
         self._patches = patches

@@ -1,4 +1,4 @@
-"""What a source gives: captured graphs and notes, or an error that a person can act on."""
+"""The result of loading a source: captured graphs and notes, or an error for the user."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 
 class SourceError(Exception):
-    """A source that gives no program; `diagnostic` says what, where, and what to do."""
+    """No program could be loaded; `diagnostic` says what, where, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -22,7 +22,7 @@ def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -
 
 @dataclass
 class Program:
-    """The graphs of a program, in the order they ran, what was noted on the way, and the files that it is made of."""
+    """The graphs of a program, in the order they ran, notes, and the program's files."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

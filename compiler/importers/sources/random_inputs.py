@@ -10,7 +10,7 @@ from buddy.compiler.protocol.shape_words import ShapeWord
 from buddy.compiler.runtime.torch_values import to_torch
 
 SEED = 0
-# Whole numbers are below this: they may be positions in a tensor.
+# Integers are below this, because they may be positions in a tensor.
 _NUMBERS = 4
 
 
@@ -19,7 +19,7 @@ def new_generator() -> torch.Generator:
 
 
 def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
-    """Normally distributed floats, small whole numbers, both truth values; dense."""
+    """Normally distributed floats, small integers, random booleans; dense."""
     wanted = to_torch(dtype)
     if wanted.is_floating_point or wanted.is_complex:
         drawn = wanted if wanted.is_complex or wanted is torch.float64 else torch.float32
@@ -29,7 +29,7 @@ def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.G
 
 
 def dtype_of(word: ShapeWord) -> TensorDType:
-    """The element type that a word says, f32 where it says none. Raises `SourceError`."""
+    """The dtype in a shape word, f32 by default. Raises `SourceError`."""
     known = {dtype.value: dtype for dtype in TensorDType}
     if word.dtype and word.dtype not in known:
         names = ", ".join(name for name in known if "<" not in name)

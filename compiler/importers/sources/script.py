@@ -1,4 +1,4 @@
-"""Runs a script the way `python script.py` does, and turns its failures into errors that name the script's line."""
+"""Runs a script like `python script.py`, and converts its exceptions to errors that name the script's line."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from buddy.compiler.importers.sources.program import SourceError, source_error
 
 
 class AskedForInput(Exception):
-    """The script read from standard input, which nobody is there to fill."""
+    """The script read from standard input, which is not available."""
 
 
 class _NoInput(io.TextIOBase):
-    """A standard input that says so when it is read."""
+    """A standard input that raises when it is read."""
 
     def readable(self) -> bool:
         return True
@@ -50,7 +50,7 @@ def script_world(path: Path | None, arguments: Sequence[str]) -> Iterator[None]:
 
 
 def prepare(path: Path, name: str) -> types.ModuleType:
-    """An empty module for the script at `path`, known to Python under `name` (`__main__` to run it as a program)."""
+    """An empty module for the script at `path`, registered as `name` (`__main__` to run it as a program)."""
     module = types.ModuleType(name)
     module.__file__ = str(path.resolve())
     module.__dict__["__builtins__"] = __builtins__
@@ -59,13 +59,14 @@ def prepare(path: Path, name: str) -> types.ModuleType:
 
 
 def execute(path: Path, module: types.ModuleType) -> None:
-    """Run the script in `module`.
+    """Runs the script in `module`.
 
-    Raises `SourceError` when it does not parse, raises, asks for input, or exits with another status than 0.
+    Raises `SourceError` if it does not parse, raises, reads input, or exits with a status other than 0.
     """
     with told(path):
         try:
-            # Not with the `__future__` of this module: annotations are values in a script that does not say otherwise.
+            # Without the `__future__` imports of this module: annotations are evaluated unless the script says
+            # otherwise.
             code = compile(path.read_bytes(), module.__file__ or str(path), "exec", dont_inherit=True)
             exec(code, module.__dict__)
         except SystemExit as stop:
@@ -83,7 +84,7 @@ def _exited(path: Path, stop: SystemExit) -> SourceError:
 
 
 def import_module(name: str) -> types.ModuleType:
-    """The module `name`. Raises `SourceError` when it cannot be imported."""
+    """The module `name`. Raises `SourceError` if it cannot be imported."""
     with told(None, name):
         try:
             return importlib.import_module(name)
@@ -99,7 +100,7 @@ def import_module(name: str) -> types.ModuleType:
 
 @contextmanager
 def told(path: Path | None, module: str = "") -> Iterator[None]:
-    """Turns what the user's code raises into a `SourceError` with its own line; ours pass as they are."""
+    """Converts exceptions of the user's code to a `SourceError` with its own line; ours pass unchanged."""
     subject = str(path) if path else module
     try:
         yield
@@ -133,7 +134,7 @@ def _first_lines(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of the user's side: neither ours, nor torch's, nor the import system's."""
+    """The user's frames: neither ours, nor torch's, nor the import system's."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
 

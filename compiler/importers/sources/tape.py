@@ -32,7 +32,7 @@ _real_call = torch.nn.Module.__call__
 
 @dataclass
 class _Trainable:
-    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that stands for it so far."""
+    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that represents it so far."""
 
     graphs: list[CapturedGraph]
     inference: CapturedGraph
@@ -42,10 +42,10 @@ class _Trainable:
 
 
 class Tape:
-    """Collects graphs while `running` is entered. The script itself computes in eager, gradients included.
+    """Collects graphs while `running` is entered. The script itself runs in eager, including gradients.
 
     `asked` are graphs that the script compiled itself, `called` those of plain outermost module calls, one per module
-    and input signature. `skip_calls` tells whether plain calls need no capture, because the script names its model.
+    and input signature. `skip_calls` says that plain calls are not captured, because the script names its model.
     """
 
     def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
@@ -57,12 +57,12 @@ class Tape:
         self._seen: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
         self._backward = False
-        # A function, for a bound method would not be given the module it is called on.
+        # A function, because a bound method would not receive the module.
         self._call = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Everything compiled or called inside is captured; the training graphs are made on the way out."""
+        """Everything compiled or called inside is captured; the training graphs are captured at the end."""
         torch._dynamo.reset()
         with ExitStack() as stack:
             stack.enter_context(capture_settings())
@@ -81,7 +81,7 @@ class Tape:
             self._capture_training()
 
     def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Run `function` once under `no_grad`, or export it, and add its graphs to `asked`."""
+        """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `asked`."""
         if self._exports:
             with self._inside():
                 self._export(function, args, kwargs, self.asked)
@@ -91,7 +91,7 @@ class Tape:
                 *args, **kwargs
             )
 
-    # ---- what stands in for PyTorch's own while the script runs ----
+    # ---- replacements of PyTorch's functions while the script runs ----
 
     def _compile(self, model: Any = None, **options: Any) -> Any:
         if model is None:
@@ -104,7 +104,7 @@ class Tape:
         if not isinstance(backend, DynamoCompiler):
             strict = backend == "buddy" and (options.get("options") or {}).get("fallback") == "error"
             backend = self._backend(callable_name(model), self.asked, strict)
-        # Where the script says nothing, sizes are those of its call, but for dims that it marks dynamic.
+        # By default, sizes are those of the call, except for dims that the script marks as dynamic.
         dynamic = options.get("dynamic")
         compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
         return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
@@ -119,7 +119,7 @@ class Tape:
 
     def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
-            return _real_call(module, *args, **kwargs)  # part of a function that was given to `torch.compile` before
+            return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
         with self._inside():
             if isinstance(module, OptimizedModule) or self._skip_calls() or _traced() or any_lazy(args, kwargs):
                 return _real_call(module, *args, **kwargs)
@@ -138,8 +138,8 @@ class Tape:
 
     @contextmanager
     def _inside(self) -> Iterator[None]:
-        """The calls inside are part of what is being captured: PyTorch's own `__call__` serves them."""
-        break_at_ops_without_fake()  # those that the script has defined by now
+        """Calls inside are part of the graph being captured: PyTorch's own `__call__` handles them."""
+        break_at_ops_without_fake()  # those that the script has defined so far
         before = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _real_call
         try:
@@ -156,7 +156,7 @@ class Tape:
         if len(self._seen) >= MAX_CALLS:
             self._note_once(f"only the first {MAX_CALLS} modules and input shapes that were called are captured")
             return _real_call(module, *args, **kwargs)
-        self._seen[signature] = module  # kept alive, so that its id stays its own
+        self._seen[signature] = module  # kept alive, so that its id is not reused
         backend = self._backend(type(module).__name__, self.called)
         try:
             if self._exports:
@@ -171,7 +171,7 @@ class Tape:
     def _export(
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], into: list[CapturedGraph]
     ) -> None:
-        """Add the one graph that `torch.export` makes of a call. Raises `TorchDynamoException` where it makes none."""
+        """Adds the graph that `torch.export` makes of a call. Raises `TorchDynamoException` if it fails."""
         recorder = Recorder(callable_name(function))
         try:
             with torch.random.fork_rng():
@@ -183,9 +183,9 @@ class Tape:
         into.extend(recorder.graphs)
 
     def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
-        """A Dynamo back end that records the inference graph and computes the Dynamo graph in eager.
+        """A Dynamo backend that records the inference graph and runs the Dynamo graph in eager.
 
-        A `strict` one lets nothing pass that cannot be compiled: what cannot be captured raises.
+        A `strict` one raises for a graph that cannot be captured.
         """
 
         def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -197,8 +197,8 @@ class Tape:
                 with torch.random.fork_rng():
                     record_inference(module, inputs, recorder)
             except RestartAnalysis:
-                raise  # Dynamo's own: it traces the graph again
-            except Exception as error:  # whatever cannot be captured, the script itself goes on in eager
+                raise  # Dynamo's own exception: it traces the graph again
+            except Exception as error:  # if the capture fails, the script continues in eager
                 if strict:
                     raise
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
@@ -212,7 +212,7 @@ class Tape:
         return backend
 
     def _capture_training(self) -> None:
-        """Replace each inference graph that ran with gradients by its forward and backward graphs."""
+        """Replaces each inference graph that ran with gradients by its forward and backward graphs."""
         for found in self._trainable:
             recorder = Recorder(found.inference.info.name, strict=found.inference.info.strict)
             with torch.random.fork_rng():
@@ -228,7 +228,7 @@ class Tape:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Torch logs a traceback for what the caller is told as an error anyway."""
+    """Torch logs a traceback for errors that are reported to the caller anyway."""
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -241,7 +241,7 @@ def _quiet_logs() -> Iterator[None]:
 
 
 def _traced() -> bool:
-    """Whether PyTorch itself is tracing (export, jit, fx, functorch): what it calls then is not the program running."""
+    """Whether PyTorch itself is tracing (export, jit, fx, functorch): its calls are not calls of the program."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()

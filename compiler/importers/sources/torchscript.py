@@ -1,4 +1,4 @@
-"""TorchScript of `torch.jit.save`, through PyTorch's own converter to an exported program."""
+"""Loads TorchScript of `torch.jit.save`, through PyTorch's own converter to an exported program."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from buddy.compiler.runtime.compare import compare
 
 # Calls of these ops in the text of a module's methods.
 _FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
-# What `torch.utils.bundled_inputs` adds to a module that carries inputs.
+# The method that `torch.utils.bundled_inputs` adds to a module with inputs.
 _BUNDLED = "get_all_bundled_inputs"
 _SAVE = "save the model again with torch.jit.save"
 _EXPORT = "export the model with torch.export.save instead, where its Python is at hand"
 
 
 def load(opening: Opening) -> Program:
-    """The graphs of a script module, on the inputs bundled with it, or random ones of the shapes that were said.
+    """The graphs of a script module, on the inputs bundled with it, or random ones of the given shapes.
 
     Raises `SourceError`.
     """
@@ -58,7 +58,7 @@ def _read(opening: Opening) -> torch.jit.ScriptModule:
 
 
 def _check_code(opening: Opening) -> None:
-    """Raises `SourceError` where a method touches files: reading a module runs its `__setstate__`, if it has one."""
+    """Raises `SourceError` if a method accesses files: reading a module runs its `__setstate__`, if it has one."""
     with zipfile.ZipFile(opening.path) as archive:
         for name in archive.namelist():
             found = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
@@ -68,12 +68,12 @@ def _check_code(opening: Opening) -> None:
 
 
 def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:
-    """The first inputs bundled with the module, unless shapes are said; a tensor for each parameter else."""
+    """The first inputs bundled with the module, unless shapes are given; else a tensor for each parameter."""
     if hasattr(module, _BUNDLED) and not opening.shapes:
         bundled = getattr(module, _BUNDLED)()
         if bundled:
             return tuple(bundled[0])
-    wanted = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever it is called
+    wanted = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever its name
     needed = [a.name for a in wanted if not a.has_default_value()]
     others = [a for a in wanted if a.name in needed and str(a.type) != "Tensor"]
     if others:
@@ -110,7 +110,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _beside_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
-    """What to say where the converted program, which runs are compared with, gives other numbers than the script."""
+    """The note if the converted program, which is the reference, gives other results than the script module."""
     with torch.no_grad():
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
     pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]

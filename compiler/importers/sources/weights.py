@@ -1,4 +1,4 @@
-"""Files of `torch.save`: weights, which are no program; or a whole module, which only a trusted pickle can be."""
+"""Files of `torch.save`: weights, which are not a program; or a whole module, which must be a trusted pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 4
 
 
 def load(opening: Opening) -> Program:
-    """The program of a pickled module that the user trusts. Raises `SourceError`: weights alone are none."""
+    """The program of a pickled module that the user trusts. Raises `SourceError`, also for weights alone."""
     found = read_weights(opening.path, opening.title, opening.trusts)
     if isinstance(found, torch.nn.Module):
         return captured_module(opening, found.eval())
@@ -36,7 +36,7 @@ def _only_weights(title: str, found: Any) -> SourceError:
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in a nest of dicts and lists, with their paths."""
+    """The tensors in nested dicts and lists, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, Mapping):
