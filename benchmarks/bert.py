@@ -1,9 +1,10 @@
-"""BERT-base, 1 x 128 tokens, f32, one thread, through the engine: time to the first result, then compiled beside eager.
+"""BERT-base, 1 x 128 tokens, f32, one thread, through the engine: time to the first result, then compared with
+eager.
 
-The first result counts from a warm engine with no objects in its cache, and once more from another one that finds
-those of the first. Each of `--runs` runs starts a fresh runner that links the code, packs the weights and times
-`--repeats` pairs of a compiled and an eager call in turn; a run's ratio is that of its medians. Prints one JSON object;
-a wrong output makes the exit code 1.
+The first result is measured on a warm engine with an empty object cache, and again on another engine with the objects
+of the first. Each of `--runs` runs starts a new runner that links the code, packs the weights and times `--repeats`
+interleaved pairs of a compiled and an eager call; a run's ratio is that of its medians. Prints one JSON object; the
+exit code is 1 for a wrong output.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ async def first_result(engine: TimedEngine, tiny: bool) -> tuple[dict[str, float
 
 
 def of_reports(reports: list[RunReport]) -> dict[str, Any]:
-    """What the runs say together: the worst error of each output, and the spread of the runs' medians."""
+    """Summary of the runs: the largest error of each output, and the spread of the runs' medians."""
     ours, theirs = [r.compiled.median for r in reports], [r.eager.median for r in reports]
     outputs = [
         {
@@ -75,7 +76,7 @@ def of_reports(reports: list[RunReport]) -> dict[str, Any]:
 
 
 def met(found: dict[str, Any]) -> dict[str, bool]:
-    """Which of the wanted figures were reached."""
+    """Which of the targets were reached."""
     reached = {
         "max_abs": max(output["max_abs"] for output in found["outputs"]),
         "ratio": found["ratio"]["median"],

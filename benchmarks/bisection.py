@@ -1,10 +1,10 @@
 """Seconds until a planted fault is named, and until the search ends, in BERT-base (plants: tests/tools/bisect).
 
-A plant is a plug-in: a pass that flips a sign, crashes, never ends, leaves IR that does not verify, makes loops scalar;
-a lowering with another epsilon. The clock runs from the request through the engine, on a program that is open: `named`
-is when the progress says what is at fault, without which the whole program is right; `seconds` is when the search ends,
-with the fewest nodes and the reduced module. Objects of compilations before are not in the cache. Names of plants
-choose some of them. Prints one JSON object; a plant that is not found, or blamed on others, makes the exit code 1.
+A plant is a plug-in: a pass that flips a sign, crashes, never ends, leaves IR that does not verify, or makes loops
+scalar; a lowering with another epsilon. Time runs from the request to the engine, for an open program: `named` is when
+the progress names the culprit, without which the whole program is right; `seconds` is when the search ends, with the
+smallest set of nodes and the reduced module. The object cache is empty. Arguments select plants by name. Prints one
+JSON object; the exit code is 1 if a plant is not found, or another culprit is named.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tests.tools.bisect.planted import PLANTS, Plant
 
 WANTED = {"seconds": 60.0, "found": 1.0}
-# Seconds for a step of a trial: what never ends takes this long at first; other plants do not come near it.
+# The time limit for a step of a trial in seconds: only the plant that never ends reaches it.
 EACH = Criterion().each
-# What progress says from then on.
+# The text of the progress once the culprit is known.
 NAMED = " at fault; "
 
 
@@ -40,7 +40,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]:
-    """What came of one plant, in an engine of its own: nobody has compiled anything before."""
+    """The result for one plant, in a new engine with an empty cache."""
     with empty_object_cache():
         async with warm_engine() as engine:
             recipe = await _opened(engine, plant, options.tiny)

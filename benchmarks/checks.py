@@ -1,7 +1,9 @@
-"""What checks of values cost: each model compiled with them and without, called in turn; ratios by pairs of calls.
+"""The cost of value checks: each model compiled with and without them, with interleaved calls.
 
-Checks look for indices out of range and for what a program asserts (`options={"checks": "none"}` leaves them out). A
-ratio is a call's time with checks by the one's without. Prints one JSON object; names of samples choose some of them.
+Ratios by pairs of calls.
+
+Checks detect indices out of range and failed assertions of a program (`options={"checks": "none"}` omits them). A ratio
+is the time with checks divided by the time without. Prints one JSON object; arguments select samples by name.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ WANTED = 1.02
 
 
 def measure(name: str, options: Any) -> dict[str, Any]:
-    """The first graph of a sample, on its own inputs."""
+    """Measures the first graph of a sample, on its own inputs."""
     program = load_program(str(SAMPLES / f"{name}.py"), ("--tiny",) if options.tiny else ())
     captured: CapturedGraph = program.graphs[0]
     recipe = default_recipe()

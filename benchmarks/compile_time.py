@@ -1,9 +1,9 @@
-"""How compile time and memory grow with the program: transformers of 1 to 48 layers, from ATen graph to callable.
+"""Compile time and memory over program size: transformers of 1 to 48 layers, from ATen graph to callable.
 
-Two kinds: `equal` layers, of which the compiler makes one function, and layers that are all `different` (each has a
-width of its own), where nothing can be shared. Each point is a process of its own with an empty cache. Prints one JSON
+There are two kinds: `equal` layers, which the compiler turns into one function, and `different` layers (each has
+another width), where nothing can be shared. Each point is a separate process with an empty cache. Prints one JSON
 object with the exponent of the growth (the slope of log seconds over log nodes from 6 layers on: 1 is linear), and
-draws a plot where `--plot FILE` asks for one (`pip install matplotlib`).
+draws a plot with `--plot FILE` (`pip install matplotlib`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FIRST_FITTED = 6
 
 
 def build(kind: str, layers: int) -> tuple[Any, Any]:
-    """A stack of encoder layers and an input for it; of the `different` ones each has its own hidden width."""
+    """A stack of encoder layers and an input for it; each of the `different` ones has another hidden width."""
     import torch
     from torch import nn
 
@@ -53,7 +53,7 @@ def build(kind: str, layers: int) -> tuple[Any, Any]:
 
 
 def measure_here(kind: str, layers: int) -> dict[str, float]:
-    """Seconds, nodes, and bytes by which the process grew, in this process."""
+    """Seconds, nodes, and the memory growth of the process in bytes, in this process."""
     import time
 
     import torch
@@ -81,7 +81,7 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
 
 
 def measure(kind: str, layers: int) -> dict[str, float]:
-    """The same in a process of its own, with an empty cache."""
+    """The same in a separate process with an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
         done = subprocess.run(
             [sys.executable, __file__, "--here", kind, str(layers)],

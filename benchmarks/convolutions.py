@@ -1,12 +1,12 @@
-"""The convolution kernels by themselves, beside torch in both of its memory formats, on one thread, timed in turn.
+"""The convolution kernels alone, compared with torch in both of its memory formats, on one thread, interleaved.
 
-Where the kernel is Winograd's, so are that of the window's own products and the one with larger tiles. Errors are root
-mean squares against double precision.
+If the kernel uses Winograd's algorithm, direct convolution and larger tiles are measured too. Errors are root mean
+squares with respect to double precision.
 
     python benchmarks/convolutions.py [name ...] [--repeats N] [--tiny]
 
-The kernels read a padded image with channels last and weights that were packed ahead, as they do inside a compiled
-program; torch pads by itself. Prints one JSON object; a wrong result makes the exit code 1.
+The kernels read a padded image with channels last and packed weights, as they do inside a compiled program; torch pads
+by itself. Prints one JSON object; the exit code is 1 for a wrong result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # read once, when torch is imported
+os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it once, at import
 
 import numpy as np
 import torch
@@ -69,19 +69,19 @@ TINY = {
 }
 
 
-# The kernel that a program gets, and what it might have got.
+# The kernel that a program gets, and its alternatives.
 KINDS = {"ours": "auto", "direct": "never", "winograd 4x4": "4"}
 
 
 def compiled(window: Window, winograd: str) -> tuple[Call, Array, str]:
-    """The call of a kernel, the array that it writes to, and what it says of itself."""
+    """The call of a kernel, its output array, and its remark."""
     module = Compiled(window.function("f"), [ConvolutionsToKernels(winograd=winograd), ContractionsToKernels()])
     a, b, c = window.arrays(*window.operands())
     return module.bound("f", a, *weights_of(module, "f", b), c), c, module.remarks[-1]
 
 
 def prepared(window: Window) -> tuple[dict[str, Call], str, dict[str, float], float]:
-    """The calls of each side, what our kernel says of itself, the errors of the results, and the largest of ours."""
+    """The calls of each side, the remark of our kernel, the errors of the results, and the largest of ours."""
     image, weights = window.operands()
     calls: dict[str, Call] = {}
     errors: dict[str, float] = {}
@@ -116,11 +116,13 @@ def measure(window: Window, repeats: int, peak: float) -> dict[str, Any]:
     depth = window.channels // window.groups * window.kernel**2
     return {
         "gflops": rates,
-        "of_peak": round(1e-9 * window.flops / min(times["ours"]) / peak, 3),  # the peak is a best time's rate, too
+        "of_peak": round(
+            1e-9 * window.flops / min(times["ours"]) / peak, 3
+        ),  # the peak is also the rate of the best time
         "of_torch": ratios(times[faster], times["ours"]),
         "rms": errors,
         "max_abs": largest,
-        "ok": largest <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, eight times that at most
+        "ok": largest <= 8 * float(np.finfo(np.float32).eps) * depth**0.5,  # sums around one, at most eight times that
         "prepare_seconds": round(seconds, 3),
         "remark": remark,
     }

@@ -1,9 +1,8 @@
-"""The same programs by every frontend: captured, exported, imported by torch-mlir, or out of a file.
+"""The same programs by every frontend: captured, exported, imported by torch-mlir, or loaded from a file.
 
-Each is compiled and run on the script's own inputs, and compared with what the script's model gives in eager. Prints
-the table of docs/frontends.md, an error a cell: the greatest difference of a result, by the greatest number in it;
-`--write FILE` puts it between that page's marks. Names of programs choose some of them; `--whole` takes them at full
-size.
+Each is compiled and run on the script's own inputs, and compared with the script's model in eager. Prints the table of
+docs/frontends.md; each number is the greatest difference of a result, divided by the greatest number in it. `--write
+FILE` inserts the table between that page's marks. Arguments select programs by name; `--whole` uses full sizes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _BEGIN, _END = "<!-- table -->", "<!-- end of the table -->"
 
 @dataclass(frozen=True)
 class Model:
-    """A sample's model with its inputs, and the words that the sample gets."""
+    """A sample's model with its inputs, and the sample's arguments."""
 
     name: str
     words: tuple[str, ...]
@@ -48,7 +47,7 @@ class Model:
 
 
 class Positional(torch.nn.Module):
-    """The model as exporters of files want it: tensors in, tensors out."""
+    """The model with positional tensors as inputs and outputs, for exporters."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -78,7 +77,7 @@ Loaded = tuple[list[CapturedGraph], Recipe]
 
 
 def by_frontend(frontend: Frontend, flavour: Flavour = "linalg") -> Callable[[Model, Path], Loaded]:
-    """The road of a script through a frontend."""
+    """Loads a script through a frontend."""
 
     def load(model: Model, folder: Path) -> Loaded:
         source = str(SAMPLES / f"{model.name}.py")
@@ -91,7 +90,7 @@ def by_frontend(frontend: Frontend, flavour: Flavour = "linalg") -> Callable[[Mo
 
 
 def by_file(suffix: str, save: Callable[[Model, Path], None]) -> Callable[[Model, Path], Loaded]:
-    """The road of a file that `save` writes."""
+    """Loads a file that `save` writes."""
 
     def load(model: Model, folder: Path) -> Loaded:
         path = folder / f"{model.name}{suffix}"
@@ -116,7 +115,7 @@ def _scripted(model: Model, path: Path) -> None:
 
 
 def _as_onnx(model: Model, path: Path) -> None:
-    """By the exporter that needs no package but onnx."""
+    """By the exporter that needs only the onnx package."""
     arguments = tuple(model.inputs.values())
     with torch.no_grad():
         torch.onnx.export(Positional(model).eval(), arguments, str(path), input_names=list(model.inputs), dynamo=False)
@@ -135,10 +134,10 @@ ROADS: dict[str, Callable[[Model, Path], Loaded]] = {
 
 
 def compared(model: Model, road: str, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each result by a road, on the script's own inputs, with eager's.
+    """Each result of the frontend `road`, on the script's own inputs, with eager's.
 
-    Where a road cuts the program into several graphs, as a trace of TorchScript's that reads a number out of a tensor
-    does, each is compared with eager on the inputs that it was captured with.
+    If the program is cut into several graphs (a TorchScript trace that reads a number out of a tensor), each is
+    compared with eager on the inputs that it was captured with.
     """
     graphs, recipe = ROADS[road](model, folder)
     for captured in graphs:
@@ -154,7 +153,7 @@ def compared(model: Model, road: str, folder: Path) -> Iterator[tuple[torch.Tens
 
 
 def error(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The greatest difference of a result, by the greatest number in it."""
+    """The greatest difference of a result, divided by the greatest number in it."""
     return max(
         float((ours.double() - theirs.double()).abs().max() / theirs.double().abs().max().clamp(min=1e-30))
         for ours, theirs in pairs
@@ -162,7 +161,7 @@ def error(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
 
 
 def table(names: Sequence[str], whole: bool) -> str:
-    """The table in Markdown, a row for each road."""
+    """The table in Markdown, a row for each frontend."""
     models = [model_of(name, whole) for name in names]
     lines = ["| frontend | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
     for road in ROADS:

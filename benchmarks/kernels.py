@@ -1,9 +1,9 @@
-"""The contraction kernels by themselves, beside torch and NumPy, on one thread, timed in turn.
+"""The contraction kernels alone, compared with torch and NumPy, on one thread, interleaved.
 
     python benchmarks/kernels.py [name ...] [--repeats N] [--copies N] [--tiny]
 
-Weights are packed ahead; `--copies` different ones are gone through, so that they come from memory. Prints one JSON
-object; a wrong product makes the exit code 1.
+Weights are packed ahead; calls alternate between `--copies` different ones, so that they come from memory. Prints one
+JSON object; the exit code is 1 for a wrong product.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def module_text(case: Case) -> str:
 
 @dataclass
 class Prepared:
-    """Calls of each side, one per copy of B; what the kernel said of itself; how it was checked."""
+    """The calls of each side, one per copy of B; the kernel's remark; the result of the check."""
 
     calls: dict[str, list[Call]]
     remark: str
@@ -94,7 +94,7 @@ class Prepared:
 
 
 def prepare(case: Case, copies: int) -> Prepared:
-    """Compile the case and bind its calls to `copies` different B."""
+    """Compiles the case and binds its calls to `copies` different B."""
     a_term, b_term, c_term = case.terms
     random = np.random.default_rng(0)
     start = time.perf_counter()
@@ -114,7 +114,7 @@ def prepare(case: Case, copies: int) -> Prepared:
 
 
 def packed(module: Compiled, b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """B in the panels that the kernel reads."""
+    """B in the kernel's packed layout."""
     shape = re.search(r"pack_0\(.*?,.*?memref<([\dx]+)xf32>", module.text)
     assert shape
     panels = np.empty([int(size) for size in shape.group(1).split("x")], np.float32)

@@ -1,8 +1,8 @@
-"""Plain f32 matrix products, captured, compiled and linked, beside NumPy and torch.mm on one thread.
+"""Plain f32 matrix products, captured, compiled and linked, compared with NumPy and torch.mm on one thread.
 
-The calls are timed in turn; each ratio is another's time over ours, pair by pair, so that 1 means equal rates and more
-than 1 that ours is faster. `threads` is processor time over elapsed time, which tells whether a side kept to one
-thread. Prints one JSON object; a wrong product makes the exit code 1.
+The calls are interleaved; each ratio is another side's time divided by ours, pair by pair, so that 1 means equal rates
+and more than 1 that ours is faster. `threads` is processor time divided by elapsed time, which shows whether a side
+used one thread. Prints one JSON object; the exit code is 1 for a wrong product.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WANTED = {"2048": {"of_numpy": 0.85}}
 
 
 def compiled(a: torch.Tensor, b: torch.Tensor) -> tuple[LoadedProgram, float]:
-    """`torch.mm(a, b)` through the whole line, and the seconds that it took from graph to object."""
+    """`torch.mm(a, b)` through the whole pipeline, and the seconds from graph to object."""
     (captured,) = capture(torch.mm, (a, b))
     compilation = Compiler(captured.graph).compile(default_recipe())
     return LoadedProgram(compilation.artifact, frozen=True), compilation.seconds
@@ -60,7 +60,7 @@ def measure(size: int, repeats: int) -> dict[str, Any]:
 
 
 def _threads(call: Call) -> float:
-    """Processor time over elapsed time, over a tenth of a second of calls."""
+    """Processor time divided by elapsed time, over a tenth of a second of calls."""
     call()
     start, used = time.perf_counter(), time.process_time()
     while time.perf_counter() - start < 0.1:

@@ -1,7 +1,7 @@
-"""Memory for activations at the peak of a call, compiled beside eager, over the models of a suite.
+"""Peak memory of activations during a call, compiled compared with eager, for the models of a suite.
 
-Both are what torch's allocator held at most at one time, results among it, on top of weights and inputs; packed weights
-are told apart. The arena is planned when compiling, so these figures are the same on every run. Prints one JSON object.
+Both are the maximum held by torch's allocator, including results, without weights and inputs; packed weights are listed
+separately. The arena is planned at compile time, so the numbers are the same in every run. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from buddy.compiler.tools.bench.plan import Subject, read_suite
 
 SUITE = Path(__file__).resolve().parent / "models.toml"
 WANTED = {"ratio": 1.1}
-# Programs that have no small form, and are left out of a small run.
+# Programs without a small form, left out of a small run.
 LARGE = ("resnet50", "mlp")
 
 
 def measure(subject: Subject) -> dict[str, Any]:
-    """Bytes at the peak of a subject's first graph, in this process."""
+    """Peak memory in bytes of a subject's first graph, in this process."""
     torch.set_num_threads(1)
     captured = load_program(subject.source, subject.arguments).graphs[0]
     artifact = compile_graph(captured.graph, default_recipe())
@@ -50,10 +50,10 @@ def measure(subject: Subject) -> dict[str, Any]:
 
 
 def apart(subject: Subject) -> dict[str, Any]:
-    """`measure` in a process of its own, which gives the memory of a model back when it ends."""
+    """`measure` in a separate process, so that the memory of a model is released."""
     words = [sys.executable, __file__, "--one", msgspec_json.encode(subject).decode()]
     said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
-    # The profiler, and what a script imports, may print lines of their own.
+    # The profiler, and imports of a script, may print other lines.
     found: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
     return found
 

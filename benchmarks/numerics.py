@@ -1,10 +1,11 @@
-"""What comparing every node with eager takes: seconds beside runs of the program and of eager, and memory at its peak.
+"""The cost of comparing every node with eager: seconds relative to runs of the program and of eager, and peak
+memory.
 
-Rounds of a run, of eager and of the comparison take turns in one process, which has weights packed and code linked:
-`seconds` are medians, and `bound` is three runs and one of eager. The peak of memory is that of a process that loads
-the program and runs eager, and of another one that loads it, compiles what shows its values and compares every node:
-all that each has had in memory at one time, libraries and weights among it; `before` is what the second one has held
-until the comparison begins, compiling included. Prints one JSON object; names of samples choose some of them.
+Rounds of a run, of eager and of the comparison are interleaved in one process, with packed weights and linked code:
+`seconds` are medians, and `bound` is three runs and one of eager. Peak memory is that of a process that loads the
+program and runs eager, and of another that loads it, compiles the instrumented program and compares every node,
+including libraries and weights; `before` is the memory of the second one before the comparison, after compilation.
+Prints one JSON object; arguments select samples by name.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ WANTED = {"runs": 3.0, "memory": 2.0}
 
 
 def measure(name: str, options: Any) -> dict[str, Any]:
-    """Each part in a process of its own."""
+    """Measures each part in a separate process."""
     timed, eager, compared = (apart(part, name, options) for part in PARTS)
     seconds = timed["seconds"]
     bound = WANTED["runs"] * seconds["run"]["median"] + seconds["eager"]["median"]
@@ -54,7 +55,7 @@ def measure(name: str, options: Any) -> dict[str, Any]:
 def apart(part: str, name: str, options: Any) -> dict[str, Any]:
     words = [sys.executable, __file__, "--part", part, "--repeats", str(options.repeats), name]
     said = subprocess.run([*words, *["--tiny"] * options.tiny], stdout=subprocess.PIPE, text=True, check=True).stdout
-    # What a script imports may print lines of its own.
+    # Imports of a script may print other lines.
     found: dict[str, Any] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
     return found
 
@@ -108,7 +109,7 @@ def _observed(captured: CapturedGraph) -> ObservedProgram:
 
 
 def most_bytes() -> int:
-    """The most that this process has had in memory at one time, as Linux counts it."""
+    """The peak memory of this process, by Linux."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) << 10
 

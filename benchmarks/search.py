@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--tiny] [--rounds 9]
 
-The budget is that of plain text. Regular expressions are matched in a process of their own, whose start is in the time.
+The budget is for plain text. Regular expressions are matched in a separate process, whose start is included.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from support.engine import TimedEngine, run, warm_engine
 from buddy.compiler.protocol import FoundEach, SearchEach
 
 BUDGET_MS = 300
-# (pattern, a regular expression, whatever its case)
+# (pattern, is a regular expression, ignores case)
 SEARCHES = (
     ("vector.contract", False, False),
     ("memref<1x128", False, False),

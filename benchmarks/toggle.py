@@ -1,8 +1,8 @@
-"""How soon an edit of the recipe shows on BERT-base: seconds to the first stage that changed, and to the whole.
+"""The latency of a recipe edit on BERT-base: seconds to the first stage that changed, and to the last stage.
 
-A late pass, an early pass and an op are switched off in a compiled program, through the engine, as the workbench does.
-The first changed stage counts once a screen of its lines has been fetched. Every repeat has an engine and a cache of
-objects of its own, because one that has compiled a recipe before gives its stages at once. Prints one JSON object.
+A late pass, an early pass and an op are disabled in a compiled program, through the engine, like in the workbench. The
+first changed stage counts once a screen of its lines has been fetched. Every repeat has a new engine and object cache,
+because an engine that has compiled a recipe before returns its stages at once. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Texts = dict[int, str]
 
 
 def edits(recipe: Recipe, graph: GraphInfo) -> dict[str, Recipe]:
-    """The recipe with each edit made."""
+    """The recipe with each edit."""
     names = [step.name for step in recipe.steps]
     late = len(names) - 1 - names[::-1].index(LATE)
     node = next(row.stable for row in graph.rows if row.target.startswith(("aten." + OP, OP)))
@@ -38,13 +38,13 @@ def edits(recipe: Recipe, graph: GraphInfo) -> dict[str, Recipe]:
 
 
 async def compiled(engine: TimedEngine, recipe: Recipe) -> Texts:
-    """The texts of all stages of `recipe`, by their place."""
+    """The texts of all stages of `recipe`, by index."""
     frames = [frame async for _, frame in engine.compile(recipe)]
     return {frame.stage.index: frame.stage.text for frame in frames if isinstance(frame, StageDone)}
 
 
 async def timed(engine: TimedEngine, recipe: Recipe, before: Texts) -> dict[str, Any]:
-    """Seconds until the first stage that differs from `before` can be shown, and until all stages are there."""
+    """Seconds until the first stage that differs from `before` can be shown, and until all stages are finished."""
     start, found = time.perf_counter(), dict[str, Any]()
     async for _, frame in engine.compile(recipe):
         if not found and isinstance(frame, StageDone) and before.get(frame.stage.index) != frame.stage.text:
@@ -71,7 +71,7 @@ async def measure_with(engine: TimedEngine, tiny: bool) -> dict[str, dict[str, A
 
 
 def summary(runs: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Times as spreads over the runs; what else was found is the same in all of them."""
+    """Times as spreads over the runs; other results are the same in all runs."""
     return {
         name: {
             key: spread([run[name][key] for run in runs]) if key in ("shown", "whole") else value

@@ -1,10 +1,10 @@
-"""Trials per second of a search for the fastest recipe, by one worker of a Dask cluster and by two, in turn.
+"""Trials per second of a search for the fastest recipe, on one and on two workers of a Dask cluster, interleaved.
 
-Two clusters stand side by side on this machine, of one worker and of two, each worker of one thread; one of them is
-idle while the other is asked. Both go through all recipes of a space for a product of matrices: each is compiled,
-compared with eager and timed on one thread. The clock runs from the first question to the last answer, on workers that
-have the program loaded; the objects of the round before are thrown away. Prints one JSON object; where two workers try
-fewer than `WANTED` times as many recipes a second, the exit code is 1. Wants as many free cores as there are workers.
+Two clusters run on this machine, with one worker and with two, each worker with one thread; one cluster is idle while
+the other is used. Both try all recipes of a space for a matrix product: each is compiled, compared with eager and timed
+on one thread. Time runs from the first question to the last answer, on workers that have the program loaded; the
+objects of the previous round are deleted. Prints one JSON object; the exit code is 1 if two workers try fewer than
+`WANTED` times as many recipes per second. Needs as many free cores as there are workers.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WANTED = 1.7
 WORKERS = (1, 2)
 OP = str(Path(__file__).parent / "programs" / "op.py")
 ROWS, DEPTH = "contractions-to-kernels.rows", "contractions-to-kernels.depth"
-# Blocks that differ little in speed, so that no trial is cut short.
+# Block sizes with similar speed, so that no trial is cut short.
 SPACE = (Variation(ROWS, (4, 5, 6)), Variation(DEPTH, (256, 512)), Variation("opt-level", (2, 3)))
-# Enough questions for each worker to have had one, and to have loaded the program for it.
+# Enough questions for each worker to load the program.
 FIRST = (Variation(ROWS, (4, 5, 6)),)
-# Seconds in which schedulers and workers are up, and more than any search here takes.
+# Seconds for schedulers and workers to start, and more than any search here takes.
 _PATIENCE, _LONG = 60.0, 3600.0
 
 
@@ -69,14 +69,14 @@ class Cluster:
         self.address, self._caches = address, caches
 
     def forget(self) -> None:
-        """Throw away what the workers have compiled."""
+        """Deletes what the workers have compiled."""
         shutil.rmtree(self._caches, ignore_errors=True)
         self._caches.mkdir(exist_ok=True)
 
 
 @contextmanager
 def cluster(count: int, folder: Path) -> Iterator[Cluster]:
-    """A scheduler with `count` workers of one thread each, on this machine; all are ended afterwards."""
+    """A scheduler with `count` workers of one thread each, on this machine; all are stopped afterwards."""
     own = folder / str(count)
     caches, file = own / "caches", own / "scheduler.json"
     caches.mkdir(parents=True)
@@ -126,7 +126,7 @@ async def _opened(engine: TimedEngine, size: int) -> Recipe:
 
 
 async def _searched(engine: TimedEngine, recipe: Recipe, address: str, vary: tuple[Variation, ...]) -> list[Attempted]:
-    """What came of each recipe of a space, all of which are tried."""
+    """The results of all recipes of a space."""
     frame = Tune(engine.client.next_request(), recipe, vary, _LONG, cluster=address)
     attempts = [found async for _, found in engine.follow(frame, Tuned) if isinstance(found, Attempted)]
     failed = [found.problem for found in attempts if found.problem]

@@ -6,9 +6,9 @@
     python benchmarks/workbench.py --delay 0.05 --source samples/bert.py
 
 `--blocks` sets the length of the program: 226 feed-forward blocks give an LLVM-dialect stage of about 200,000 lines.
-`--lines` has a plug-in's pass add a function of that many lines to a short program, another one change a line in 100 of
-it, and a third take it away; `--source` opens a script as it is. `--delay` puts the engine behind a link each way of
-which takes so many seconds longer. Times are from the key to the last byte of its answer.
+With `--lines`, a plug-in's pass adds a function of that many lines to a short program, another one changes a line in
+100 of it, and a third removes it; `--source` opens a script. `--delay` connects to the engine over a link with so many
+seconds of latency in each direction. Times are from the key to the last byte of its answer.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ example_inputs = torch.randn(32, 64)
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN = ROOT / "benchmarks" / "programs" / "grow.py"
 FAR = ROOT / "benchmarks" / "support" / "far.py"
-# What each figure must not exceed; of a spread its median.
+# The maximum of each measurement; for a spread, of its median.
 BUDGETS = {
     "first_paint_ms": 500,
     "key_during_compile_ms": 50,
@@ -75,7 +75,7 @@ Found = dict[str, object]
 
 
 def prepare(options: argparse.Namespace, folder: Path) -> list[str]:
-    """What to open: a script as it is, or a program with a recipe of its own and perhaps a plug-in."""
+    """The arguments to open a script, or a generated program with a recipe and perhaps a plug-in."""
     if options.source:
         return options.source
     source = folder / "program.py"
@@ -112,7 +112,7 @@ def spread(figures: list[float]) -> dict[str, float]:
 
 
 def during_compile(terminal: Terminal, timeout: float) -> dict[str, float]:
-    """Move between two lines of a stage that is there already until the compilation is whole: times to the answer."""
+    """Moves between two lines of a finished stage until the compilation ends; returns the response times."""
     waits: list[float] = []
     end = time.monotonic() + timeout
     while "compiled in" not in terminal.text:
@@ -128,13 +128,16 @@ def during_compile(terminal: Terminal, timeout: float) -> dict[str, float]:
 
 
 def pages(terminal: Terminal, count: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Times and bytes of a page down."""
+    """Times and bytes of page-down keys."""
     answers = [terminal.key("\x06") for _ in range(count)]
     return spread([took for took, _ in answers]), spread([float(size) for _, size in answers])
 
 
 def first_paint(command: list[str], options: argparse.Namespace, folder: Path) -> dict[str, float]:
-    """Milliseconds from the start of the process to the first frame; a first start, which fills caches, is left out."""
+    """Milliseconds from the start of the process to the first frame.
+
+    A first start, which fills caches, does not count.
+    """
     found = []
     for _ in range(1 + STARTS):
         terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
@@ -169,7 +172,7 @@ def measure(options: argparse.Namespace, folder: Path) -> Found:
 
 
 def at_rest(terminal: Terminal) -> Found:
-    """Memory of the workbench, and what it writes when nothing happens."""
+    """Memory of the idle workbench, and its output."""
     used = round(memory(terminal.process.pid), 1)
     terminal.settle()
     terminal.forget()
@@ -177,12 +180,12 @@ def at_rest(terminal: Terminal) -> Found:
     return {"rss_mb": used, "idle_bytes_per_s": round(len(terminal.seen) / 3, 1)}
 
 
-# ---- behind a slow link ----------------------------------------------------------------------------------------------
+# ---- over a slow connection ------------------------------------------------------------------------------------------
 
 
 def measure_remote(options: argparse.Namespace, folder: Path) -> Found:
-    """What comes over the link, and when, until all is compiled, and while stages are stepped and scrolled through."""
-    # The path of a socket has 107 bytes at most: the link's folder is named by nothing long.
+    """The bytes over the connection, with times, until everything is compiled, and while stepping and scrolling."""
+    # The path of a socket has at most 107 bytes, so the folder's name is short.
     link = Path(tempfile.mkdtemp(prefix="far"))
     program = link / "buddy-tui"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
@@ -203,13 +206,13 @@ def measure_remote(options: argparse.Namespace, folder: Path) -> Found:
 
 
 def moved(link: Path) -> int:
-    """Kilobytes that have come over the link so far."""
+    """Kilobytes received over the connection so far."""
     time.sleep(0.1)
     return sum(json.loads(file.read_text())["back"] for file in link.glob("*.json")) // 1000
 
 
 def step_over_link(terminal: Terminal, link: Path) -> Found:
-    """Milliseconds from the key to the first page of stage after stage, what was moved for each, and how long it is."""
+    """Milliseconds from the key to the first page of each stage, the bytes for each, and its length."""
     waits, sizes, lengths = [], [], []
     for _ in range(STEPS):
         before = moved(link)
@@ -223,7 +226,7 @@ def step_over_link(terminal: Terminal, link: Path) -> Found:
 
 
 def scroll_over_link(terminal: Terminal, link: Path) -> Found:
-    """Lines down as fast as a held key repeats, and pages: when the screen shows them."""
+    """Scrolls down at the rate of a held key, and by pages: the times until the screen shows the lines."""
     before = moved(link)
     waits = [terminal.key("j", 1 / 30)[0] for _ in range(SCROLLED)]
     paged = [terminal.key("\x06", 0.5)[0] for _ in range(20)]
@@ -234,7 +237,7 @@ def scroll_over_link(terminal: Terminal, link: Path) -> Found:
 
 
 def diff_in_terminal(terminal: Terminal, timeout: float) -> dict[str, object]:
-    """Seconds from the key to each kind of diff of the longest stage from the one before it, and pages of the last."""
+    """Seconds from the key to each kind of diff of the longest stage with the previous one, and pages of the last."""
     found: dict[str, object] = {}
     for how in ("line", "structural"):
         terminal.settle()
@@ -248,7 +251,7 @@ def diff_in_terminal(terminal: Terminal, timeout: float) -> dict[str, object]:
 
 
 def structural_diff() -> float:
-    """Seconds that a structural diff of two texts of 50,000 lines takes, all of them renumbered, one in 100 new."""
+    """Seconds for a structural diff of two texts of 50,000 lines, all renumbered, with one in 100 new."""
     line = "    %{} = vector.fma %{}, %{}, %{} {{fast = 1 : i32, width = {} : i64}} : vector<16xf32>"
     one = [line.format(k, max(k - 1, 0), k // 2, k // 3, k % 7) for k in range(DIFFED_LINES)]
     other = [line.format(k + 9, max(k - 1, 0) + 9, k // 2 + 9, k // 3 + 9, k % 7) for k in range(DIFFED_LINES)]
@@ -261,7 +264,7 @@ def structural_diff() -> float:
 
 
 def go_to_longest(terminal: Terminal) -> int:
-    """Go back from the LLVM dialect to the longest of the last few snapshots; returns its number of lines."""
+    """Goes back from the LLVM dialect to the longest of the last few snapshots; returns its number of lines."""
     terminal.key("8")
     lengths = []
     for _ in range(LOOK_BACK):
@@ -275,11 +278,11 @@ def go_to_longest(terminal: Terminal) -> int:
 
 
 def go_to_grown(terminal: Terminal, options: argparse.Namespace) -> int:
-    """Go to the stage in which one line in 100 of the long function has changed; returns its number of lines."""
+    """Goes to the stage in which one line in 100 of the long function has changed; returns its number of lines."""
     terminal.forget()
     for keys in ("g", "f", "@grown", "\r"):
         terminal.key(keys)
-    # The whole function comes after a search of every stage: its stage's head says how long it is.
+    # The pass that removes the function comes after a search of every stage: the header shows the stage's length.
     long = rf"of ([\d,]{{{len(f'{options.lines:,}')},}})"
     terminal.match(long, options.timeout)
     terminal.settle()
@@ -292,14 +295,14 @@ def go_to_grown(terminal: Terminal, options: argparse.Namespace) -> int:
 
 
 def stage_lines(terminal: Terminal) -> int:
-    """The length of the stage on the screen, as its header gives it."""
+    """The length of the stage on the screen, from its header."""
     terminal.settle()
     told = re.findall(r"line [\d,]+ of ([\d,]+)", terminal.text)
     return int(told[-1].replace(",", "")) if told else 0
 
 
 def rows(found: Found) -> list[tuple[object, ...]]:
-    """Each figure beside what it must not exceed, as a person reads it."""
+    """Each measurement with its limit, as text."""
     told: list[tuple[object, ...]] = []
     for name, value in found.items():
         figure = value["median"] if isinstance(value, dict) else value

@@ -1,4 +1,4 @@
-"""A Pygments lexer for assembly of any target in GNU style. Any line can be read by itself."""
+"""A Pygments lexer for assembly of any target in GNU style. Each line can be lexed alone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ REGISTER = (
     r"[xwvqdsbhz]\d+(?:\.\d*[bhsdq])?\b|[atsf]\d+\b|sp\b|lr\b|xzr\b|wzr\b|zero\b|ra\b)"
 )
 
-# An address before the mnemonic; some mnemonics could be numbers too.
+# An address before the mnemonic; some mnemonics are also valid hexadecimal numbers.
 ADDRESS = r"^(\s+)(?!(?:adc|add|dec|fadd)\b)([0-9a-f]+)(\s{2,})(?=[a-z][\w.]*(?:\s|$))"
 
 
 class AssemblyLexer(RegexLexer):
-    """Assembly of any target. An address before the mnemonic, as disassemblies have it, is a number."""
+    """Assembly of any target. An address before the mnemonic, as in a disassembly, is a number."""
 
     name = "Assembly"
     aliases: ClassVar[list[str]] = ["buddy-asm"]

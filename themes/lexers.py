@@ -1,4 +1,4 @@
-"""Which lexer reads which language of IR, and what its tokens are called in a theme's `[syntax]` table."""
+"""Maps languages of IR to lexers, and their tokens to the names of a theme's `[syntax]` table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SYNTAX: dict[_TokenType, str] = {
 
 @lru_cache(maxsize=256)
 def syntax_name(token: _TokenType) -> str:
-    """The entry of `[syntax]` for `token` or the nearest kind that contains it; "" for plain text."""
+    """The entry of `[syntax]` for `token` or its closest ancestor; "" for plain text."""
     while token is not Token:
         if token in SYNTAX:
             return SYNTAX[token]
@@ -36,9 +36,9 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. All of them read a line by itself.
+    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. All of them can lex a line alone.
 
-    Raises `ValueError` that names the language when there is none.
+    Raises `ValueError` that names an unknown language.
     """
     if language in ("fx", "buddy"):
         from buddy.themes.graph_lexer import GraphLexer
@@ -64,7 +64,7 @@ def lexer_for(language: str) -> Lexer:
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:
-    """`line` cut into `(syntax name, text)` runs, neighbours of one name joined."""
+    """`line` split into `(syntax name, text)` runs; neighbours with the same name are merged."""
     runs: list[tuple[str, str]] = []
     for _, token, text in lexer_for(language).get_tokens_unprocessed(line):
         name = syntax_name(token)

@@ -1,4 +1,4 @@
-"""A Pygments lexer for LLVM IR that reads any line by itself, with the few kinds of token a theme has colours for."""
+"""A Pygments lexer for LLVM IR that can lex any line alone, with the token kinds that themes have colours for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYWORDS = (
 
 
 class LlvmIrLexer(RegexLexer):
-    """LLVM IR. Pygments' own `LlvmLexer` has one kind for operations and for keywords."""
+    """LLVM IR. Pygments' own `LlvmLexer` has a single kind for operations and keywords."""
 
     name = "LLVM IR"
     aliases: ClassVar[list[str]] = ["llvm-ir"]

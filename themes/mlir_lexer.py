@@ -1,4 +1,4 @@
-"""A Pygments lexer for MLIR's textual form. Any line can be read by itself."""
+"""A Pygments lexer for MLIR's textual form. Each line can be lexed alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pygments.lexer import RegexLexer, bygroups
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
 ELEMENT = r"(?:[su]?i\d+|bf16|tf32|f\d+\w*|index|none|complex|tensor|memref|vector|tuple)\b(?!\.\w)"
-# A whole type is one token: types are read as one thing, and a line costs a terminal fewer bytes.
+# A whole type is one token, which needs fewer bytes on a terminal.
 INSIDE = r"<(?:[^<>\n]|->|<(?:[^<>\n]|->|<(?:[^<>\n]|->)*>)*>)*>"
 KEYWORDS = (
     r"(?:ins|outs|to|into|step|iter_args|attributes|module|loc|private|public|nested|strided|offset|in|from|"
@@ -18,7 +18,7 @@ KEYWORDS = (
 
 
 class MlirLexer(RegexLexer):
-    """MLIR, with any dialect: `dialect.op` names are operations, whatever the dialect."""
+    """MLIR with any dialects: `dialect.op` names are operations."""
 
     name = "MLIR"
     aliases: ClassVar[list[str]] = ["mlir"]

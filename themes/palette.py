@@ -1,4 +1,4 @@
-"""The themes as data: colours, roles of text and IR syntax, read from the TOML files beside this module and the user's.
+"""The themes as data: colours, text roles and IR syntax, read from this folder's TOML files and the user's.
 
 Imports neither Textual nor Rich: styles are strings such as `"bold #87afd7"`.
 """
@@ -30,7 +30,7 @@ _STYLE = re.compile(
 class ThemeData(msgspec.Struct, frozen=True):
     """One theme: `colors` and `variables` are Textual's, `roles` and `syntax` map a name to a style.
 
-    Where `ansi` is set, colours are names of the terminal's own sixteen, `ansi_red` in `colors` and `variables`.
+    With `ansi`, colours are names of the terminal's own sixteen, `ansi_red` in `colors` and `variables`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ThemeData(msgspec.Struct, frozen=True):
     ansi: bool = False
 
 
-# The user's own, by name.
+# The user's themes, by name.
 _added: dict[str, ThemeData] = {}
 
 
@@ -59,7 +59,7 @@ def themes() -> dict[str, ThemeData]:
 
 
 def add_themes(folder: Path) -> list[str]:
-    """Take up the user's own themes from the TOML files in `folder`; says of each that is none what is wrong, where."""
+    """Loads the user's themes from the TOML files in `folder`; returns an error for each invalid file."""
     problems = []
     _added.clear()
     try:
@@ -80,9 +80,10 @@ def add_themes(folder: Path) -> list[str]:
 
 
 def read_theme(path: Path, bases: dict[str, ThemeData] | None = None) -> ThemeData:
-    """The theme in the file at `path`: all of it, or what is different from the one of `bases` that `base` names.
+    """Reads the theme in the file at `path`: all of it, or the differences from the theme in `bases` that `base`
+    names.
 
-    Raises `ValueError` that names the file, and the line, when it is not a theme.
+    Raises `ValueError` that names the file, and the line, if it is not a theme.
     """
     try:
         text = path.read_text("utf-8")
@@ -114,7 +115,7 @@ def _theme(text: str, given: dict[str, Any], stem: str, bases: dict[str, ThemeDa
 
 
 def _check_entry(text: str, name: str, value: Any, base: ThemeData | None) -> None:
-    """Raise `TomlError` for an entry that no theme has, or that says no colour or style."""
+    """Raises `TomlError` for an unknown entry, or for an invalid colour or style."""
     if name in TABLES:
         if not isinstance(value, dict):
             raise TomlError(f"{name} must be a table", line_of(text, [name]))
@@ -134,7 +135,7 @@ def _check_entry(text: str, name: str, value: Any, base: ThemeData | None) -> No
 
 
 def _wrong(table: str, key: str, value: Any, known: dict[str, str] | None) -> str:
-    """What is wrong with an entry of a table, "" if nothing is; variables may be any of Textual's."""
+    """The error of an entry of a table, "" if it is valid; variables may be any of Textual's."""
     if not isinstance(value, str):
         return "must be a text"
     if table != "variables" and known is not None and key not in known:
@@ -147,5 +148,5 @@ def _wrong(table: str, key: str, value: Any, known: dict[str, str] | None) -> st
 
 
 def no_such_theme(name: str) -> str:
-    """What is wrong with a theme's name, "" if there is such a theme or none is named."""
+    """The error message for an unknown theme's name, "" if the theme exists or no name is given."""
     return "" if not name or name in themes() else f"there is no theme {name!r}; there are {', '.join(themes())}"

@@ -1,4 +1,4 @@
-"""A Pygments lexer for PTX, the assembly language of NVIDIA's GPUs. Any line can be read by itself."""
+"""A Pygments lexer for PTX, the assembly language of NVIDIA's GPUs. Each line can be lexed alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ TYPES = r"(?:pred|[busf](?:8|16|32|64)|b128|f16x2|bf16(?:x2)?|tf32)"
 
 
 class PtxLexer(RegexLexer):
-    """PTX. An instruction is its whole mnemonic, `ld.global.f32`; what declares a register or a parameter is a type."""
+    """PTX.
+
+    An instruction is its whole mnemonic, `ld.global.f32`; declarations of registers and parameters are types.
+    """
 
     name = "PTX"
     aliases: ClassVar[list[str]] = ["ptx"]

@@ -1,4 +1,4 @@
-"""The themes as Textual knows them."""
+"""Converts the themes to Textual's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.theme import Theme
 
 from buddy.themes.palette import ThemeData, themes
 
-# What Textual's style sheets name and its generator of themes in ANSI colours leaves out.
+# Variables in Textual's style sheets that its generator of ANSI themes leaves out.
 ANSI_VARIABLES = {
     "ansi-background": "ansi_default",
     "ansi-foreground": "ansi_default",

@@ -1,4 +1,4 @@
-"""TOML from whichever parser this Python has, and the lines of a file on which its entries stand."""
+"""Parses TOML with the parser of this Python version, and finds the lines of entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AT_LINE = re.compile(r"at line (\d+)")
 
 
 class TomlError(ValueError):
-    """Something is wrong with a TOML file; `line` is counted from 1, 0 where it is of the whole file."""
+    """An error in a TOML file; `line` is counted from 1, 0 for the whole file."""
 
     def __init__(self, what: str, line: int = 0) -> None:
         super().__init__(f"line {line}: {what}" if line else what)
@@ -19,9 +19,9 @@ class TomlError(ValueError):
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The table in `text`.
+    """Parses `text`.
 
-    Raises `TomlError` that says where the text is not TOML.
+    Raises `TomlError` with the line of the error.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -38,7 +38,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
-    """The line, counted from 1, of an entry of a table at most one level deep; that of the table if it is not found."""
+    """The line, from 1, of an entry of a table at most one level deep; that of the table if the entry is not found."""
     *tables, key = keys
     inside, found = not tables, 0
     entry = re.compile(rf"""\s*(["']?){re.escape(key)}\1\s*=""")

@@ -1,4 +1,4 @@
-"""A plug-in for `benchmarks/workbench.py`: passes that make a stage as long as one likes, change it, and shorten it."""
+"""A plug-in for `benchmarks/workbench.py`: passes that make a stage any length, change it, and shorten it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Grow(MlirPass):
     lines: int = 0
 
     def run(self, root: Any, context: PassContext) -> None:
-        # Of a node, as all ops of a program are: naming nodes for ops that have none would be most of the time.
+        # The location of a node, as for all ops of a program: otherwise most of the time would go into deriving
+        # locations.
         where = f"#where = {root.regions[0].blocks[0].operations[0].operation.location}"
         body = "\n".join(
             f"    %{k} = arith.addf {_value(k - 1)}, {_value(k // 2 - 1)} fastmath<contract> : {TYPE} loc(#where)"
@@ -30,7 +31,7 @@ class Grow(MlirPass):
         head = f"func.func private @{NAME}(%a: {TYPE} loc(#where)) {{"
         text = f"{where}\n{head}\n{body}\n    return loc(#where)\n}} loc(#where)"
         parsed = ir.Module.parse(text, root.context)
-        # A copy: the module that was parsed takes all that is its own away when it goes.
+        # A copy, because the parsed module owns its ops.
         root.regions[0].blocks[0].append(parsed.body.operations[0].operation.clone())
 
 

@@ -1,4 +1,4 @@
-"""One op on f32 tensors of the sizes given, weights and inputs from a fixed seed: `op.py matmul 512 512 512`."""
+"""One op on f32 tensors of the given sizes, weights and inputs from a fixed seed: `op.py matmul 512 512 512`."""
 
 import argparse
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What the benchmarks share: timings taken in turn, an engine with a clock, and how results are printed."""
+"""Shared parts of the benchmarks: interleaved timings, an engine with timing, and the output format."""

@@ -1,4 +1,4 @@
-"""An engine as the workbench starts it, whose answers come with the time they took."""
+"""An engine, started like the workbench's, with timed answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BERT = str(Path(__file__).resolve().parents[2] / "samples" / "bert.py")
 
 
 class TimedEngine:
-    """Requests to an engine; answers are frames with the seconds since the request."""
+    """Sends requests to an engine; answers are frames with the seconds since the request."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -42,7 +42,7 @@ class TimedEngine:
         return self.follow(Compile(self.client.next_request(), recipe), Compiled)
 
     async def follow(self, request: Any, last: type) -> AsyncIterator[Answer]:
-        """Everything that answers `request` as it comes, up to a frame of type `last`.
+        """Yields every answer to `request`, up to a frame of type `last`.
 
         Raises `RequestFailed`.
         """
@@ -60,7 +60,7 @@ class TimedEngine:
 
 @contextmanager
 def empty_object_cache() -> Iterator[None]:
-    """Engines started inside find no object of an earlier compilation, but for their own."""
+    """Engines started inside have an empty object cache at first."""
     before = os.environ.get("BUDDY_CACHE", "")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["BUDDY_CACHE"] = folder
@@ -71,7 +71,7 @@ def empty_object_cache() -> Iterator[None]:
 
 
 def run(conversation: Coroutine[Any, Any, Found]) -> Found:
-    """What a conversation with engines finds; a failure ends the process with one message."""
+    """Runs a conversation with engines; a failure exits the process with a message."""
     try:
         return asyncio.run(conversation)
     except (EngineLost, RequestFailed) as error:
@@ -80,7 +80,7 @@ def run(conversation: Coroutine[Any, Any, Found]) -> Found:
 
 @asynccontextmanager
 async def warm_engine() -> AsyncIterator[TimedEngine]:
-    """An engine whose workers are up and have nothing loaded; ended afterwards."""
+    """An engine with warm workers and no program; closed afterwards."""
     client = EngineClient()
     await client.start()
     try:

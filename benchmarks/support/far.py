@@ -1,9 +1,9 @@
-"""Stands in for ssh: runs the command here, behind a link that is slow, and that drops or hangs when it is told to.
+"""Replaces ssh: runs the command locally, over a connection that is slow, and that drops or hangs on request.
 
     buddy-tui --ssh 'python benchmarks/support/far.py FOLDER SECONDS' --remote HOST …
 
-Each way takes SECONDS longer. A file `down` in FOLDER drops the link and lets none come up, one called `hang` lets
-nothing through. The bytes that have gone there and back so far are told in FOLDER, one file a link.
+Each direction adds SECONDS. A file `down` in FOLDER drops the connection and refuses new ones, a file `hang` stops all
+transfer. The numbers of bytes sent in both directions are written to FOLDER, one file per connection.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOK = 0.02
 
 
 class Way:
-    """One direction: what is read from `source` is written to `target` some time later."""
+    """One direction: bytes read from `source` are written to `target` after the delay."""
 
     def __init__(self, source: int, target: int, seconds: float, folder: Path) -> None:
         self._source, self._target, self._seconds, self._folder = source, target, seconds, folder
@@ -60,7 +60,7 @@ class Way:
 
 
 def tell(folder: Path, there: Way, back: Way) -> None:
-    """Write down how many bytes have gone; whoever reads that never reads half of it."""
+    """Writes the byte counts to a file, atomically."""
     new = folder / f"{os.getpid()}.new"
     new.write_text(json.dumps({"there": there.count, "back": back.count}))
     new.replace(new.with_suffix(".json"))

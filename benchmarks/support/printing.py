@@ -1,4 +1,4 @@
-"""How a benchmark tells what it found: a table for a person on stderr, one JSON object on stdout."""
+"""The output of a benchmark: a readable table on stderr, one JSON object on stdout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.support.target import cores, host
 
 
 def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentParser:
-    """The options that every benchmark has: `--repeats` (what of, is in `what`) and `--tiny`."""
+    """The common options of benchmarks: `--repeats` (of `what`) and `--tiny`."""
     found = argparse.ArgumentParser(description=summary, formatter_class=argparse.RawDescriptionHelpFormatter)
     found.add_argument("--repeats", type=int, default=repeats, metavar="N", help=f"{what} ({repeats})")
     found.add_argument("--tiny", action="store_true", help="small sizes, to see that the benchmark works")
@@ -24,13 +24,13 @@ def parser(summary: str | None, repeats: int, what: str) -> argparse.ArgumentPar
 
 
 def machine() -> dict[str, object]:
-    """What the figures were measured on, and how busy it was when they began."""
+    """The machine, and its load at the start."""
     load = os.getloadavg()[0]
     return {"cpu": _cpu(), "vectors": host().name, "cores": cores(), "load": round(load, 2), "os": platform.platform()}
 
 
 def tell(found: Mapping[str, Any], heading: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print the rows to stderr and all that was found to stdout."""
+    """Prints the rows to stderr and all results to stdout."""
     print(table(heading, rows, frozenset(heading[:1])), file=sys.stderr)
     print(json.dumps(found, indent=2, allow_nan=False))
 

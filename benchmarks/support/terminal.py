@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal of any size: keys go in, and what it writes is timed, counted and read."""
+"""Runs a program in a pseudo-terminal of any size: sends keys, and times, counts and reads its output."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import time
 from pathlib import Path
 
 QUIET = 0.08
-# The terminal itself says what it can and how large it is; Textual would believe these instead. Where no bytecode is
-# kept, a start compiles every module anew, which an installed program never does.
+# The terminal itself reports its capabilities and size; Textual would prefer these variables. Without bytecode, each
+# start would compile every module, which an installed program never does.
 _NOT_OURS = ("COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE")
 ESCAPE = re.compile(rb"\x1b\[[0-9;?>]*\$?[a-zA-Z]|\x1b[=>]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
 
 
 class Terminal:
-    """A program in a pseudo-terminal; everything it writes is read at once and can be waited for."""
+    """A program in a pseudo-terminal; its output is read immediately and can be waited for."""
 
     def __init__(self, command: list[str], columns: int, rows: int, environment: dict[str, str]) -> None:
         self.started = time.monotonic()
@@ -37,7 +37,7 @@ class Terminal:
         self.last = self.started
 
     def read(self, timeout: float) -> int:
-        """Take what has been written, waiting at most `timeout` seconds; returns how many bytes."""
+        """Reads the available output, waiting at most `timeout` seconds; returns the number of bytes."""
         if not select.select([self.master], [], [], timeout)[0]:
             return 0
         data = os.read(self.master, 1 << 16)
@@ -47,17 +47,17 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What has been written since the last `forget`, without escape sequences."""
+        """The output since the last `forget`, without escape sequences."""
         return ESCAPE.sub(b"", bytes(self.seen)).decode(errors="replace")
 
     def until(self, text: str, timeout: float) -> float:
-        """Seconds until `text` has been written since the last `forget`."""
+        """Seconds until `text` appears in the output since the last `forget`."""
         start = time.monotonic()
         self.match(re.escape(text), timeout)
         return self.last - start
 
     def match(self, pattern: str, timeout: float) -> re.Match[str]:
-        """Wait until something is written, since the last `forget`, that `pattern` is found in; the last such place."""
+        """Waits until `pattern` matches the output since the last `forget`; returns the last match."""
         start = time.monotonic()
         while not (found := list(re.finditer(pattern, self.text))):
             if time.monotonic() - start > timeout:
@@ -69,18 +69,22 @@ class Terminal:
         self.seen.clear()
 
     def wait(self, seconds: float) -> None:
-        """Read for a while."""
+        """Reads for a while."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.read(0.05)
 
     def settle(self, quiet: float = 0.4) -> None:
-        """Read until nothing has come for a while."""
+        """Reads until there is no output for a while."""
         while self.read(quiet):
             pass
 
     def key(self, keys: str, quiet: float = QUIET) -> tuple[float, int]:
-        """Send keys; milliseconds to the last byte of the answer, which `quiet` seconds of silence end, and bytes."""
+        """Sends keys.
+
+        Returns the milliseconds to the last byte of the answer, which ends after `quiet` seconds without output, and
+        the number of bytes.
+        """
         start, size = time.monotonic(), 0
         os.write(self.master, keys.encode())
         while got := self.read(quiet if size else max(1.0, quiet)):
@@ -88,7 +92,7 @@ class Terminal:
         return (self.last - start) * 1e3 if size else 0.0, size
 
     def resize(self, columns: int, rows: int) -> None:
-        """Tell the program that the terminal has another size."""
+        """Changes the size of the terminal."""
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         os.killpg(self.process.pid, signal.SIGWINCH)
         self.read(0.01)
@@ -99,7 +103,9 @@ class Terminal:
 
 
 def environment(colors: str, state: Path) -> dict[str, str]:
-    """The variables of a workbench in a terminal of these `colors`, `truecolor` or `256`, that keeps all in `state`."""
+    """The environment of a workbench in a terminal with these `colors`, `truecolor` or `256`, with its state in
+    `state`.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
     kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}
     truecolor = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}

@@ -1,4 +1,4 @@
-"""Calls timed in turn, so that a slow minute of the machine falls on all of them."""
+"""Interleaved timing of calls, so that a slow minute of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Seconds = dict[str, list[float]]
 
 
 def seconds_of(call: Call) -> float:
-    """How long one call takes."""
+    """The duration of one call."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def in_turn(calls: Mapping[str, Call], repeats: int) -> Seconds:
-    """Seconds of `repeats` rounds over the calls, after one that is not timed; each round begins with another call."""
+    """Seconds of `repeats` rounds over the calls, after one untimed round; each round begins with another call."""
     names, found = list(calls), {name: list[float]() for name in calls}
     for call in calls.values():
         call()

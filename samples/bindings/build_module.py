@@ -14,7 +14,7 @@ ROWS, DEPTH, COLUMNS = 16, 32, 8
 
 
 def build() -> ir.Module:
-    """What is made between `with` goes to the insertion point that is current there, at the current location."""
+    """Ops created inside `with` go to the current insertion point, with the current location."""
     f32 = ir.F32Type.get()
     shapes = [ROWS, DEPTH], [DEPTH, COLUMNS], [COLUMNS]
     module = ir.Module.create()
@@ -23,7 +23,7 @@ def build() -> ir.Module:
         @func.FuncOp.from_py_func(*(ir.RankedTensorType.get(shape, f32) for shape in shapes))
         def layer(x: ir.Value, weight: ir.Value, bias: ir.Value) -> ir.Value:
             zero = arith.constant(f32, 0.0)
-            # A product adds to what its output holds: it begins from zeros.
+            # A product adds to its output, so the output starts with zeros.
             zeros = linalg.fill(zero, outs=[tensor.empty([ROWS, COLUMNS], f32)])
             product = linalg.matmul(x, weight, outs=[zeros])
             return biased_relu(product, bias, zero)
@@ -32,7 +32,7 @@ def build() -> ir.Module:
 
 
 def biased_relu(product: ir.Value, bias: ir.Value, zero: ir.Value) -> ir.Value:
-    """One generic op: its maps say which element of each operand a point (i, j) of its loops reads and writes."""
+    """One generic op: its maps say which element of each operand the iteration (i, j) reads and writes."""
     i, j = ir.AffineDimExpr.get(0), ir.AffineDimExpr.get(1)
     every, by_column = ir.AffineMap.get(2, 0, [i, j]), ir.AffineMap.get(2, 0, [j])
     result = tensor.empty([ROWS, COLUMNS], ir.F32Type.get())

@@ -18,8 +18,8 @@ from buddy.compiler.support import blas
 from mlir import ir
 
 SIZE = 512
-ROW_MAJOR, NO_TRANSPOSE = 101, 111  # of cblas.h
-A, B = 7, 9  # where the function takes its matrices
+ROW_MAJOR, NO_TRANSPOSE = 101, 111  # from cblas.h
+A, B = 7, 9  # the positions of the matrices in the arguments
 
 library = blas.find()
 if library is None:
@@ -46,10 +46,10 @@ def build() -> ir.Module:
 
 
 def matmul_to_blas(root: ir.Operation, _pass: object) -> None:
-    """Replace each `linalg.matmul` on memrefs of f32 by a call.
+    """Replaces each `linalg.matmul` on memrefs of f32 by a call.
 
-    Tensors have no address, so the pass comes after bufferization. What it cannot do it leaves as it is: the passes
-    behind it know products too.
+    Tensors have no address, so the pass runs after bufferization. It leaves other products unchanged: later passes
+    lower them.
     """
     found = []
 
@@ -68,7 +68,7 @@ def matmul_to_blas(root: ir.Operation, _pass: object) -> None:
 
 
 def is_dense_matrix(value: ir.Value) -> bool:
-    """Whether a value is a row-major matrix of f32 without gaps, whose sizes are known."""
+    """Whether a value is a dense row-major matrix of f32 with static sizes."""
     kind = value.type
     if not isinstance(kind, ir.MemRefType) or kind.rank != 2 or not kind.has_static_shape:
         return False
@@ -86,16 +86,16 @@ def gemm_type() -> ir.FunctionType:
 
 
 def declare_gemm(root: ir.Operation) -> None:
-    """Add the function's declaration to a module."""
+    """Adds the function's declaration to a module."""
     with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]), ir.Location.unknown():
         gemm = func.FuncOp(GEMM, gemm_type(), visibility="private")
-    # The library writes to C alone, which nobody could know otherwise.
+    # The library writes only to C, which the declaration states.
     nothing, read_only = ir.DictAttr.get({}), ir.DictAttr.get({"llvm.readonly": ir.UnitAttr.get()})
     gemm.arg_attrs = [read_only if place in (A, B) else nothing for place in range(len(gemm.type.inputs))]
 
 
 def call_gemm(a: ir.Value, b: ir.Value, c: ir.Value) -> None:
-    """c = 1 * a @ b + 1 * c: like the op, the call adds to what `c` holds."""
+    """c = 1 * a @ b + 1 * c: like the op, the call adds to `c`."""
     (m, k), n = a.type.shape, b.type.shape[1]
     word, size = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(library.index_bits)
     one = arith.constant(ir.F32Type.get(), 1.0)
@@ -107,7 +107,7 @@ def call_gemm(a: ir.Value, b: ir.Value, c: ir.Value) -> None:
         return [arith.constant(size, value) for value in values]
 
     arguments = [*words(ROW_MAJOR, NO_TRANSPOSE, NO_TRANSPOSE), *sizes(m, n, k), one]
-    # Rows lie one behind the other: the distance between them is their length.
+    # Rows are contiguous: the distance between them is their length.
     arguments += [address(a), *sizes(k), address(b), *sizes(n), one, address(c), *sizes(n)]
     func.CallOp([], ir.FlatSymbolRefAttr.get(GEMM), arguments)
 
@@ -119,7 +119,7 @@ def address(value: ir.Value) -> ir.Value:
     return llvm.inttoptr(llvm.PointerType.get(), number)
 
 
-# ---- the module, and what it is held beside -------------------------------------------------------------------------
+# ---- the module, and its reference ----------------------------------------------------------------------------------
 
 
 def reference(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ class Act(ext.Dialect, name="act"):
     """Activations of whole tensors."""
 
 
-# One variable for operand and result: the op verifies only where their types are equal.
+# One variable for operand and result: the op verifies only if their types are equal.
 T = TypeVar("T", bound=ir.RankedTensorType)
 
 
@@ -71,7 +71,7 @@ def number(kind: ir.Type, value: float) -> ir.Value:
 
 
 def lower_leaky_relu(op: LeakyRelu, rewriter: object) -> None:
-    """A pattern replaces one op; `rewriter.ip` is where what takes its place belongs."""
+    """A pattern replaces one op; the replacement is inserted at `rewriter.ip`."""
     kind = op.x.type
     with rewriter.ip, op.location:
         positive = arith.cmpf(arith.CmpFPredicate.OGT, op.x, number(kind, 0.0))

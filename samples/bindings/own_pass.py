@@ -28,14 +28,14 @@ def build() -> ir.Module:
 
         @func.FuncOp.from_py_func(kind)
         def scaled(x: ir.Value) -> ir.Value:
-            # The first divisor is a power of two, the second none: a product would round otherwise.
+            # The first divisor is a power of two, the second is not: a product would round differently.
             return arith.divf(arith.divf(x, splat(8.0)), splat(3.0))
 
     return module
 
 
 class ExactReciprocals:
-    """Anything that can be called is a pass: it is given the operation that it runs on."""
+    """Any callable can be a pass: its argument is the operation that it runs on."""
 
     def __init__(self) -> None:
         self.replaced = 0
@@ -49,7 +49,7 @@ class ExactReciprocals:
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)
-        # What a walk is on must stay as it is until the walk is done.
+        # The IR must not change during the walk.
         for op in found:
             self._replace(op)
 

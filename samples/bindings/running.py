@@ -15,7 +15,7 @@ TO_BUFFERS = (
     "canonicalize",
 )
 TO_LLVM = (
-    # A function writes its result where its caller says.
+    # A function writes its result to a buffer of its caller.
     "buffer-results-to-out-params{hoist-static-allocs=true modify-public-functions=true}",
     "func.func(convert-linalg-to-loops)",
     "convert-scf-to-cf",
@@ -38,7 +38,7 @@ def run_passes(module: Module, passes: tuple[str, ...]) -> None:
 
 
 def to_buffers(module: Module) -> None:
-    """Tensors become memrefs, in place. Without a word on it, bufferization may write to a function's arguments."""
+    """Converts tensors to memrefs, in place. By default, bufferization may write to a function's arguments."""
     with module.context:
         read_only = DictAttr.get({"bufferization.writable": BoolAttr.get(False)})
         for op in module.body:
@@ -48,20 +48,20 @@ def to_buffers(module: Module) -> None:
 
 
 def copied(module: Module) -> Module:
-    """A module of its own, to be rewritten while `module` stays as it is."""
+    """A copy of the module, to be rewritten while `module` is unchanged."""
     with module.context:
         return Module.parse(module.operation.get_asm(print_generic_op_form=True))
 
 
 class Compiled:
-    """A module ready to run; `imports` are addresses of functions that it declares and does not have."""
+    """A module ready to run; `imports` are addresses of functions that it only declares."""
 
     def __init__(self, module: Module, imports: dict[str, int] | None = None) -> None:
         lowered = copied(module)
         to_buffers(lowered)
         for op in lowered.body:
             if isinstance(op, FuncOp) and not op.is_external:
-                # What the engine calls: a function that takes a pointer to the descriptor of each array.
+                # The engine calls a function that takes a pointer to the descriptor of each array.
                 op.attributes["llvm.emit_c_interface"] = UnitAttr.get(lowered.context)
         run_passes(lowered, TO_LLVM)
         self._engine = ExecutionEngine(lowered, opt_level=3)
@@ -69,6 +69,6 @@ class Compiled:
             self._engine.raw_register_runtime(name, ctypes.c_void_p(address))
 
     def __call__(self, name: str, *arrays: np.ndarray) -> None:
-        """Call function `name` on its inputs, and behind them the array that it writes its result to."""
+        """Calls function `name` with its inputs, followed by the array for its result."""
         descriptors = [ctypes.pointer(get_ranked_memref_descriptor(array)) for array in arrays]
         self._engine.invoke(name, *map(ctypes.pointer, descriptors))

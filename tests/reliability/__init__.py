@@ -1,1 +1,1 @@
-"""Campaigns that attack the whole product: each seeded, shared out, resumable, with a bounded share in the tests."""
+"""Fuzzing and fault injection campaigns: seeded, shardable, resumable, with a bounded part in the tests."""

@@ -1,15 +1,14 @@
-"""`python -m tests.reliability NAME`: one campaign, or all of them one after the other with their full counts.
+"""`python -m tests.reliability NAME`: runs one campaign, or all of them one after the other with their full counts.
 
-A campaign prints a line for each batch, every fault with what shows it again, and at the end the counts. With
-`--output FILE` batches are added to a file of JSON lines, and those that it holds already are not tried again; for
-`all`, FILE is a folder with a file for each, and the last lines say what came of each.
+A campaign prints a line for each batch, every fault with a reproducer, and at the end the counts. With `--output FILE`
+batches are appended to a file of JSON lines, and batches that it contains are skipped; for `all`, FILE is a folder with
+a file for each campaign, and the last lines show the outcomes of each.
 
-The exit status is 0 where all was done and there were no faults, 1 where there were, or where something could not be
-done, and 2 for words that mean nothing. SIGINT (ctrl+c), SIGTERM and SIGHUP end a campaign with all its processes, and
-with 130, 143 and 129; the same command goes on where it was.
+The exit status is 0 if everything ran without a fault, 1 otherwise, and 2 for invalid arguments. SIGINT (ctrl+c),
+SIGTERM and SIGHUP end a campaign with all its processes, with status 130, 143 and 129; the same command resumes it.
 
     python -m tests.reliability all --output FOLDER               # hours
-    python -m tests.reliability all --output FOLDER --part 0.01   # a hundredth of each: does it all work?
+    python -m tests.reliability all --output FOLDER --part 0.01   # a hundredth of each, as a quick check
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from buddy.compiler.tools.coverage.plan import PlanError, parse_shard
 from tests.reliability import whole
 from tests.reliability.campaign import Campaign, Plan, carried_out, faults, told
 
-# Each is a module beside this one.
+# Each is a module of this package.
 NAMES = ("drills", "far_drills", "recipes", "inputs", "soak")
 
 
@@ -90,18 +89,18 @@ def _part(text: str) -> float:
     return found
 
 
-# ---- ends ------------------------------------------------------------------------------------------------------------
+# ---- exit ------------------------------------------------------------------------------------------------------------
 
 
 def _ended_in_order() -> int:
-    """What `main` gives; signals that end it leave nothing behind, and are told by the status, as shells have it."""
+    """Returns the result of `main`; after a signal all processes are ended, and the status is that of a shell."""
     heard: list[int] = []
 
     def end(number: int, _frame: FrameType | None) -> None:
         heard.append(number)
-        signal.raise_signal(signal.SIGINT)  # which an event loop takes for itself while it runs
+        signal.raise_signal(signal.SIGINT)  # handled by the event loop while it runs
 
-    # Also where whoever started it in the background has SIGINT ignored.
+    # Also if a parent that started it in the background has SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, end)

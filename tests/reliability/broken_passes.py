@@ -1,4 +1,4 @@
-"""A plug-in of passes such as nobody wants: they never end, devour memory, abort, and break what is compiled."""
+"""A plug-in with broken passes: they never end, use up memory, abort, or break the compiled code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _CALLED = "broken_pass_was_here"
-# Volatile, so that LLVM leaves them as they are.
+# Volatile, so that LLVM does not remove them.
 _ENDLESS = f"""
 llvm.func internal @{_CALLED}() attributes {{no_inline}} {{
   %one = llvm.mlir.constant(1 : i64) : i64
@@ -38,7 +38,7 @@ llvm.func @caller() {{
 
 
 class _Before(MlirPass):
-    """Has every function of the LLVM dialect call one first."""
+    """Adds a call at the start of every function of the LLVM dialect."""
 
     text = ""
 

@@ -1,7 +1,7 @@
-"""What all campaigns share: batches by seed, shards, a file that outlives interruptions, counts, an exit status.
+"""Common parts of the campaigns: batches by seed, shards, a resumable file of results, counts, an exit status.
 
-The module of a campaign has one value `CAMPAIGN`; `python -m tests.reliability NAME` runs it. A batch is so many cases
-that are drawn from one seed: it is what is repeated to look at a fault, and what an interruption can lose.
+The module of a campaign has one value `CAMPAIGN`; `python -m tests.reliability NAME` runs it. A batch is a number of
+cases drawn from one seed: it is the unit that is repeated to reproduce a fault, and that an interruption can lose.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What went wrong, and what shows it again: a script, a recipe, the steps of a session."""
+    """A fault and its reproducer: a script, a recipe, or the steps of a session."""
 
     outcome: str
     why: str
@@ -32,9 +32,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A case that ended as it may, for those who look at it later: its number in the batch, and what it was made of.
+    """A case with an accepted outcome that is kept for inspection: its number in the batch, and its features.
 
-    `what` shows it again, where it is worth that.
+    `what` is a reproducer, if one is worth keeping.
     """
 
     number: int
@@ -45,9 +45,9 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """What came of the cases of one batch: how many ended how, and those that are faults.
+    """The results of one batch: the number of cases per outcome, and the faults.
 
-    `facts` are what was measured besides, such as seconds, under the name of what they are of.
+    `facts` are additional measurements, such as seconds, by name.
     """
 
     outcomes: dict[str, int]
@@ -59,8 +59,8 @@ class Tried(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """One line of a campaign's file.
 
-    `conditions` are what, beside the seed and the number of `cases`, decided what the batch holds. A line without a
-    number is of as many as the campaign's batches have.
+    `conditions` are what determines the batch besides the seed and the number of `cases`. A line without a number of
+    cases has the campaign's default.
     """
 
     campaign: str
@@ -78,8 +78,8 @@ Attempt = Callable[[int, int], Tried]
 class Campaign:
     """A campaign of `count` cases in batches of `batch`.
 
-    `trial` is entered once, for what is dear to start, and gives what tries a batch: `attempt(seed, cases)`. What is
-    tried may change with `conditions`; batches of others are not counted.
+    `trial` is entered once, for expensive setup, and returns the function that runs a batch: `attempt(seed, cases)`.
+    Cases may depend on `conditions`; batches with other conditions are not counted.
     """
 
     name: str
@@ -92,27 +92,30 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Plan:
-    """`count` cases from the batch of `seed` on, of which this is part `shard` (from 1, of so many)."""
+    """`count` cases starting with the batch of `seed`.
+
+    `shard` is the part to run here (from 1, and the number of parts).
+    """
 
     count: int
     seed: int = 0
     shard: tuple[int, int] = (1, 1)
 
     def seeds(self, batch: int) -> list[int]:
-        """Those of this shard's batches of so many cases."""
+        """The seeds of this shard's batches."""
         part, parts = self.shard
         numbers = range(self.seed, self.seed + math.ceil(self.count / batch))
         return [number for number in numbers if (number - self.seed) % parts == part - 1]
 
     def size(self, seed: int, batch: int) -> int:
-        """How many cases the batch of a seed has: the last one may have fewer than `batch`."""
+        """The number of cases in the batch of a seed: the last batch may have fewer than `batch`."""
         return min(batch, self.count - batch * (seed - self.seed))
 
 
 def run(campaign: Campaign, plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
-    """Try the batches of `plan`, but for those whose seeds are `known`, and yield each when it is done.
+    """Runs the batches of `plan`, except for those with `known` seeds, and yields each when it is done.
 
-    A batch that breaks off has one fault, which says where; the next one is tried from a new beginning.
+    A batch that breaks off counts as one fault, with its traceback; the next one starts with a new setup.
     """
     wanted = [seed for seed in plan.seeds(campaign.batch) if seed not in known]
     while wanted:
@@ -128,11 +131,11 @@ def run(campaign: Campaign, plan: Plan, known: Collection[int] = ()) -> Iterator
 
 
 def _tried(attempt: Attempt, seed: int, cases: int) -> tuple[Tried, bool]:
-    """What came of a batch, and whether it came to its end."""
+    """The results of a batch, and whether it finished."""
     try:
         return attempt(seed, cases), True
     except asyncio.CancelledError:
-        # How ctrl+c leaves an event loop where something else is being cancelled at that moment.
+        # An event loop that is cancelling something else raises this for ctrl+c.
         raise KeyboardInterrupt from None
     except Exception as error:
         fault = Fault("broken off", f"{type(error).__name__}: {error}"[:2000], traceback.format_exc()[-6000:])
@@ -140,9 +143,9 @@ def _tried(attempt: Attempt, seed: int, cases: int) -> tuple[Tried, bool]:
 
 
 def known(campaign: Campaign, plan: Plan, output: Path | None, again: bool = False) -> dict[int, Batch]:
-    """The batches of `plan` that a file holds already, by seed: the last one of each.
+    """The batches of `plan` in a file, by seed; the last one of each counts.
 
-    With `again` those are left out in which there were faults. Raises `OSError`.
+    With `again`, batches with faults are left out. Raises `OSError`.
     """
     found = {}
     seeds = set(plan.seeds(campaign.batch))
@@ -154,7 +157,7 @@ def known(campaign: Campaign, plan: Plan, output: Path | None, again: bool = Fal
 
 
 def carried_out(campaign: Campaign, plan: Plan, output: Path | None, say: Say, again: bool = False) -> dict[int, Batch]:
-    """All batches of `plan` by seed, those of `output` among them; new ones are added to it. Raises `OSError`."""
+    """All batches of `plan` by seed, including those in `output`; new ones are appended to it. Raises `OSError`."""
     batches = known(campaign, plan, output, again)
     for batch in run(campaign, plan, batches):
         batches[batch.seed] = batch
@@ -167,12 +170,12 @@ def carried_out(campaign: Campaign, plan: Plan, output: Path | None, say: Say, a
 
 
 def told(campaign: Campaign, plan: Plan, batches: Mapping[int, Batch]) -> str:
-    """A line: how many of the batches there are, and what came of them."""
+    """One line: the number of finished batches, and their outcomes."""
     return f"{len(batches)} of {len(plan.seeds(campaign.batch))} batches, {words(batches.values())}"
 
 
 def totals(batches: Collection[Batch]) -> Counter[str]:
-    """How many cases of all batches ended how."""
+    """The number of cases per outcome over all batches."""
     found: Counter[str] = Counter()
     for batch in batches:
         found.update(batch.tried.outcomes)
@@ -184,14 +187,14 @@ def faults(batches: Collection[Batch]) -> int:
 
 
 def words(batches: Collection[Batch]) -> str:
-    """A line for all batches: cases by outcome, the faults, and the distribution of what was measured."""
+    """One line for all batches: cases by outcome, the faults, and the distribution of the measurements."""
     found = totals(batches)
     counts = ", ".join(f"{count} {name}" for name, count in found.most_common())
     return " · ".join([f"{sum(found.values())} cases: {counts}", f"{faults(batches)} faults", *_measured(batches)])
 
 
 def _measured(batches: Collection[Batch]) -> Iterator[str]:
-    """The median, the 99th percentile and the largest of each thing that was measured."""
+    """The median, the 99th percentile and the maximum of each measurement."""
     found: dict[str, list[float]] = {}
     for batch in batches:
         for name, values in batch.tried.facts.items():

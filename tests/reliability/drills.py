@@ -1,8 +1,8 @@
-"""Fault drills: faults strike a session at random moments, and nothing of the user's may be lost by them.
+"""Fault drills: faults are injected into a session at random moments, and no work of the user may be lost.
 
-A batch is one session of the real workbench on the real engine. In each of its rounds the user does something, one or
-more faults strike meanwhile, and while they are on the screen has to answer. Then the user does what the screen says
-(`R`, `ctrl+c`, undo a broken pass) and runs the program again, which has to come out right.
+A batch is one session of the real workbench on the real engine. In each of its rounds the user does something while one
+or more faults are injected, and meanwhile the screen has to respond. Then the user does what the screen suggests (`R`,
+`ctrl+c`, undo a broken pass) and runs the program again, which has to give the right result.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from tests.reliability.user import Drilled, Reaction, User
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 PROGRAMS = ("arith_add.py", "two_models.py", "buddy_style.py")
 COUNT, BATCH = 2_000, 20
-# GiB that a process of the engine may take: torch and MLIR need one, a pass that devours memory is soon done.
+# GiB per process of the engine: torch and MLIR need one, and a pass that uses up memory reaches the limit soon.
 MEMORY = "2"
-# The share of rounds in which faults strike what takes seconds to start again too, then many of them: while it dies,
-# while it starts, and one after the other. Else a few strike the rest.
+# The share of rounds in which many faults also hit processes that take seconds to restart: while they exit, while they
+# start, one after the other. Otherwise a few hit the rest.
 HEAVY, MANY, FEW = 0.25, 12, 3
 DEAR = ("engine", "host", "link")
-# Seconds in which a key is answered, the machine's own delay apart.
+# The time limit for a key in seconds, without the machine's own delay.
 LATE = 0.2
-# An engine or worker is back within this many times the session's own start, and so many seconds for what comes first:
-# the kind end of an engine that another one is wanted for, up to 3 s, and a kill. Both times are without the waits for
-# a processor; what they still have in them of the machine (caches, memory, the disk) is less than another start.
+# An engine or worker is back within this multiple of the session's own start time, plus the seconds before a restart:
+# the orderly exit of an engine, up to 3 s, and a kill. Both times are without waits for a processor; the remaining
+# influence of the machine (caches, memory, the disk) is less than another start.
 SLOW, SLOW_BY = 2.0, 4.0
 GONE = 60.0
-# Seconds in which what happened is said: a worker that is busy reads garbage, of which it dies, when it is done.
+# Time limit for a report in seconds: a busy worker reads garbage, which crashes it, only when it is done.
 NEWS = 20.0
 _SAID = re.compile(
     "ended|died|stopped|answered|gone|crashed|could not|SIG|not done|failed|is not the engine|lost|memory|wrong"
@@ -55,7 +55,7 @@ _SAID = re.compile(
 
 
 class Session:
-    """One session under attack. `outcomes`, `faults` and `facts` are what came of it."""
+    """One session with faults. `outcomes`, `faults` and `facts` are its results."""
 
     def __init__(self, app: Drilled, user: User, chance: random.Random, kinds: tuple[str, ...], store: Path) -> None:
         self._app, self._user, self._chance, self._kinds, self._store = app, user, chance, kinds, store
@@ -65,7 +65,7 @@ class Session:
         self._seen: set[Process] = set()
         self._round = ""
         self._on: list[Struck] = []
-        # Until it is known, so long that nobody loses patience with the first start on a machine that has much to do.
+        # Until it is known, a value that is long enough for the first start on a loaded machine.
         self._start, self._own_start = 120.0, 0.0
 
     async def begin(self) -> None:
@@ -78,16 +78,16 @@ class Session:
         self._fact("s to start the engine and its workers", self._own_start)
 
     def lift(self) -> None:
-        """Take back what would stay: caps on memory and on files, those of this process too."""
+        """Removes the lasting faults: limits on memory and on files, including those of this process."""
         while self._on:
             self._on.pop().lift()
 
     def only(self, kind: str) -> None:
-        """Strike with faults of this kind from now on."""
+        """Injects only faults of this kind from now on."""
         self._kinds = (kind,)
 
     async def round(self, most: int, heavy: bool | None = None) -> None:
-        """Up to `most` faults, and whether everything is as it was afterwards; `heavy` as chance has it, or as said."""
+        """Injects up to `most` faults, then checks that everything is restored; `heavy` is random by default."""
         heavy = self._chance.random() < HEAVY if heavy is None else heavy
         self._seen.update(engines())
         await self._user.reaction()  # the first one of a new screen sets it up
@@ -112,7 +112,7 @@ class Session:
         self.outcomes.update(fault.kind for fault in struck)
 
     async def _strikes(self, most: int, heavy: bool) -> list[Struck]:
-        """Steps and the faults that strike in them; at least one."""
+        """Steps with the faults injected during them; at least one."""
         struck: list[Struck] = []
         kinds = [kind for kind in self._kinds if heavy or kind != "closed pipe"] or self._kinds
         wanted = min(most, self._chance.randint(1, MANY if heavy else FEW))
@@ -130,16 +130,16 @@ class Session:
         return struck
 
     def _victims(self, heavy: bool) -> list[Process]:
-        """One process of each role that is there: the engine has one, its helpers may be many."""
+        """One process of each role: there is one engine, but there may be many helpers."""
         processes = [process for process in engines() if not process.zombie]
         self._seen.update(processes)
         roles = sorted({process.role for process in processes if heavy or process.role not in DEAR})
         return [self._chance.choice([each for each in processes if each.role == role]) for role in roles]
 
-    # ---- what has to hold ----------------------------------------------------------------------------------------
+    # ---- checks --------------------------------------------------------------------------------------------------
 
     async def _answers(self, before: Reaction) -> None:
-        """The screen answers at once, whatever is on."""
+        """The screen responds in time during the faults."""
         try:
             found = [await self._user.reaction() for _ in range(3)]
         except TimeoutError:
@@ -155,7 +155,7 @@ class Session:
         return workspace.recipe, [(steps, edit.title) for steps, edit in workspace.journal]
 
     def _intact(self, struck: list[Struck], unsaved: tuple[str, str], kept: tuple[Any, Any]) -> None:
-        """The recipe, the history and what is typed are there; on disk too, but for what a full disk refused."""
+        """The recipe, the history and the typed text are intact; on disk too, except for what a full disk rejected."""
         if (found := self._user.unsaved) != unsaved:
             self._fault("lost", f"typed {unsaved}, now {found}")
         if not any(fault.kind in PASSES for fault in struck) and self._kept() != kept:
@@ -169,9 +169,9 @@ class Session:
             self._fault("lost", "the recipe on disk is another than that on the screen")
 
     async def _says(self, struck: list[Struck], logged: int) -> None:
-        """Somebody who looked at the screen, or at the log from entry `logged` on, could read what happened."""
-        # What may have come to nothing yet: a broken pass that is taken back, half a frame in the pipe of a worker that
-        # nobody has asked anything since.
+        """The screen, or the log from entry `logged` on, reports what happened."""
+        # Faults that may have no effect: a broken pass that is undone, half a frame to a worker without further
+        # requests.
         silent = {"memory", "disk", "disk of the workbench", *PASSES}
         latent = {(f"half a frame {way}", role) for way in ("to", "from") for role in ("host", "compiler")}
         told_of = [each for each in struck if each.kind not in silent and (each.kind, each.role) not in latent]
@@ -183,7 +183,7 @@ class Session:
             await asyncio.sleep(0.05)
 
     async def _nobody_left(self) -> None:
-        """What was there before and is no part of the session any more is gone, zombies too."""
+        """Processes that are no longer part of the session have exited, and no zombie is left."""
         end = time.monotonic() + GONE
         while left := survivors(self._seen, engines()):
             if time.monotonic() > end:
@@ -192,7 +192,7 @@ class Session:
         self._seen.clear()
 
     async def _settle(self) -> Recovery | None:
-        """Do what the screen says until a run has come out right; `None` where that takes too long."""
+        """Does what the screen suggests until a run succeeds; `None` if that takes too long."""
         recovery = Recovery(self._app, self._start)
         well = await recovery.until_well()
         if not well:
@@ -202,14 +202,14 @@ class Session:
         return recovery if well else None
 
     def _in_time(self, recovery: Recovery) -> None:
-        """An engine or worker that was away is back in the time that the session's own took to start."""
+        """An engine or worker was back within the session's own start time."""
         for away in recovery.absence.found:
             self._fact("s until an engine or worker is back", away.own)
             self._fact("s until an engine or worker is back, the machine's delay included", away.whole)
             if away.own > SLOW * self._own_start + SLOW_BY:
                 self._fault("slow", f"back after {away.own:.1f} s, at first {self._own_start:.1f} s:\n{recovery.told}")
 
-    # ---- counts --------------------------------------------------------------------------------------------------
+    # ---- measurements --------------------------------------------------------------------------------------------
 
     def _fact(self, name: str, value: float) -> None:
         self.facts.setdefault(name, []).append(round(value, 4))
@@ -219,7 +219,7 @@ class Session:
 
 
 async def drill(seed: int, cases: int, kinds: tuple[str, ...] = KINDS, place: Remote | None = None) -> Tried:
-    """One session with `cases` faults of these kinds, with an engine here or at `place`."""
+    """One session with `cases` faults of these kinds, with a local engine or one at `place`."""
     chance = random.Random(f"drill {seed}")
     with tempfile.TemporaryDirectory(prefix="drill-") as folder:
         async with _opened(Path(folder), chance, kinds, place) as session:
@@ -234,8 +234,10 @@ async def drill(seed: int, cases: int, kinds: tuple[str, ...] = KINDS, place: Re
 
 
 async def drill_each(seed: int, kinds: tuple[str, ...] = KINDS) -> Tried:
-    """One session in which each of these faults strikes once, alone; what is dear to start again is struck by those
-    that only it can meet, or that look different there."""
+    """One session in which each of these faults is injected once, alone.
+
+    Processes that are expensive to restart get only the faults that are specific to them.
+    """
     chance = random.Random(f"each {seed}")
     with tempfile.TemporaryDirectory(prefix="drill-") as folder:
         async with _opened(Path(folder), chance, kinds) as session:
@@ -262,7 +264,7 @@ async def _opened(
         session = Session(app, User(app, folder, chance), chance, kinds, folder / "kept")
         try:
             await session.begin()
-            # As in a terminal: what the start has made is not looked through again and again.
+            # As in a terminal: objects from the start are not scanned repeatedly.
             gc.collect()
             gc.freeze()
             yield session
@@ -274,7 +276,7 @@ async def _opened(
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """A cap on memory that a pass soon meets, and one thread: what is measured is not how fast torch is."""
+    """A memory limit that a pass reaches soon, and one thread: the speed of torch is not measured."""
     with tempfile.TemporaryDirectory(prefix="drill-cache-") as cache:
         cache = os.environ.get("BUDDY_CACHE", cache)
         with patch.dict(os.environ, {"BUDDY_MEMORY": MEMORY, "OMP_NUM_THREADS": "1", "BUDDY_CACHE": cache}):

@@ -1,6 +1,6 @@
-"""An engine of the real kind in a folder of its own, with a cap on memory; afterwards nothing of it may be left.
+"""A real engine in a separate folder, with a memory limit; nothing of it may be left afterwards.
 
-Its processes, and all that these start, are told by the folder, which stands in their environment.
+Its processes, and all their children, are identified by the folder in their environment.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from buddy.compiler.protocol import Cancel, Failed
 from tests.support.engine_processes import children, command
 
 Answer = TypeVar("Answer")
-# Address space of each process in KiB: what IR that explodes may take before its process is ended.
+# Address space of each process in KiB: the limit for exploding IR.
 MEMORY = 12 << 20
-# Seconds for what has been told to end, on a machine that has much else to do.
+# Seconds for a process to exit when requested, on a loaded machine.
 GRACE = 30.0
 _START = (
     'cd "$0" && ulimit -v {memory} && ulimit -c 0 && '
@@ -29,7 +29,7 @@ _START = (
 
 
 class NotAnswered(Exception):
-    """A request that was not answered in time; `stopped` is how it ended when it was told to, None where it did not."""
+    """A request that was not answered in time; `stopped` is how it ended when cancelled, None if it did not."""
 
     def __init__(self, stopped: Failed | None) -> None:
         super().__init__("not answered in time")
@@ -37,10 +37,10 @@ class NotAnswered(Exception):
 
 
 class Engine:
-    """An engine that is asked one thing at a time, from code that waits.
+    """An engine with blocking requests, one at a time.
 
     `folder` is its current folder and the one for temporary files; objects, and the bytecode of Python's modules, are
-    kept in `cache`.
+    in `cache`.
     """
 
     def __init__(self, folder: Path, cache: Path) -> None:
@@ -82,12 +82,12 @@ class Engine:
         return self._wait(self.client.fetch_text(name))
 
     def left_running(self) -> list[str]:
-        """What is left of children that the workers forked for work that is done."""
+        """Children of the workers that are left after their work is done."""
         hosts = [pid for pid in children(self.pid) if "engine.host" in command(pid)]
         return _after_grace(lambda: [child for host in hosts for child in children(host)])
 
     def close(self) -> list[str]:
-        """End it; the commands of processes that did not end with it."""
+        """Ends the engine; returns the commands of processes that did not exit."""
         self._wait(self.client.close())
         self._loop.close()
         return _after_grace(lambda: marked(self.folder))
@@ -97,7 +97,7 @@ class Engine:
 
 
 def _after_grace(find: Callable[[], list[int]]) -> list[str]:
-    """What `find` still finds once it has had time to go."""
+    """What `find` still finds after the grace period."""
     deadline = time.monotonic() + GRACE
     while (found := find()) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -105,7 +105,7 @@ def _after_grace(find: Callable[[], list[int]]) -> list[str]:
 
 
 def marked(folder: Path) -> list[int]:
-    """The processes that have `folder` in their environment."""
+    """The processes with `folder` in their environment."""
     mark = f"TMPDIR={folder}\0".encode()
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):

@@ -1,4 +1,4 @@
-"""Fault drills of a session whose engine is elsewhere: it outlives its links, which are struck too."""
+"""Fault drills of a session with a remote engine: it survives lost connections, which are faults too."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.reliability.campaign import Attempt, Campaign
 from tests.reliability.drills import BATCH, drill, environment
 
 FAR = Path(__file__).resolve().parents[2] / "benchmarks" / "support" / "far.py"
-# Seconds each way, so that an answer takes twice as long.
+# Seconds in each direction, so that an answer takes twice as long.
 DELAY = 0.02
 
 
 @contextmanager
 def elsewhere() -> Iterator[Remote]:
-    """A machine with a folder of its own for temporary files, by which its engines are told."""
+    """A host with a separate folder for temporary files, which identifies its engines."""
     with tempfile.TemporaryDirectory(prefix="far") as folder:
         program = Path(folder) / "buddy-tui"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')

@@ -1,6 +1,6 @@
-"""What strikes a session: signals, memory and disks that run out, torn streams, passes and kernels that never end.
+"""The faults: signals, exhausted memory and disks, torn streams, passes and kernels that never end.
 
-Faults are struck from outside, by what the kernel offers; nothing in the product knows of them.
+Faults are injected from outside, through the kernel; the product has no hooks for them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from buddy.compiler.protocol.recipe import PassStep
 from tests.reliability.processes import Process, below
 
 PLUGIN = Path(__file__).with_name("broken_passes.py")
-# Bytes that a process with a full memory may still ask for.
+# Bytes that a process at its memory limit may still allocate.
 _LITTLE = 1 << 20
-# A frame's length, which counts for more than comes; and bytes that are no frame at all. Of these there are as many as
-# such a frame has: where half of one waits in the stream from an earlier strike, fewer would be taken for more of it,
-# and nothing would come of them. This many fill it up, and what is left of them is no frame.
+# A frame length larger than the data that follows; and bytes that are not a frame. There are as many of these as such a
+# frame has: if half of one is in the stream from an earlier fault, fewer bytes would be taken for its rest, without any
+# effect. This many complete it, and the remainder is not a frame.
 _LENGTH = 5000
 LONG_FRAME = _LENGTH.to_bytes(4, "little") + b"\x83\xa4type\xa9StageDone"
 NO_FRAME = b"\xff" * _LENGTH
@@ -36,7 +36,7 @@ KINDS = (*SIGNALS, "memory", "disk", "disk of the workbench", "closed pipe", *ST
 
 @dataclass
 class Struck:
-    """A fault that is on: of what kind, where, while the user did what, and what ends it where a user would."""
+    """An active fault: its kind, its place, the user's step, and how a user would end it."""
 
     kind: str
     role: str
@@ -48,7 +48,7 @@ class Struck:
 
 
 def strike(kind: str, bench: Any, processes: Sequence[Process], chance: random.Random, step: str) -> Struck | None:
-    """Strike a session; `None` where there is nothing to strike."""
+    """Injects a fault into a session; `None` if there is no target."""
     if kind in PASSES:
         return _edit(kind, bench, step)
     if kind == "disk of the workbench":
@@ -69,11 +69,11 @@ def strike(kind: str, bench: Any, processes: Sequence[Process], chance: random.R
         lift = _limited(process.pid, what, 0 if full_disk else _data(process.pid) + _LITTLE)
         return Struck(kind, process.role, step, lift)
     except (OSError, ValueError, IndexError):
-        return None  # it has ended meanwhile
+        return None  # it has exited in the meantime
 
 
 def _edit(kind: str, bench: Any, step: str) -> Struck | None:
-    """A pass that is broken, at the end of the pipeline, by an edit as a user makes it."""
+    """Adds a broken pass at the end of the pipeline, like an edit by the user."""
     from msgspec.structs import replace
 
     recipe = bench.workspace.recipe
@@ -85,7 +85,7 @@ def _edit(kind: str, bench: Any, step: str) -> Struck | None:
 
 
 def _limited(pid: int, what: int, soft: int) -> Callable[[], None]:
-    """Cap something of a process; what is returned takes that back, from what it has started meanwhile too."""
+    """Sets a resource limit of a process; the returned function removes it, also from its new children."""
     before = resource.prlimit(pid, what)
     resource.prlimit(pid, what, (soft, before[1]))
 
@@ -98,13 +98,13 @@ def _limited(pid: int, what: int, soft: int) -> Callable[[], None]:
 
 
 def _data(pid: int) -> int:
-    """Bytes of private writable memory of a process. Raises `IndexError` for one that has ended: it has none."""
+    """Bytes of private writable memory of a process. Raises `IndexError` for one that has exited."""
     lines = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmData")]
     return int(lines[0].split()[1]) << 10
 
 
 def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
-    """Close the workbench's end of one of the two pipes to its engine."""
+    """Closes the workbench's end of one of the two pipes to its engine."""
     number = chance.choice((0, 1))
     if (pipe := _pipe(bench, number)) is None:
         return None
@@ -113,13 +113,13 @@ def _close(bench: Any, chance: random.Random, step: str) -> Struck | None:
 
 
 def _tear(kind: str, bench: Any, process: Process, chance: random.Random, step: str) -> Struck | None:
-    """Write what is no frame, or half of one, into a stream, beside what its owner writes."""
+    """Writes bytes that are not a frame, or half of one, into a stream, between those of its owner."""
     data = NO_FRAME if kind == "garbage" else LONG_FRAME
     inward = chance.random() < 0.5 and kind != "half a frame, then kill"
     if process.role == "engine":
         way = _to_engine(bench, data) if inward else _from_engine(bench, data)
     elif process.role in ("host", "compiler"):
-        # `-m MODULE READ WRITE PARENT`: the descriptors of its ends.
+        # `-m MODULE READ WRITE PARENT`: the file descriptors of its ends.
         end = process.words[process.words.index("-m") + (2 if inward else 3)]
         way = _write(f"/proc/{process.pid}/fd/{end}", data)
     else:
@@ -141,14 +141,14 @@ def _from_engine(bench: Any, data: bytes) -> bool:
 
 
 def _pipe(bench: Any, number: int) -> Any:
-    """The workbench's end of the engine's stdin (0) or stdout (1), `None` while there is no engine, or it is ending."""
+    """The workbench's end of the engine's stdin (0) or stdout (1), `None` if there is no engine, or it is exiting."""
     transport = getattr(bench.session._client, "_transport", None)
     process = getattr(getattr(transport, "_link", transport), "_process", None)
     return process._transport.get_pipe_transport(number) if process is not None else None
 
 
 def _write(path: str, data: bytes) -> bool:
-    """Write into a pipe that another process holds; whether there was room for it."""
+    """Writes into a pipe of another process; returns whether there was room."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""What reads files through PyTorch, ONNX and MLIR, with valid files to begin from; each library in its own process."""
+"""Readers of files through PyTorch, ONNX and MLIR, with valid files as seeds; each library in its own process."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ _LLVM_DIALECT = """llvm.func @f(%p: !llvm.ptr, %n: i64) {
 
 
 class _NotReadError(Exception):
-    """The answer says what is wrong."""
+    """The answer contains an error."""
 
 
 def _mlir() -> dict[str, FileReader]:

@@ -1,4 +1,4 @@
-"""What the processes of a session hold: memory, open files, threads, children, Python's objects; whether it grows."""
+"""Measures the processes of a session: memory, open files, threads, children, Python objects; and their growth."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tests.reliability.watched.in_use import in_use
 
 WORKBENCH = "workbench"
 ROLES = (WORKBENCH, "engine", "host", "compiler")
-# The part of a session in which caches fill up to their bounds, libraries are loaded, and screens are drawn first.
+# The part of a session in which caches fill up, libraries are loaded, and screens are drawn first.
 WARM_UP = 0.4
-# How much of its mean may be gained over what comes after the warm-up, by a straight line through the samples.
+# The maximum growth after the warm-up relative to the mean, by a least-squares line through the samples.
 MOST_GROWTH = 0.01
-# Samples after the warm-up of which a line is drawn: what is on the screen at each moves a line through fewer.
+# Minimum number of samples after the warm-up for a line: with fewer, the current screen affects it.
 FEWEST = 20
 _WATCHED = Path(__file__).with_name("watched")
 _PATIENCE = 120.0
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """One process: KiB that are its own and not a file's, KiB of its share of all (PSS), and counts.
+    """One process: its private KiB, its proportional share of all (PSS) in KiB, and counts.
 
-    `in_use` is how many of its own KiB it has asked for and not given back, 0 where that is not known.
+    `in_use` is the allocated and not freed part of its KiB, 0 if unknown.
     """
 
     own: int
@@ -50,7 +50,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What all hold after so many actions; `processes` are those there are by role, `zombies` among them."""
+    """The measurements after so many actions; `processes` are by role, including `zombies`."""
 
     actions: int
     held: dict[str, Holding]
@@ -59,19 +59,19 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 def without_kinds(sample: Sample) -> Sample:
-    """What is kept of a sample in the process that is watched: the kinds of objects take 22 KiB each time."""
+    """The part of a sample that the measured process keeps: the kinds of objects take 22 KiB each time."""
     held = {role: msgspec.structs.replace(holding, kinds={}) for role, holding in sample.held.items()}
     return msgspec.structs.replace(sample, held=held)
 
 
 class Watch:
-    """Asks this process and those below it what they hold; a folder takes their answers."""
+    """Measures this process and those below it; a folder receives their answers."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def sample(self, actions: int) -> Sample:
-        """Raises `TimeoutError` where a process does not answer."""
+        """Raises `TimeoutError` if a process does not answer."""
         gc.collect()
         if hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
             libc.malloc_trim(0)
@@ -102,7 +102,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Processes that are started meanwhile can be asked."""
+    """Processes started inside can be measured."""
     path = os.pathsep.join([str(_WATCHED), *filter(None, [os.environ.get("PYTHONPATH")])])
     with (
         tempfile.TemporaryDirectory(prefix="buddy-watched-") as folder,
@@ -112,7 +112,7 @@ def watched() -> Iterator[Watch]:
 
 
 async def _at_rest() -> list[Process]:
-    """The processes that there are; one that has just ended is a zombie until somebody has had the time to see it."""
+    """The current processes; one that has just exited is a zombie until its parent has reaped it."""
     end = time.monotonic() + _PATIENCE
     found = engines()
     while any(process.zombie for process in found) and time.monotonic() < end:
@@ -138,7 +138,7 @@ def after_warm_up(samples: Sequence[Sample]) -> Sequence[Sample]:
 
 
 def slope(values: Sequence[float]) -> float:
-    """By how much a straight line through `values` (least squares) rises from one to the next."""
+    """The rise of a least-squares line through `values` per step."""
     count = len(values)
     middle, mean = (count - 1) / 2, sum(values) / count
     spread = sum((place - middle) ** 2 for place in range(count))
@@ -146,12 +146,12 @@ def slope(values: Sequence[float]) -> float:
 
 
 def growth(values: Sequence[float]) -> float:
-    """What a straight line through `values` gains from the first to the last, as a part of their mean."""
+    """The rise of a least-squares line through `values` from the first to the last, divided by their mean."""
     return slope(values) * (len(values) - 1) * len(values) / sum(values) if sum(values) else 0.0
 
 
 def growths(samples: Sequence[Sample], of: str = "own") -> dict[str, float]:
-    """The growth of memory after the warm-up, of its own or `in_use`: of each process, and of all together."""
+    """The growth of memory after the warm-up, private or `in_use`: of each process, and of all together."""
     late = after_warm_up(samples)
     sizes = [{role: getattr(held, of) for role, held in sample.held.items()} for sample in late]
     found = {role: growth([size[role] for size in sizes]) for role in late[0].held}
@@ -159,11 +159,11 @@ def growths(samples: Sequence[Sample], of: str = "own") -> dict[str, float]:
 
 
 def leaks(samples: Sequence[Sample], most: float = MOST_GROWTH) -> list[str]:
-    """What is not flat after the warm-up, in words: memory by its line, counts by what is there at the end.
+    """Describes what grows after the warm-up: memory by its line, counts by the last samples.
 
-    Of memory nothing is said where there are fewer than `FEWEST` samples. All together are judged by their pages; a
-    process by what it has in use, where that is known: Python takes a MiB of pages at a time, which is more than the
-    bound on a small process, and gives none back that has a single object left in it.
+    Memory is not judged with fewer than `FEWEST` samples. All processes together are judged by their pages; a process
+    by its memory in use, if known: Python allocates a MiB of pages at a time, more than the limit for a small process,
+    and keeps it while it has a single object.
     """
     late = after_warm_up(samples)
     known = all(held.in_use for sample in late for held in sample.held.values())
@@ -182,14 +182,14 @@ def leaks(samples: Sequence[Sample], most: float = MOST_GROWTH) -> list[str]:
 
 
 def _rises(name: str, counts: Sequence[int]) -> list[str]:
-    """Counts may go up and down; the least of the last quarter is no more than the most of the first."""
+    """Counts may vary; the minimum of the last quarter must not exceed the maximum of the first."""
     quarter = max(1, len(counts) // 4)
     first, last = max(counts[:quarter]), min(counts[-quarter:])
     return [f"{name} rose from {first} to {last}"] if last > first else []
 
 
 def risen_kinds(samples: Sequence[Sample], role: str, most: int = 8) -> list[tuple[str, int]]:
-    """The kinds of objects that became more after the warm-up, those that became most first."""
+    """The kinds of objects that grew after the warm-up, the fastest first."""
     late = after_warm_up(samples)
     before, after = late[0].held[role].kinds, late[-1].held[role].kinds
     return Counter({kind: count - before.get(kind, count) for kind, count in after.items()}).most_common(most)

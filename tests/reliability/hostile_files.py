@@ -1,8 +1,8 @@
-"""Hostile files for readers that hand them to native code: PyTorch, MLIR, ONNX. Each in a process that may die.
+"""Hostile files for readers that use native code: PyTorch, MLIR, ONNX. Each in a process that may crash.
 
 A library's process imports it once, makes valid files, and forks a child that reads one hostile file after another. A
-child that dies or hangs costs one file; another goes on. In a child the calls by which code would act outside it are
-watched: reading a file never starts a process, opens a connection or changes another file.
+child that crashes or hangs loses only the current file; another one continues. In a child, calls with effects outside
+the process are audited: reading a file must not start a process, open a connection or change another file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
 from tests.reliability.mutations import mutated
 
-# A file takes milliseconds, its libraries' first use seconds.
+# A file takes milliseconds, the first use of a library seconds.
 PATIENCE = 60.0
-# Seconds in which a library's process that is told to end takes its folder away.
+# Seconds for a library's process to remove its folder and exit.
 _GRACE = 60.0
-# Sizes that a file says may ask for any memory; the machine's is not for one file.
+# The size fields of a file may ask for any amount of memory; it must not use up the machine's.
 _MEMORY = 12 << 30
-# What code does that acts outside its process. Files are opened by every reader: for these it is asked how.
+# Audit events with effects outside the process. Files are opened by every reader: for these the mode is checked.
 _ACTS = frozenset({
     "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "os.forkpty", "subprocess.Popen", "pty.spawn",
     "os.remove", "os.rename", "os.rmdir", "os.chmod", "os.link", "os.symlink", "os.truncate", "shutil.rmtree",
@@ -42,7 +42,7 @@ _ACTS = frozenset({
 class Kind:
     """A kind of hostile file: the `library` whose process reads it, and its share of all inputs.
 
-    One that is read `apart` is read in a process of its own in the product too, which ends it where it takes too long.
+    The product also reads a kind with `apart` in a separate process, which it kills after a time limit.
     """
 
     library: str
@@ -67,7 +67,7 @@ Result = tuple[str, str]
 
 
 class HostileFiles:
-    """The processes of all libraries, each started when its first file comes; leaving it ends them."""
+    """The processes of all libraries, each started for its first file; leaving the context ends them."""
 
     def __init__(self) -> None:
         self._processes: dict[str, subprocess.Popen[str]] = {}
@@ -88,7 +88,7 @@ class HostileFiles:
                 stream.close()
 
     def tried(self, cases: Sequence[tuple[str, int]]) -> list[Result]:
-        """How each case ended: "taken", "refused", "ended its process", "fault"; and why."""
+        """The outcome of each case: "taken", "refused", "ended its process", "fault"; with the reason."""
         found: dict[tuple[str, int], Result] = {}
         for library in dict.fromkeys(HOSTILE[name].library for name, _ in cases):
             own = [case for case in cases if HOSTILE[case[0]].library == library]
@@ -121,7 +121,7 @@ class HostileFiles:
 
 @dataclass(frozen=True)
 class FileReader:
-    """Valid files of a kind, and what reads one; it raises one of `refuses` for what it does not take."""
+    """Valid files of a kind, and their reader; it raises one of `refuses` for invalid ones."""
 
     seeds: tuple[bytes, ...]
     read: Callable[[bytes], Any]
@@ -145,7 +145,7 @@ def _serve(library: str) -> None:
 
 
 def _in_child(readers: dict[str, FileReader], cases: Sequence[tuple[str, int]]) -> Iterator[Result]:
-    """Results of cases, one after another, until all are done or the child is dead."""
+    """Results of cases, one after another, until all are done or the child has crashed."""
     read_fd, write_fd = os.pipe()
     parent, pid = os.getpid(), os.fork()
     if pid == 0:

@@ -1,12 +1,12 @@
-"""Frames, files and texts made of valid ones by hostile changes, for everything that reads what others wrote.
+"""Hostile mutations of valid frames, files and texts, for every reader of data from a user, a file or a peer.
 
-Each reader answers, or says what is wrong in the way that its callers expect, in time; lexers and differences must not
-lose a character. Readers that hand bytes to native code are tried in processes that may die (`hostile_files.py`).
+Each reader has to answer, or report the error in the way that its callers expect, in time; lexers and differences must
+not lose a character. Readers that use native code run in processes that may crash (`hostile_files.py`).
 
     python -m tests.reliability inputs --output inputs.jsonl      # the campaign
-    python -m tests.reliability.inputs inputs.jsonl               # how many inputs each reader took and refused
-    python -m tests.reliability.inputs --only recipe 12345        # one input again, for all to see
-    python -m tests.reliability.inputs --profile 2000             # what an input of each reader costs
+    python -m tests.reliability.inputs inputs.jsonl               # how many inputs each reader accepted and rejected
+    python -m tests.reliability.inputs --only recipe 12345        # repeat one input
+    python -m tests.reliability.inputs --profile 2000             # the cost per input of each reader
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ COUNT, BATCH = 1_000_000, 10_000
 # Seconds after which a reader counts as one that never ends. A line of IR takes microseconds.
 PATIENCE = 20.0
 TAKEN, REFUSED, DIED = "taken", "refused", "ended its process"
-# Weights of the readers are out of so many; those of hostile files are few, since each costs milliseconds.
+# The total of the readers' weights; hostile files have small ones, since each costs milliseconds.
 _WEIGHTS = [*(reader.weight for reader in READERS.values()), *(library.weight for library in HOSTILE.values())]
 _NAMES = [*READERS, *HOSTILE]
 _UP_TO = list(accumulate(_WEIGHTS))
 
 
 def chosen(number: int) -> str:
-    """Which reader has input `number`."""
+    """The reader of input `number`."""
     return _readers()[Random(number).randrange(_UP_TO[-1])]
 
 
@@ -51,12 +51,12 @@ def _readers() -> list[str]:
 
 
 def made(reader: Reader, number: int) -> bytes:
-    """Input `number` of a reader: one of its seeds after a few changes."""
+    """Input `number` of a reader: one of its seeds after a few mutations."""
     return mutated(reader.seeds, reader.form, Random(number), reader.longest)
 
 
 def outcome_of(reader: Reader, data: bytes) -> tuple[str, str]:
-    """Whether a reader takes or refuses `data`; or "fault", and what is wrong with how it did."""
+    """Whether a reader accepts or rejects `data`; or "fault", with the reason."""
     try:
         reader.read(data)
     except TimeoutError:
@@ -69,7 +69,7 @@ def outcome_of(reader: Reader, data: bytes) -> tuple[str, str]:
 
 
 def attempt(seed: int, cases: int, hostile: HostileFiles | None = None, only: str = "") -> Tried:
-    """Try the inputs of a batch, those of `only` one reader if it is named."""
+    """Runs the inputs of a batch; with `only`, those of one reader."""
     numbers = range(seed * BATCH, seed * BATCH + cases)
     outcomes: Counter[str] = Counter()
     faults: list[Fault] = []
@@ -120,11 +120,11 @@ CAMPAIGN = Campaign(
 )
 
 
-# ---- looking at it ---------------------------------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------------------------------
 
 
 def table(batches: Sequence[Batch]) -> list[str]:
-    """Per reader how many inputs were taken, refused, and ended the process that read them."""
+    """Per reader how many inputs were accepted, were rejected, and ended the process that read them."""
     found = totals(batches)
     kinds = (TAKEN, REFUSED, DIED, "fault")
     lines = ["| reader | " + " | ".join(kinds) + " |", "|---|" + "---:|" * len(kinds)]
@@ -136,7 +136,7 @@ def table(batches: Sequence[Batch]) -> list[str]:
 
 
 def _profiled(count: int) -> Iterator[str]:
-    """Microseconds that making and reading an input takes, in the median, on average and at most."""
+    """Microseconds to make and read an input: median, mean and maximum."""
     for name, reader in READERS.items():
         times, making = [], 0.0
         for number in range(count):

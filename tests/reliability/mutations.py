@@ -1,4 +1,4 @@
-"""Bytes made of valid ones by a few changes that know what they are: text, a tree of values, a zip archive."""
+"""Mutates valid bytes with knowledge of their structure: text, a tree of values, a zip archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
-# What a seed is: it decides which changes besides those of bytes are made to it.
+# The forms of seeds, which determine the mutations besides those of bytes.
 FORMS = ("bytes", "text", "json", "toml", "msgpack", "frames", "zip")
 _PIECES = (
     *(b"\x00", b"\xff" * 4, b"\xf0\x9f\x98\x80", b"\xed\xa0\x80", b"\x1b[31m", b"\\", b"\n", b"\r\n", b" " * 200),
@@ -31,14 +31,14 @@ _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 def mutated(seeds: Sequence[bytes], form: str, chance: Random, longest: int) -> bytes:
-    """One of `seeds` after a few changes, cut to `longest` bytes; rarely bytes that have nothing of it."""
+    """One of `seeds` after a few mutations, truncated to `longest` bytes; rarely random bytes."""
     roll = chance.random()
     if roll < 0.02:
         return chance.randbytes(chance.choice((0, 1, 4, 16, 64, 400)))
     data = seeds[int(chance.random() * len(seeds))]
     if roll < 0.5 and (changed := _BY_FORM.get(form)) is not None:
         found = changed(data, chance)
-        # Some are changed in both ways.
+        # Some get both kinds of mutations.
         return found[:longest] if roll > 0.05 else _bytes_changed(found, chance, seeds)[:longest]
     return _bytes_changed(data, chance, seeds)[:longest]
 
@@ -76,7 +76,7 @@ def _bytes_changed(seed: bytes, chance: Random, seeds: Sequence[bytes]) -> bytes
 
 
 def _text_changed(seed: bytes, chance: Random) -> bytes:
-    """Whole words taken out, said twice, exchanged, or replaced by numbers and nests without end."""
+    """Removes, duplicates or exchanges words, or replaces them by numbers and deep nesting."""
     tokens = _TOKEN.findall(seed.decode("utf-8", "replace"))
     for _ in range(chance.choice((1, 1, 1, 2, 5))):
         if not tokens:
@@ -104,7 +104,7 @@ def _text_changed(seed: bytes, chance: Random) -> bytes:
 
 
 def _tree_changed(tree: Any, chance: Random) -> Any:
-    """A few places of a nest of dicts and lists replaced, taken out, doubled or given another's value; in place."""
+    """Replaces, removes, duplicates or copies a few values in nested dicts and lists, in place."""
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         places: list[tuple[Any, Any]] = []
         _collect(tree, places)
@@ -161,7 +161,7 @@ def _toml_changed(seed: bytes, chance: Random) -> bytes:
     tree = _tree_changed(msgspec.toml.decode(seed), chance)
     try:
         return tomli_w.dumps(tree).encode("utf-8", "surrogatepass")
-    except (TypeError, AttributeError):  # what TOML has no word for
+    except (TypeError, AttributeError):  # not representable in TOML
         return str(tree).encode("utf-8", "surrogatepass")
 
 
@@ -169,7 +169,7 @@ def _toml_changed(seed: bytes, chance: Random) -> bytes:
 
 
 def _zip_changed(seed: bytes, chance: Random) -> bytes:
-    """An archive in which one member is another: bytes of an archive itself are protected by checksums."""
+    """An archive with one mutated member: an archive's own bytes are protected by checksums."""
     written = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(seed)) as before, zipfile.ZipFile(written, "w") as after:
         names = before.namelist()

@@ -1,4 +1,4 @@
-"""The processes below the workbench, as Linux lists them: what each is, and which of them outlived their use."""
+"""The processes below the workbench, from Linux's process table: their roles, and leftover ones."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MODULES = {
 
 @dataclass(frozen=True)
 class Process:
-    """One process: what it is (`engine`, `host`, `compiler`, `runner`, `helper`, `link`), and when it began, in clock
+    """One process: its role (`engine`, `host`, `compiler`, `runner`, `helper`, `link`), and its start time in clock
     ticks.
 
-    `words` are its command line; a number alone may be given to another process later.
+    `words` are its command line; the pid alone may be reused by another process.
     """
 
     pid: int
@@ -33,19 +33,21 @@ class Process:
 
     @property
     def zombie(self) -> bool:
-        """Whether it had ended, and nobody had taken note of that, when it was looked at."""
+        """Whether it had exited, and was not reaped, when it was examined."""
         return not self.words
 
     @property
     def lives(self) -> bool:
-        """Whether it is still there, as a zombie too: somebody has to see to that."""
+        """Whether it still exists, also as a zombie, which has to be reaped."""
         stat = _stat(self.pid)
         return stat is not None and stat[1] == self.began
 
 
 def engines() -> list[Process]:
-    """The engines that this process has started, and all below them, parents first; those too that have outlived the
-    link to them, which are told by the folder for temporary files."""
+    """The engines that this process has started, and all below them, parents first.
+
+    Also those that have outlived their connection, which are identified by the folder for temporary files.
+    """
     children, began = _family()
     found = list(_walk(os.getpid(), "", children, began))
     for pid in children.get(1, ()) if "TMPDIR" in os.environ else ():
@@ -56,7 +58,7 @@ def engines() -> list[Process]:
 
 
 def below(pid: int) -> Iterator[int]:
-    """All that a process has started, and what these have, parents first."""
+    """All descendants of a process, parents first."""
     children, _ = _family()
     waiting = list(children.get(pid, ()))
     while waiting:
@@ -65,7 +67,7 @@ def below(pid: int) -> Iterator[int]:
 
 
 def _family() -> tuple[dict[int, list[int]], dict[int, str]]:
-    """The children of every process, and when each process began."""
+    """The children of every process, and the start time of each process."""
     children: dict[int, list[int]] = {}
     began = {}
     for name in os.listdir("/proc"):
@@ -85,12 +87,12 @@ def _walk(parent: int, role: str, children: dict[int, list[int]], began: dict[in
 def _role(words: tuple[str, ...], parent: str) -> str:
     module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
     role = _MODULES.get(module, "helper" if parent else "")
-    # What the host forks runs and compiles. It has the host's command line, as has every process before its own one.
+    # Forks of the host run and compile. They have the host's command line until they set their own.
     return role if role != parent else "runner" if role == "host" else "helper" if role else ""
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """The parent and the start of a process, `None` where there is none."""
+    """The parent and the start time of a process, `None` if there is none."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(words[1]), words[19]
@@ -98,9 +100,9 @@ def _stat(pid: int) -> tuple[int, str] | None:
 
 
 def waited(task: int | str) -> float:
-    """Seconds that the first thread of a process, or `"thread-self"`, has been ready to run and had no processor.
+    """Seconds that the first thread of a process, or `"thread-self"`, was ready to run and had no processor.
 
-    As the scheduler counts them; 0 for a process that has ended.
+    By the scheduler's statistics; 0 for a process that has exited.
     """
     with contextlib.suppress(OSError, IndexError):
         return int(Path(f"/proc/{task}/schedstat").read_text().split()[1]) / 1e9
@@ -114,7 +116,7 @@ def _words(pid: int) -> tuple[str, ...]:
 
 
 def survivors(seen: Collection[Process], now: Collection[Process]) -> list[Process]:
-    """Those of `seen` that live and are no longer among those of `now`, and the zombies among these."""
+    """The processes of `seen` that are alive and not in `now`, and the zombies among these."""
     expected = {(process.pid, process.began) for process in now}
     gone = [process for process in seen if (process.pid, process.began) not in expected and process.lives]
     return gone + [process for process in now if process.zombie]

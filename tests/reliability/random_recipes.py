@@ -1,7 +1,6 @@
-"""Random recipes: a preset, and edits drawn from a seed, of which any subset still makes a recipe.
+"""Random recipes: a preset, and edits drawn from a seed, of which any subset also makes a recipe.
 
-An edit names the steps it is about by keys that stay when others are left out, so that a recipe that fails can be made
-smaller edit by edit.
+An edit refers to steps by keys that do not depend on other edits, so that a failing recipe can be reduced edit by edit.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
-# What nothing of is left out of a draft's steps for.
+# The key for the end of the steps.
 END = ""
 
 
@@ -39,7 +38,7 @@ class Draft:
         return cls(recipe, steps)
 
     def place(self, key: str) -> int:
-        """Where the step of that key is; the end where there is none."""
+        """The index of the step with that key; the end if there is none."""
         return next((place for place, (found, _) in enumerate(self.steps) if found == key), len(self.steps))
 
     def has(self, key: str) -> bool:
@@ -51,7 +50,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Switch:
-    """A step that is on goes off, and the other way round."""
+    """Enables or disables a step."""
 
     key: str
 
@@ -72,7 +71,7 @@ class Remove:
 
 @dataclass(frozen=True)
 class Insert:
-    """`step` stands before that of the key `before`; a step of the recipe is doubled by inserting it once more."""
+    """Inserts `step` before the step with the key `before`; inserting a step of the recipe again duplicates it."""
 
     step: PassStep
     before: str
@@ -94,7 +93,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Change:
-    """Fields of a step: its options, or its anchor."""
+    """Changes fields of a step: its options, or its anchor."""
 
     key: str
     fields: tuple[tuple[str, Any], ...]
@@ -116,7 +115,7 @@ class Choose:
 
 @dataclass(frozen=True)
 class Set:
-    """A field of the recipe."""
+    """Sets a field of the recipe."""
 
     name: str
     value: Any
@@ -129,7 +128,7 @@ Edit = Switch | Remove | Insert | Move | Change | Choose | Set
 
 
 def edited(recipe: Recipe, edits: Iterable[Edit]) -> Recipe:
-    """`recipe` after `edits`; those that speak of steps that are not there change nothing."""
+    """`recipe` after `edits`; those that refer to missing steps change nothing."""
     draft = Draft.of(recipe)
     for edit in edits:
         edit.apply(draft)
@@ -141,7 +140,7 @@ def edited(recipe: Recipe, edits: Iterable[Edit]) -> Recipe:
 
 @dataclass(frozen=True)
 class Choices:
-    """What recipes are drawn from: presets that the program can take, passes by level, nodes of the graph."""
+    """What recipes are drawn from: presets for the program, passes by level, nodes of the graph."""
 
     presets: Sequence[Recipe]
     passes: Sequence[PassInfo]
@@ -151,7 +150,7 @@ class Choices:
         return next((info for info in self.passes if info.name == name), None)
 
 
-# How many edits a recipe has: most few, so that it is seldom refused for the first of them.
+# The numbers of edits of a recipe: mostly few, so that the first edit seldom causes a rejection.
 _COUNTS = (1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 7, 10)
 _WHOLE = (0, 1, 1, 2, 2, 3, 4, 5, 7, 8, 16, 17, 64)
 _LIMITS = (-1, -2, 1000, 2**31 - 1, 2**31, 2**32, 2**63 - 1, 2**63, -(2**63), 2**64 - 1)
@@ -172,7 +171,7 @@ _FIELDS: tuple[tuple[str, Sequence[Any]], ...] = (
 
 
 def recipe_of(chance: random.Random, choices: Choices) -> tuple[Recipe, tuple[Edit, ...]]:
-    """A preset, and the edits that make the recipe of it."""
+    """A preset, and the edits that turn it into the recipe."""
     base = chance.choice(choices.presets)
     keys = [key for key, _ in Draft.of(base).steps]
     drawn = [_edit(chance, choices, base, keys) for _ in range(chance.choice(_COUNTS))]
@@ -199,7 +198,7 @@ def _near(chance: random.Random, keys: Sequence[str]) -> str:
 
 
 def _doubled(chance: random.Random, base: Recipe, keys: Sequence[str]) -> Edit:
-    """A step once more, right behind itself or anywhere."""
+    """Duplicates a step, directly after itself or anywhere."""
     place = chance.randrange(len(keys))
     following = keys[place + 1] if place + 1 < len(keys) else END
     step = msgspec.structs.replace(base.steps[place], enabled=True)
@@ -207,7 +206,7 @@ def _doubled(chance: random.Random, base: Recipe, keys: Sequence[str]) -> Edit:
 
 
 def _inserted(chance: random.Random, choices: Choices, keys: Sequence[str]) -> Edit:
-    """A pass of the catalogue, ours as often as MLIR's."""
+    """Inserts a pass of the catalogue, ours as often as MLIR's."""
     ours = [info for info in choices.passes if info.ours]
     info = chance.choice(ours if chance.random() < 0.5 else choices.passes)
     options = _options(chance, info) if chance.random() < 0.5 else ()
@@ -216,7 +215,7 @@ def _inserted(chance: random.Random, choices: Choices, keys: Sequence[str]) -> E
 
 
 def _changed(chance: random.Random, choices: Choices, base: Recipe, keys: Sequence[str]) -> Edit | None:
-    """Other options for a step, or once in a while an anchor that it does not stand on."""
+    """Other options for a step, or sometimes an unsupported anchor."""
     with_options = [
         (key, info)
         for key, step in zip(keys, base.steps, strict=True)
@@ -241,7 +240,7 @@ def _field(chance: random.Random) -> tuple[str, Any]:
 
 
 def _options(chance: random.Random, info: PassInfo) -> tuple[tuple[str, OptionValue], ...]:
-    """Some of a pass's options, most of the right type, and once in a while one that it does not have."""
+    """Some of a pass's options, mostly of the right type, and sometimes an unknown one."""
     some = [option for option in info.options if chance.random() < max(0.3, 1 / len(info.options))]
     found = [(option.name, _value(chance, option)) for option in some]
     if chance.random() < 0.03:

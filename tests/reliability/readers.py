@@ -1,4 +1,4 @@
-"""Everything in Python alone that reads what a user, a file or a peer wrote, with valid bytes to begin from."""
+"""All pure-Python readers of data from a user, a file or a peer, with valid bytes as seeds."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ BATCH = Batch(1, "abc", {"compiled": 50}, 1.5)
 
 @dataclass(frozen=True)
 class Reader:
-    """What reads bytes, what it may raise to say that they are wrong, and bytes that it takes.
+    """A reader of bytes, the exceptions by which it rejects them, and valid bytes.
 
-    `form` says what the bytes are (`mutations.FORMS`), `weight` how many inputs it has beside the others', `longest`
-    how many bytes of one it is given.
+    `form` is the form of the bytes (`mutations.FORMS`), `weight` the relative number of inputs, `longest` their maximum
+    length.
     """
 
     read: Callable[[bytes], Any]
@@ -98,7 +98,7 @@ def _text(read: Callable[[str], Any]) -> Callable[[bytes], Any]:
 
 
 def in_memory() -> str:
-    """A folder for this process's files, in memory where the system has such a place."""
+    """A folder for this process's files, in memory if possible."""
     memory = "/dev/shm"
     folder = tempfile.mkdtemp(prefix=f"buddy-inputs-{os.getpid()}-", dir=memory if os.access(memory, os.W_OK) else None)
     owner = os.getpid()
@@ -110,7 +110,7 @@ _FOLDER = Path(in_memory())
 
 
 def written(path: Path, data: bytes) -> Path:
-    """`path` with `data` in it."""
+    """Writes `data` to `path` and returns it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         os.write(descriptor, data)
@@ -139,7 +139,7 @@ def _frames(types: Any) -> Callable[[bytes], Any]:
 
 
 def _refused_by(problem: Callable[[str], str]) -> Callable[[str], None]:
-    """For what returns the fault and does not raise it: raises `ValueError` where there is one."""
+    """For a function that returns the error: raises `ValueError` if there is one."""
 
     def read(text: str) -> None:
         if said := problem(text):
@@ -149,7 +149,7 @@ def _refused_by(problem: Callable[[str], str]) -> Callable[[str], None]:
 
 
 def _lexed(language: str) -> Callable[[str], None]:
-    """Lexers take every line apart and lose nothing of it."""
+    """Lexers tokenize every line and lose nothing of it."""
     lexer = lexer_for(language)
 
     def read(text: str) -> None:
@@ -175,7 +175,7 @@ def _indexed(text: str) -> None:
 
 
 def _compared(text: str) -> None:
-    """A difference leads from one text to the other, whatever they are."""
+    """A difference leads from one text to the other, for any texts."""
     one, other = text, text[len(text) // 3 :] + text[: len(text) // 4]
     for how in ("line", "structural"):
         before, after, made, at = one.split("\n"), other.split("\n"), [], 0
@@ -213,7 +213,7 @@ def _flagged(text: str) -> None:
 
 
 def _linked(data: bytes) -> None:
-    """A greeting over a link and what follows it, in pieces."""
+    """A greeting over a connection and what follows it, in pieces."""
     greeted, stream = resuming.Greeted(), resuming.ResumableStream()
     stream.write(b"x" * 100)
     found = None
@@ -237,7 +237,10 @@ def _greeted(data: bytes) -> None:
 
 
 def _kept_program(data: bytes) -> None:
-    """A session's files, cut out of the bytes: recipe, edits, the graph shown. Whatever they hold, it begins."""
+    """A session's files, cut out of the bytes: recipe, edits, the graph shown.
+
+    A session starts whatever they contain.
+    """
     recipe_at, edits_at = len(data) // 3, 2 * len(data) // 3
     bench = Workspace("a.py", store=_FOLDER / "kept")
     bench.path_of(0).parent.mkdir(parents=True, exist_ok=True)

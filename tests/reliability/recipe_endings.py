@@ -1,7 +1,7 @@
-"""How a recipe's run ended, and whether it may end so: outputs are compared with eager's once more, with NumPy.
+"""Judges the outcome of a recipe's run: outputs are compared with eager's again, with NumPy.
 
-What the product says of its own outputs is not believed: the arrays that it hands out are compared here, by the same
-rule and figures, written down again.
+The product's own verdict is not trusted: its arrays are compared here by the same rule and tolerances, implemented
+separately.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from buddy.compiler.protocol import Failed, Ran
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, Recipe
 
-# "right": agrees with eager. "differs": does not, is called so, and something in the recipe is known to do that.
-# "refused": a diagnostic that says what and where. "crashed": a process of the engine's went, in MLIR, LLVM or the
-# compiler of others, and the diagnostic names the step. "stopped": not done in time, and ended when told to. All others
-# are faults, compiled code that crashes among them: passes keep what a program means, and code that crashes is as wrong
-# as outputs are.
+# "right": matches eager. "differs": does not, is reported as wrong, and an option of the recipe explains it. "refused":
+# a diagnostic that says what and where. "crashed": a process of the engine crashed, in MLIR, LLVM or another compiler,
+# and the diagnostic names the step. "stopped": not done in time, and ended when cancelled. All others are faults,
+# including compiled code that crashes: passes must preserve a program's meaning, so a crash is as wrong as wrong
+# outputs.
 Outcome = Literal[
     "right", "differs", "refused", "crashed", "stopped",
     "wrong", "called right", "called wrong", "eager changed", "unsaid", "own fault", "own crash", "code crash",
@@ -41,7 +41,7 @@ TOLERANCES = {
     "complex32": (1e-5, 1e-3),
 }
 
-# What is documented to change numbers, or known to be wrong in MLIR, as `pass` or `pass option=value`.
+# Options that are documented to change numerics, or known to be wrong in MLIR, as `pass` or `pass option=value`.
 MAY_DIFFER: Mapping[str, str] = {
     "convolutions-to-kernels winograd=4": "errors three times those of the window's products (docs/architecture.md)",
 }
@@ -49,7 +49,7 @@ MAY_DIFFER: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Ending:
-    """What a recipe came to; `why` is for a person, and the same for what fails alike."""
+    """The outcome of a recipe; `why` is readable, and the same for similar failures."""
 
     outcome: Outcome
     why: str = ""
@@ -61,9 +61,10 @@ class Ending:
 
     @property
     def kind(self) -> str:
-        """What endings of one cause have in common: the outcome, and the reason without numbers and names of values.
+        """The common part of endings with one cause: the outcome, and the reason without numbers and names of
+        values.
 
-        How code that destroys memory comes to its end is chance.
+        How code that corrupts memory fails is random.
         """
         why = "" if self.outcome == "code crash" else self.why
         return f"{self.outcome}: {re.sub(r'[0-9]+', '#', why)[:80]}"
@@ -73,12 +74,12 @@ Arrays = Mapping[str, Any]
 
 
 def arrays_of(ran: Ran) -> Arrays:
-    """`output/NAME` and `eager/NAME` as the run gave them."""
+    """`output/NAME` and `eager/NAME` of the run."""
     return np.load(io.BytesIO(ran.values), allow_pickle=False)
 
 
 def of_run(ran: Ran, recipe: Recipe, reference: Arrays | None) -> Ending:
-    """The ending of a run that came to its end; `reference` holds eager's outputs of a run before."""
+    """The ending of a finished run; `reference` contains eager's outputs of an earlier run."""
     arrays, report = arrays_of(ran), ran.report
     if reference is not None and (changed := _changed(arrays, reference, report)):
         return Ending("eager changed", changed)
@@ -93,7 +94,7 @@ def of_run(ran: Ran, recipe: Recipe, reference: Arrays | None) -> Ending:
 
 
 def excuse(recipe: Recipe) -> str:
-    """Why the outputs of a recipe may differ from eager's; "" where nothing explains that."""
+    """Why the outputs of a recipe may differ from eager's; "" if nothing explains that."""
     words = {step.name for step in recipe.steps if step.enabled}
     words |= {f"{step.name} {key}={value}" for step in recipe.steps if step.enabled for key, value in step.options}
     words |= {IREE} & {recipe.backend}
@@ -117,7 +118,7 @@ def _difference(arrays: Arrays, output: Any) -> str:
 
 
 def differing(ours: Any, theirs: Any, dtype: str) -> str:
-    """Where two arrays, of elements that were `dtype` in torch, are further apart than that allows; "" for nowhere."""
+    """Where two arrays, with elements of torch's `dtype`, differ by more than the tolerance; "" if nowhere."""
     if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
         return f"{ours.shape} {ours.dtype} beside {theirs.shape} {theirs.dtype}"
     if not ours.size:
@@ -151,7 +152,7 @@ _OWN_FAULT = re.compile(
 
 
 def of_failure(failed: Failed, by_ours: bool) -> Ending:
-    """The ending of a request that came back as failed, `by_ours`: in a pass of ours."""
+    """The ending of a failed request; `by_ours` says that a pass of ours failed."""
     found = failed.diagnostic
     why = f"{found.what} · {found.where}"
     if _OWN_FAULT.search(found.what):

@@ -1,6 +1,6 @@
-"""What the recipes of a campaign came to, by the roads that they take: `python -m tests.reliability.recipe_table FILE`.
+"""The outcomes of a campaign's recipes by their configuration: `python -m tests.reliability.recipe_table FILE`.
 
-`--endings OUTCOME …` prints the notes of those instead, one of each kind, with how often it came.
+`--endings OUTCOME …` prints the notes with these outcomes instead, one of each kind, with its count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OUTCOMES = ("right", "refused", "crashed", "stopped", "differs")
 
 
 def table(notes: Sequence[Note]) -> list[str]:
-    """For each mark how many recipes that have it came to what; other outcomes are faults."""
+    """For each mark the outcomes of the recipes with it; outcomes that are not listed are faults."""
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for note in notes:
         for mark in (*note.marks, "**all**"):

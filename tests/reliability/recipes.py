@@ -1,8 +1,8 @@
-"""Random recipes over all samples in their tiny forms, and a few small programs, through an engine of the real kind.
+"""Random recipes for all samples in their tiny forms, and a few small programs, through a real engine.
 
-Each has to end in outputs that are eager's, in a diagnostic that says what is wrong and where, or in the named end of a
-process that the engine replaces. A recipe that ends otherwise is made smaller, edit by edit, and told as TOML that
-`buddy-tui run PROGRAM --recipe FILE` takes.
+Each has to end in outputs that match eager, in a diagnostic that says what is wrong and where, or in a reported crash
+of a process that the engine replaces. A recipe that ends otherwise is reduced, edit by edit, and printed as TOML for
+`buddy-tui run PROGRAM --recipe FILE`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from tests.reliability.random_recipes import Choices, Choose, Edit, edited, reci
 from tests.reliability.recipe_endings import Arrays, Ending, arrays_of, of_failure, of_run
 
 ROOT = Path(__file__).resolve().parents[2]
-# Seconds that a recipe may take, most of them less than one; then it is told to end, and has to.
+# Time limit for a recipe in seconds, most take less than one; then it is cancelled, and has to end.
 PATIENCE = 30.0
-# Seconds for the script of a program: torch and transformers are imported meanwhile, on a machine with much else to do.
+# Time limit for the script of a program in seconds: it imports torch and transformers, on a loaded machine.
 OPENING = 600.0
-# Endings that may be, and whose recipes are kept all the same.
+# Accepted outcomes whose recipes are kept for inspection.
 LOOKED_AT = ("crashed", "stopped", "differs")
-# How many recipes are tried to make one that failed smaller.
+# Maximum number of trials to reduce a failing recipe.
 SMALLER = 40
 
 
 class Program(NamedTuple):
-    """What is opened, as a command line names it from the project's folder."""
+    """What is opened, as on a command line in the project's folder."""
 
     path: str
     arguments: tuple[str, ...] = ()
@@ -65,22 +65,22 @@ LARGE = (
     *(Program(f"samples/{name}.py", ("--tiny", "--decode")) for name in ("gpt2", "llama")),
     *(Program(f"samples/{name}.py", ("--tiny",)) for name in ("resnet18", "mobilenet_v3")),
 )
-# Most batches are on small programs: a recipe has as many steps there, and takes a tenth of the time.
+# Most batches are on small programs: their recipes have as many steps, and take a tenth of the time.
 PROGRAMS = (*SMALL, *LARGE, *SMALL, *SMALL, *SMALL)
 _FRONTENDS: Sequence[Frontend] = ("dynamo", "dynamo", "dynamo", "export", "torch-mlir")
 
 
 class Bench:
-    """A program that an engine has opened, and what eager gave for each of its graphs."""
+    """A program opened by an engine, and eager's outputs for each of its graphs."""
 
     def __init__(self, engine: Engine, program: Program, frontend: Frontend) -> None:
-        """Raises `RequestFailed` where `dynamo` does not take the program either."""
+        """Raises `RequestFailed` if `dynamo` does not support the program either."""
         self.engine, self._program, self._frontend = engine, program, frontend
         number = engine.client.next_request
         self._presets = engine.ask(ListPresets(number()), Presets, OPENING).presets
         self._passes = engine.ask(ListPasses(number()), Passes, OPENING).passes
         self._references: dict[int, Arrays] = {}
-        # What became of the first preset as it is, by graph, where that was not right.
+        # The ending of the unmodified first preset, by graph, if that was not right.
         self.unfit: dict[int, Ending] = {}
         self._doing = ""
         try:
@@ -107,7 +107,7 @@ class Bench:
         return next(self._of_graph(preset.recipe, graph) for preset in self._presets if preset.name == "default")
 
     def bases(self, graph: int) -> list[Recipe]:
-        """The presets, those of the frontend that has opened the program more often than others."""
+        """The presets; those of the frontend that opened the program occur more often."""
         found = {preset.name: self._of_graph(preset.recipe, graph) for preset in self._presets}
         own = [found[name] for name in ("default", "default", "default", "upstream")]
         imported = [recipe for recipe in found.values() if recipe.frontend == TORCH_MLIR]
@@ -125,7 +125,7 @@ class Bench:
     # ---- trials -----------------------------------------------------------------------------------------------------
 
     def tried(self, recipe: Recipe) -> Ending:
-        """What becomes of a recipe. Raises `EngineLost`."""
+        """Runs a recipe. Raises `EngineLost`."""
         if recipe.graph not in self._references:
             self._references[recipe.graph] = {}
             self._reference(recipe.graph)
@@ -133,7 +133,7 @@ class Bench:
         return replace(self._ending(recipe), seconds=time.perf_counter() - start)
 
     def _reference(self, graph: int) -> None:
-        """Eager's outputs, beside those of the first preset."""
+        """Eager's outputs, from a run with the first preset."""
         ending = self._ending(self.first(graph))
         if ending.outcome not in ("right", "stopped"):
             self.unfit[graph] = ending
@@ -180,7 +180,7 @@ class Batch:
         except (RequestFailed, NotAnswered, EngineLost) as error:
             self.faults["not opened"] = Fault("not opened", str(error), str(self._program))
         except KeyboardInterrupt:
-            self._end()  # what is under way need not come to its own end
+            self._end()  # running work need not finish
             raise
         finally:
             self.close()
@@ -198,7 +198,7 @@ class Batch:
             self.faults[ending.kind] = self.fault(number, base, edits, ending)
 
     def ending(self, recipe: Recipe) -> Ending:
-        """The ending of a recipe; an engine that is lost over it is replaced."""
+        """The ending of a recipe; if the engine is lost, it is replaced."""
         bench = self.bench()
         try:
             ending = bench.tried(recipe)
@@ -212,7 +212,7 @@ class Batch:
         return ending
 
     def bench(self) -> Bench:
-        """The program, opened."""
+        """The opened program."""
         if self._bench is None:
             folder = Path(tempfile.mkdtemp(prefix=f"recipes-{self._seed}-", dir=self._cache.parent))
             engine = Engine(folder, self._cache)
@@ -224,7 +224,7 @@ class Batch:
         return self._bench
 
     def close(self) -> None:
-        """End the engine; what is left of it, or of the work it has done, is a fault."""
+        """Ends the engine; leftover processes are a fault."""
         if self._bench is None:
             return
         for where, left in (("beside a host at rest", self._bench.engine.left_running()), ("", self._end())):
@@ -232,7 +232,7 @@ class Batch:
                 self.faults[f"leak {where}"] = Fault("leak", "; ".join(left), f"{self._program} {where}")
 
     def _end(self) -> list[str]:
-        """End the engine, whatever it does; the commands of processes that did not end with it."""
+        """Ends the engine in any state; returns the commands of processes that did not exit."""
         bench, self._bench = self._bench, None
         if bench is None:
             return []
@@ -240,10 +240,11 @@ class Batch:
         shutil.rmtree(bench.engine.folder, ignore_errors=True)
         return left
 
-    # ---- what failed ------------------------------------------------------------------------------------------------
+    # ---- failures
+    # -----------------------------------------------------------------------------------------------------
 
     def fault(self, number: int, base: Recipe, edits: Sequence[Edit], ending: Ending) -> Fault:
-        """A recipe that ended as it may not, with as few edits as do it."""
+        """A recipe with an unacceptable ending, reduced to as few edits as possible."""
         left = SMALLER
 
         def fails(some: Sequence[Edit]) -> bool:
@@ -257,13 +258,13 @@ class Batch:
         return Fault(ending.outcome, ending.why[:2000], file)
 
     def _words(self, number: int, edits: Sequence[Edit], ending: Ending, again: str = "") -> list[str]:
-        """What is told of a recipe, line by line."""
+        """The description of a recipe, line by line."""
         told = f"{self._program}, seed {self._seed}, recipe {number}{again}: {ending.outcome}"
         return [told, *ending.why.split("\n")[:1], *(f"  {edit}" for edit in edits)]
 
 
 def marks(base: Recipe, recipe: Recipe, edits: Sequence[Edit]) -> tuple[str, ...]:
-    """The roads that a recipe takes, by which endings are counted."""
+    """The features of a recipe by which endings are counted: frontend, dialect, backend and so on."""
     found = [f"preset {base.preset}", f"frontend {recipe.frontend}", f"flavour {recipe.flavour}"]
     found.append(f"partition {recipe.partition}")
     found.append(f"backend {recipe.backend}")
@@ -274,7 +275,7 @@ def marks(base: Recipe, recipe: Recipe, edits: Sequence[Edit]) -> tuple[str, ...
 
 
 def as_file(recipe: Recipe, words: Sequence[str]) -> str:
-    """A recipe as TOML that leaves out what is as by default, for any program; `words` stand before it as comments."""
+    """A recipe as TOML without defaults, for any program; `words` precede it as comments."""
     fields = _beside_defaults(msgspec.structs.replace(recipe, source="", arguments=()))
     fields["steps"] = [_beside_defaults(step) for step in recipe.steps]
     comments = "".join(f"# {line}\n" for word in words for line in word.splitlines())
@@ -296,7 +297,7 @@ def _batch(cache: Path, seed: int) -> Batch:
 
 @contextmanager
 def _trial() -> Iterator[Attempt]:
-    """Objects that one batch has compiled need not be compiled again by the next one."""
+    """The object cache is shared by all batches."""
     with tempfile.TemporaryDirectory(prefix="buddy-recipes-") as folder:
         cache = Path(folder, "cache")
         cache.mkdir()

@@ -1,4 +1,4 @@
-"""What a user does when something has gone wrong, until a run comes out right again; and how long engines are away."""
+"""Simulates the user's recovery actions until a run succeeds; measures how long engines are unavailable."""
 
 from __future__ import annotations
 
@@ -12,33 +12,34 @@ from tests.reliability.faults import PASSES
 from tests.reliability.processes import Process, engines, waited
 from tests.reliability.user import Drilled
 
-# Seconds between looks, and those that a key takes.
+# Seconds between looks, and for a key.
 _LOOK, _ACT = 0.02, 0.1
-# Seconds without anything new after which a user gives up what is under way, beside as many as the session's own start
-# took; and how often that until all has to be well again, but so many seconds at least.
+# Seconds without news after which a user gives up a running request, in addition to the session's own start time; the
+# multiple of this time within which recovery must end; and its minimum in seconds.
 PATIENCE = 4.0
 STARTS, BOUND = 4, 60.0
-# Seconds in which a message is read, and in which nothing happens before a broken pass or a run is thought of.
+# Seconds to read a message, and of inactivity before a broken pass or a run is considered.
 _READ, _IDLE = 0.3, 1.0
-# What is started, by the roles of processes.
+# The roles of processes that are started.
 _STARTED = ("engine", "host", "compiler")
-# What a fault is told with: the latest so many things that happened, and what was done.
+# The number of recent events and actions in the report of a fault.
 _TOLD = 60
 
 
 class Away(NamedTuple):
-    """Seconds for which an engine or a worker was away: all, and those in which its start was not kept waiting."""
+    """Seconds for which an engine or a worker was unavailable: in total, and without waits for a processor during
+    its start.
+    """
 
     whole: float
     own: float
 
 
 class Absence:
-    """Times how long the engine or one of its workers is away, from the latest reason for it on.
+    """Times how long the engine or one of its workers is unavailable, from the latest cause on.
 
-    A start is work of the engine's and then of its workers', each on one thread: what these were ready to run and had
-    no processor is the machine's. Workers start beside each other, if both do: of these the one counts that had to wait
-    longer.
+    A start is work of the engine and then of its workers, each on one thread: time in which these were ready to run and
+    had no processor is the machine's. Workers start in parallel; the one that had to wait longer counts.
     """
 
     def __init__(self) -> None:
@@ -47,11 +48,11 @@ class Absence:
         self._mark: tuple[float, dict[Process, float]] | None = None
 
     def begin(self) -> None:
-        """There is a reason now."""
+        """Records a cause now."""
         self._mark = time.monotonic(), _kept_waiting()
 
     def given_up(self) -> None:
-        """A worker that is away is replaced by another one."""
+        """A missing worker is replaced by another one."""
         if self._away:
             self.begin()
 
@@ -75,7 +76,7 @@ class Absence:
 
 
 class Recovery:
-    """Somebody who does what the screen says. `start` is how many seconds the session's own start took."""
+    """A user who does what the screen suggests. `start` is the session's own start time in seconds."""
 
     def __init__(self, app: Drilled, start: float) -> None:
         self._app, self._start = app, start
@@ -86,16 +87,16 @@ class Recovery:
 
     @property
     def bound(self) -> float:
-        """Seconds until all has to be well."""
+        """Seconds until recovery must be complete."""
         return max(BOUND, STARTS * self._start)
 
     @property
     def told(self) -> str:
-        """What has happened, and what was done about it."""
+        """The events, and the actions taken."""
         return "\n".join(self._told)
 
     async def until_well(self) -> bool:
-        """Act until a run of the recipe as it is has ended without a problem; whether it has, in time."""
+        """Acts until a run of the current recipe succeeds; returns whether it did, in time."""
         while time.monotonic() < self._began + self.bound:
             await asyncio.sleep(_LOOK)
             self._look()
@@ -120,7 +121,7 @@ class Recovery:
         self._told.append(f"{time.monotonic() - self._began:6.2f} s: {what}")
 
     def _wanted(self) -> str:
-        """The key that somebody would press now, "" for none, "well" where all is."""
+        """The key that a user would press now, "" for none, "well" if everything works."""
         state, waiting = self._app.state, time.monotonic() - self._moved
         if state.silent or (state.engine == "lost" and waiting > _READ and self._app.session._for_user):
             return "R"
@@ -142,7 +143,7 @@ class Recovery:
         return "r" if not self._ran or waiting > _IDLE else ""
 
     def _impatient(self, waiting: float, busy: bool) -> str:
-        """What is done about something that has been under way for longer than a start takes."""
+        """The action on a request that has been running for longer than a start takes."""
         if self._last == "ctrl+c":
             return "R" if waiting > PATIENCE else ""
         return "" if waiting < self._start + PATIENCE else "ctrl+c" if busy else "R"
@@ -152,14 +153,14 @@ class Recovery:
         return any(step.name in PASSES for step in self._app.workspace.recipe.steps)
 
     async def _press(self, key: str) -> None:
-        """What `key` does on the main screen, whatever else is open over it: what is typed there stays."""
+        """Presses `key` on the main screen, whatever is open over it: text typed there is kept."""
         app, state = self._app, self._app.state
         self._tell(f"pressed {key}")
         if key == "r":
             self._ran = True
             state.of(state.graph).ran = None
         {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.editing.undo, "r": app.run_program}[key]()
-        # What opens the program is not what a broken pass holds up.
+        # Opening the program is not delayed by a broken pass.
         if key == "u" and state.busy and "open" not in state.jobs.values():
             app.cancel_jobs()
         if key == "R":
@@ -171,5 +172,5 @@ class Recovery:
 
 
 def _kept_waiting() -> dict[Process, float]:
-    """Seconds that each engine, host and compiler has been ready to run and had no processor."""
+    """Seconds that each engine, host and compiler was ready to run and had no processor."""
     return {process: waited(process.pid) for process in engines() if process.role in _STARTED}

@@ -1,10 +1,10 @@
-"""Soak: a working day at one workbench in an hour. Nothing that a session does may leave anything behind.
+"""Soak test: a day of work in one session, in an hour. No action may leave anything behind.
 
-One session of the real workbench on the real engine, over a small program of several graphs: whatever the workbench can
-do is done in an order drawn from the seed, thousands of times, and now and then every process is asked what it holds.
+One session of the real workbench on the real engine, on a small program with several graphs: all actions of the
+workbench, thousands of times in an order drawn from the seed, with regular measurements of every process.
 
     python -m tests.reliability soak --output soak.jsonl                     # the campaign
-    python -m tests.reliability.soak soak.jsonl.samples --plot soak.svg      # what was held, as a table and a picture
+    python -m tests.reliability.soak soak.jsonl.samples --plot soak.svg      # the measurements, as a table and a plot
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from tests.reliability.user import Drilled, User
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 COUNT = 5_000
 EVERY = 100
-# Seconds in which what an action has begun ends.
+# Time limit for an action in seconds.
 PATIENCE = 120.0
-# Passes that are switched on and off.
+# The number of passes that are toggled.
 _TOGGLED = 4
 # Sizes of terminals.
 _SIZES = ((80, 24), (100, 30), (60, 20), (40, 10))
-# Not drawn from the registry: leaving, an engine of its own, what edits the recipe or writes files (which is done in
-# ways of its own), editors outside, searches and measurements that take minutes.
+# Not drawn from the registry: quitting, restarting the engine, edits of the recipe and writing files (which are done
+# separately), external editors, searches and measurements that take minutes.
 _NOT = frozenset({
     "quit", "rerun", "cancel", "run-all", "palette", "graph.toggle", "graph.lowering", "graph.extract", "graph.script",
     "graph.numerics", "graph.beside", "outputs.numerics", "ir.write", "ir.edit", "ir.edit-here", "edits", "reset",
@@ -57,14 +57,14 @@ _NOT = frozenset({
     "export", "target", "profile", "profile.modules", "profile.roofline", "profile.hot", "threads", "auto", "watch",
     "bisect", "phase.number",
 })  # fmt: skip
-# Where something is searched for, and by which action.
+# The panes with a search, and its action.
 _SEARCHES: tuple[tuple[actions.Pane, str], ...] = (("ir", "ir.search"), ("graph", "graph.filter"))
-# What is typed where the workbench asks for something.
+# The texts typed at prompts.
 _TYPED = ("add", "3", "op:mm", "", "%0", "x", "12")
 
 
 class Day:
-    """Somebody at work: each action is done, waited for, and left again."""
+    """Performs actions: each is done, waited for, and undone."""
 
     def __init__(self, app: Drilled, pilot: Any, folder: Path, chance: random.Random) -> None:
         self.app, self._pilot, self._folder, self._chance = app, pilot, folder, chance
@@ -93,9 +93,10 @@ class Day:
         await self._settled()
 
     async def fill(self) -> None:
-        """Do at once what fills all that is kept within bounds, as far as this day's work can: as many edits of each
-        graph as are kept, every recipe that they lead to compiled, every stage of a graph looked at in all its forms,
-        as many runs as are kept, every action tried, and every theme seen at every size."""
+        """Fills all bounded caches as far as the session can: the maximum number of edits of each graph, every
+        resulting recipe compiled, every stage of a graph shown in all its forms, the maximum number of runs,
+        every action tried, and every theme shown at every size.
+        """
         for graph in range(len(self.app.state.graphs)):
             self.app.graphs.show(graph)
             await self._settled()
@@ -109,15 +110,16 @@ class Day:
         await self._fill_screens()
 
     async def _fill_edits(self) -> None:
-        """Switch passes off and on faster than is compiled, until no more edits are kept."""
+        """Toggles passes faster than they are compiled, until the undo history is full."""
         while len(self.app.workspace.edits) < history.LENGTH:
             await self._switch(self._chance.choice(self._rows()))
             await asyncio.sleep(0)
         await self._settled()
 
     async def _fill_recipes(self) -> None:
-        """Compile all recipes of a graph that toggles lead to: one leads from each to the next, and from the last to
-        the first (a Gray code)."""
+        """Compiles all recipes of a graph that toggles lead to: each differs from the next by one toggle, cyclically
+        (a Gray code).
+        """
         for number in range(1, 2**_TOGGLED + 1):
             rows = self._rows()
             await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
@@ -125,8 +127,9 @@ class Day:
         await self._settled()
 
     async def _fill_stages(self) -> None:
-        """Each stage in its generic form on the way to the first, and beside the one before it, line by line on the way
-        to the last and by its structure on the way back."""
+        """Shows each stage in its generic form on the way to the first one, compared with the previous stage line by
+        line on the way to the last, and by structure on the way back.
+        """
         self.app.show_pane("ir")
         walks = (
             (("ir.generic",), "ir.previous"),
@@ -141,7 +144,7 @@ class Day:
         await self._settled()
 
     async def _fill_forms(self) -> None:
-        """As many generic forms as the engine keeps, of stages come to as in the day that follows: by chance."""
+        """Requests as many generic forms as the engine caches, of random stages."""
         self.app.show_pane("ir")
         await self.app.do(actions.BY_ID["ir.generic"])
         for _ in range(MAX_FORMS):
@@ -169,7 +172,7 @@ class Day:
                 await self._settled()
 
     async def act(self) -> None:
-        """One action, until nothing of it is under way and the main screen is back."""
+        """One action, until it is complete and the main screen is back."""
         names = list(self._acts)
         (name,) = self._chance.choices(names, [weight for weight, _ in self._acts.values()])
         start = time.process_time()
@@ -181,7 +184,7 @@ class Day:
         self.cost[name] += time.process_time() - start
 
     async def rest(self) -> None:
-        """Nothing under way, and nothing left of what is not the program's."""
+        """Waits until nothing is running, and closes what does not belong to the program."""
         await self._user.go_back()
         await self._settled()
         self.app.told.clear()
@@ -213,7 +216,7 @@ class Day:
         await self._switch(self._chance.choice(self._rows()))
 
     def _rows(self) -> list[int]:
-        """Those of few passes, so that the recipes there are, and their stages, are all known."""
+        """The rows of a few passes, so that the recipes, and their stages, are all known."""
         return [
             number
             for number, row in enumerate(self.app.passes.rows)
@@ -222,7 +225,7 @@ class Day:
 
     async def _switch(self, row: int) -> None:
         self.app.show_pane("passes")
-        # At once: what comes from the engine may put the cursor on the pass of the stage that is shown.
+        # Without a wait: a frame from the engine may move the cursor to the pass of the stage on the screen.
         self.app.passes.cursor = row
         await self.app.do(actions.BY_ID["passes.toggle"])
 
@@ -269,13 +272,13 @@ class Day:
         self.app.show_theme(self._chance.choice(list(themes())))
 
     async def _any(self) -> None:
-        """Whatever the workbench can do now in a pane."""
+        """Any available action in a pane."""
         self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         await self._do(self._chance.choice(possible))
 
     async def _do(self, action: actions.Action) -> None:
-        """Do an action; what it asks is answered, what it opens is walked through."""
+        """Performs an action; answers its prompts, and closes what it opens."""
         self.tried[action.id] += 1
         await self.app.do(action)
         await self._settled()
@@ -287,7 +290,7 @@ class Day:
                 await self._press("x", "backspace")
 
     async def _type(self, text: str, end: str) -> None:
-        """Type into what was asked: in a pane the same letters would extract nodes and take passes away."""
+        """Types at a prompt: in a pane the same letters would extract nodes and remove passes."""
         await self._until(lambda: self._in_field, "a line to type on")
         await self._press(*text, end)
 
@@ -302,7 +305,7 @@ class Day:
 
 
 async def soak(seed: int, count: int, watch: Watch, told: Callable[[Sample], None], fill: bool = True) -> Tried:
-    """`count` actions in one session, `fill`ed or not before them; `told` gets a sample every so often."""
+    """`count` actions in one session, after filling the caches with `fill`; `told` receives regular samples."""
     chance = random.Random(f"soak {seed}")
     samples: list[Sample] = []
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, tempfile.TemporaryDirectory(prefix="soak-") as store:
@@ -336,7 +339,7 @@ def _facts(samples: list[Sample]) -> dict[str, list[float]]:
 
 @contextmanager
 def environment() -> Iterator[None]:
-    """Caches of its own, one thread, and an allocator that returns what is free: what is measured is what is held."""
+    """A separate cache, one thread, and an allocator that returns free memory, so that only live memory is measured."""
     here, wanted = os.getcwd(), {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
     with (
         tempfile.TemporaryDirectory(prefix="soak-cache-") as cache,
@@ -354,7 +357,7 @@ def _trial() -> Iterator[Attempt]:
     kept = Path(os.environ.get("BUDDY_SOAK_SAMPLES") or "soak.samples").resolve()
 
     def attempt(seed: int, cases: int) -> Tried:
-        # Those of a session that broke off are not of this one.
+        # Samples of an interrupted session do not belong to this one.
         kept.unlink(missing_ok=True)
         return asyncio.run(soak(seed, cases, watch, lambda each: json_lines.append(kept, each)))
 
@@ -365,7 +368,7 @@ def _trial() -> Iterator[Attempt]:
 CAMPAIGN = Campaign("soak", "a day's work in one session, and what is left of it", COUNT, COUNT, _trial)
 
 
-# ---- looking at it ---------------------------------------------------------------------------------------------------
+# ---- reports ---------------------------------------------------------------------------------------------------------
 
 
 def table(samples: list[Sample]) -> list[str]:
@@ -390,7 +393,7 @@ def table(samples: list[Sample]) -> list[str]:
 
 
 def plot(samples: list[Sample], path: Path) -> None:
-    """Memory of each process over the actions, as a part of what it was at the end of the warm-up."""
+    """Memory of each process over the actions, relative to the end of the warm-up."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""Batches by seed, shards, a file that a campaign goes on from, and what the exit status says."""
+"""Batches by seed, shards, resuming from a file, and the exit status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.reliability.campaign import (
 
 
 def _campaign(tried: list[int], conditions: str = "") -> Campaign:
-    """Every case is right but one of the batch 3."""
+    """Every case is right except for one of batch 3."""
 
     def attempt(seed: int, cases: int) -> Tried:
         tried.append(seed)
@@ -119,7 +119,7 @@ def test_a_batch_that_breaks_off_is_a_fault_and_the_next_begins_anew() -> None:
 
 @pytest.fixture
 def some(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The seeds that `inputs`, which is another campaign here, has tried."""
+    """The seeds tried by `inputs`, which is replaced by another campaign here."""
     tried = list[int]()
     monkeypatch.setattr(command_line, "campaign", lambda _name: _campaign(tried))
     return tried

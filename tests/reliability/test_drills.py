@@ -1,4 +1,4 @@
-"""A share of the fault drills: one session with faults at random, and one in which each kind of fault strikes alone."""
+"""A part of the fault drills: one session with random faults, and one with each kind of fault alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.reliability.processes import Process
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="faults are struck through /proc")]
 
 
-# Engines as users start them: how long a recovery may take is judged by how long a start takes.
+# Engines as users start them: recovery times are judged by start times.
 @pytest.fixture(autouse=True)
 def capped(cold_engines: None) -> Iterator[None]:
     with environment():
@@ -61,7 +61,7 @@ def test_garbage_comes_to_something_where_half_a_frame_waits(halves: int) -> Non
 def test_what_a_start_is_kept_waiting_for_a_processor_is_not_its_own(
     waits: dict[str, float], own: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of the workers is started: a compiler that starts alone too."""
+    """For each worker that is started, also a compiler alone."""
     now, pids = [100.0, 0.0], {role: pid for pid, role in enumerate(("engine", "host", "compiler", "runner"))}
     roles = list(pids)
     monkeypatch.setattr(recovery, "time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -80,6 +80,6 @@ def test_what_a_start_is_kept_waiting_for_a_processor_is_not_its_own(
 
 
 def _is_well(tried: Tried) -> None:
-    """Single times are the campaign's to judge: on a machine at work the median of reactions says enough."""
+    """Single times are judged by the campaign: on a loaded machine the median of reactions is significant."""
     assert [fault for fault in tried.faults if fault.outcome not in ("late", "slow")] == []
     assert statistics.median(tried.facts["ms to answer"]) < LATE * 1000

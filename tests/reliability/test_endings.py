@@ -18,7 +18,7 @@ from tests.support.engine_processes import command, everything_below, lives
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 ROOT = Path(__file__).resolve().parents[2]
-# Seconds that a start, and an end, may take on a loaded machine.
+# Time limits for a start, and an end, on a loaded machine, in seconds.
 START, END = 240.0, 60.0
 WORKERS = ("buddy.compiler.engine.host", "buddy.compiler.engine.compiler")
 ENGINE = "buddy.compiler.engine "
@@ -35,7 +35,7 @@ class Ending:
         self.seen: set[int] = set()
 
     def look(self) -> None:
-        """Note what is there now, all that the folder stands in the environment of: a far engine is no child."""
+        """Records the current processes by the folder in their environment: a remote engine is not a child."""
         with contextlib.suppress(OSError):
             self.terminal.read(0)
         self.seen.update(everything_below(self.terminal.process.pid))
@@ -57,7 +57,7 @@ class Ending:
         return min(pid for pid in self.seen if f"-m {module}" in command(pid) and lives(pid))
 
     def left(self) -> list[str]:
-        """What is still there of all that has been seen, zombies too, after the time that an end may take."""
+        """The recorded processes that still exist, including zombies, after the time limit for an end."""
         end = time.monotonic() + END
         while found := [pid for pid in sorted(self.seen) if self._is_there(pid)]:
             if time.monotonic() > end:
@@ -66,7 +66,7 @@ class Ending:
         return []
 
     def _is_there(self, pid: int) -> bool:
-        """A zombie counts while somebody of ours has to take note of it; init's are not ours."""
+        """A zombie counts if it is a child of a process of ours, not of init."""
         if lives(pid):
             return True
         try:
@@ -76,7 +76,7 @@ class Ending:
         return parent in self.seen
 
     def close(self) -> None:
-        """Whatever came of it: nothing of it outlives the test."""
+        """Ends everything, whatever the result: nothing outlives the test."""
         for pid in _with(self._folder):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -96,7 +96,7 @@ def _with(folder: Path) -> set[int]:
     return found
 
 
-# ---- the ways --------------------------------------------------------------------------------------------------------
+# ---- the endings -----------------------------------------------------------------------------------------------------
 
 
 def _leave(one: Ending) -> None:
@@ -105,7 +105,7 @@ def _leave(one: Ending) -> None:
 
 
 def _cancel_and_leave(one: Ending) -> None:
-    """In the middle of a run."""
+    """During a run."""
     os.write(one.terminal.master, b"r")
     one.terminal.wait(0.3)
     os.write(one.terminal.master, b"\x03")
@@ -122,7 +122,7 @@ def _signalled(number: int) -> Callable[[Ending], None]:
 
 
 def _killed_one_by_one(one: Ending) -> None:
-    """The workbench lives whatever becomes of its engine, and leaves in good order."""
+    """The workbench survives the loss of its engine, and exits normally."""
     for module in (*WORKERS, ENGINE):
         os.kill(one.one(module), signal.SIGKILL)
         one.terminal.wait(0.5)
@@ -132,7 +132,7 @@ def _killed_one_by_one(one: Ending) -> None:
 
 
 def _closed(one: Ending) -> None:
-    """As when a window is closed: there is nobody at the other end any more."""
+    """Like a closed window: the other end of the terminal is closed."""
     os.close(one.terminal.master)
     one.terminal.process.wait(END)
 

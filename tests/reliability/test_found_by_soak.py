@@ -1,4 +1,4 @@
-"""What a soak has found: each ended the workbench, or grew without end."""
+"""Faults found by soaks: each ended the workbench, or grew without bound."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from buddy.themes.palette import themes
 
 
 async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> None:
-    """The second of them took the workbench's own screen away, which ended it."""
+    """The second one closed the workbench's own screen, which ended it."""
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     answers: list[object] = []
     async with app.run_test(size=(80, 24)) as pilot:
@@ -58,7 +58,10 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
 
 
 async def test_what_fails_beside_the_keys_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fault in listing uses ended the session. On a terminal it is told, and its traceback kept; tests see it end."""
+    """An exception while listing uses ended the session.
+
+    On a terminal it is reported, and its traceback kept; tests see it end.
+    """
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept" / "sessions", settings=Settings())
 
     async def fails() -> None:
@@ -77,7 +80,7 @@ async def test_what_fails_beside_the_keys_ends_nothing_else(tmp_path: Path, monk
 
 
 async def test_an_editor_answers_once(tmp_path: Path) -> None:
-    """What is accepted may be found right just as the user goes back."""
+    """A check of the accepted text may finish just as the user goes back."""
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     answers: list[object] = []
     async with app.run_test(size=(80, 24)) as pilot:
@@ -99,7 +102,7 @@ def test_every_pane_has_a_command_line(tmp_path: Path) -> None:
 
 
 def test_a_terminal_that_hung_up_is_seen() -> None:
-    """Such a terminal reads as empty, at once and for ever: the workbench took a core for itself, and never ended."""
+    """Such a terminal reads as empty immediately: the workbench used a full core, and never ended."""
     master, slave = pty.openpty()
     try:
         assert not is_gone(slave)
@@ -145,7 +148,7 @@ async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_pa
 
 
 async def test_a_screen_that_was_left_is_let_go(tmp_path: Path) -> None:
-    """A cache of Textual's held all that the last 1,024 widgets had drawn: most of what the workbench grew by."""
+    """A cache of Textual's kept what the last 1,024 widgets had drawn: most of the workbench's growth."""
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(screen := PickerScreen("which", [Choice("one", "", 1), Choice("two", "", 2)]))
@@ -224,6 +227,6 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
 
 
 def test_workers_are_begun_in_one_place_alone() -> None:
-    """A coroutine that is made before there is somebody to await it may never be."""
+    """A coroutine that is created before it is awaited may never be awaited."""
     folder = Path(app.__file__).parent.parent
     assert [path.name for path in folder.rglob("*.py") if ".run_worker(" in path.read_text()] == ["background.py"]

@@ -1,4 +1,4 @@
-"""Inputs that a campaign has found: each was a traceback or a hang once, and is refused in words."""
+"""Inputs found by a campaign: each caused a traceback or a hang, and is now rejected with a message."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_archive_with_names_that_are_no_text_is_damaged(tmp_path: Path) -> No
 
 
 def test_an_error_that_is_its_own_cause_is_followed_once() -> None:
-    """Nobody may wait for the end of a chain that has none: opening such a file never ended."""
+    """The chain of causes has no end: opening such a file never ended."""
     error, other = ValueError("one"), ValueError("other")
     error.__cause__, other.__cause__ = other, error
     assert exported_program._cause(error, KeyError) is None
@@ -96,7 +96,7 @@ def test_names_of_an_onnx_model_are_text(tmp_path: Path) -> None:
 
 
 def test_what_mlir_says_of_bytecode_in_no_text_is_refused_in_text() -> None:
-    """MLIR quotes who wrote a file that it does not take, and Python's bindings make no string of such bytes."""
+    """MLIR's message quotes the producer of the file, and Python's bindings cannot convert such bytes to a string."""
     with new_context() as context:
         file = io.BytesIO()
         ir.Module.parse("func.func private @layer()", context).operation.write_bytecode(file)
@@ -107,7 +107,7 @@ def test_what_mlir_says_of_bytecode_in_no_text_is_refused_in_text() -> None:
     assert raised.value.diagnostic.todo
 
 
-# Bytecode that MLIR reads without end: 430 bytes of a linalg program with a few of them changed.
+# Bytecode that MLIR reads forever: 430 bytes of a linalg program with a few mutations.
 ENDLESS = (
     b"c-k#bO-sX25ZraMT_2A}2tk4bDWwMw()tNS5Cso{U_p8iJjN!~K=LZ>>!H6*{1N^D5B>swf^NluVHsu_X2y5l6F0uQot&HvkA_FjbpRY$WaE+@q"
     b">NZ{=5Akj|G>!M>4?sI2D?^LYtuB1(?2jhqLGp0TW`GA%@9?wULs{*IZl`}<TOJ`GBir7bjn!z#i9-`!&$KmZ4q8B{M=WUU~^93=O0MSq-oI?<2|"
@@ -117,7 +117,7 @@ ENDLESS = (
 
 
 def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
-    """Whether this version of MLIR refuses the file or reads on, its process ends, however busy the machine is."""
+    """Whether this version of MLIR rejects the file or reads on, its process ends, on a loaded machine too."""
     question = msgspec.msgpack.encode(Question(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
     program = (
         "import sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
@@ -130,7 +130,7 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
 
 
 def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
-    """A limit that is lower than the reader's own cannot be raised."""
+    """A lower limit than the reader's own cannot be raised."""
     question = msgspec.msgpack.encode(Question(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ()))
     program = (
         "import resource, sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "

@@ -1,4 +1,4 @@
-"""Hostile bytes for every reader: a share of the campaign of `inputs.py`, and that the campaign sees faults."""
+"""Hostile bytes for every reader: a part of the campaign of `inputs.py`, and a check that the campaign sees faults."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_hostile_bytes_are_read_or_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_seeds_are_taken(name: str) -> None:
-    """Else the campaign would only try what is refused at the first byte."""
+    """Otherwise the campaign would only try inputs that are rejected at the first byte."""
     reader = READERS[name]
     assert outcome_of(reader, reader.seeds[0])[0] == "taken"
 

@@ -1,4 +1,4 @@
-"""Random recipes: a bounded share of the campaign, and that what it looks for would be found."""
+"""Random recipes: a bounded part of the campaign, and checks that it finds what it looks for."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_same_number_draws_the_same_recipe() -> None:
 
 @pytest.mark.parametrize("dtype", [*TOLERANCES, torch.int32, torch.bool], ids=str)
 def test_the_judge_allows_what_the_product_allows(dtype: torch.dtype) -> None:
-    """One element is off by half of what the product allows, then by twice that."""
+    """One element is off by half of the product's tolerance, then by twice that."""
     for scale in (0.1, 1.0, 50.0):
         eager = (scale * torch.tensor([1.0, -2.0, 0.5, 3.0])).to(dtype)
         exact = eager.to(torch.complex128 if dtype.is_complex else torch.float64)
@@ -122,7 +122,7 @@ def test_endings_are_counted_by_what_recipes_are_made_of() -> None:
     assert found == ["2 x [seed 5, recipe 1] no pass 'a' · step 1"]
 
 
-# ---- the search for the least recipe ---------------------------------------------------------------------------------
+# ---- reduction of recipes --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_wrong_outputs_are_told_with_the_one_edit_that_makes_them(batch: Batch) 
 
 @pytest.mark.full("a campaign of random recipes in miniature")
 def test_a_preset_as_it_is_has_to_be_right(batch: Batch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all that is drawn is refused, no recipe shows a fault."""
+    """If all drawn recipes are rejected, no recipe shows a fault."""
     bench = batch.bench()
     recipe = bench.first(0)
     assert batch.ending(recipe).outcome == "right"

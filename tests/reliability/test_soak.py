@@ -1,4 +1,4 @@
-"""A short soak, and what is reported of one that leaks."""
+"""A short soak, and the report of a leak."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ACTIONS = 40
 
 
 def _samples(count: int, rate: float = 0.0, files: int = 0, zombies: int = 0) -> list[Sample]:
-    """Processes that warm up in 20 samples and then grow by `rate` of what they hold from one to the next."""
+    """Processes that warm up in 20 samples and then grow by `rate` per sample."""
     found = []
     for number in range(count):
         size = 50_000 * (1 - math.exp(-number / 5)) * (1 + rate * number) + (number % 3) * 50
@@ -66,7 +66,7 @@ def test_what_is_given_back_is_not_in_use() -> None:
 @pytest.mark.full("a soak in miniature")
 @pytest.mark.usefixtures("cold_engines")
 async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory takes thousands of actions to say anything. Code that a process loads at its start tells what it holds."""
+    """Memory only shows after thousands of actions. Code that a process loads at its start reports its measurements."""
     monkeypatch.setattr(soak, "EVERY", ACTIONS // 5)
     samples: list[Sample] = []
     with soak.environment(), watched() as watch:
@@ -75,6 +75,6 @@ async def test_a_short_soak_leaves_no_file_thread_or_process_behind(monkeypatch:
     assert [sample.actions for sample in samples] == list(range(0, ACTIONS + 1, ACTIONS // 5))
     assert all(set(sample.held) == set(ROLES) for sample in samples)
     assert all(bool(in_use()) <= held.in_use < 2 * held.own for sample in samples for held in sample.held.values())
-    # What is typed where nothing asks for it would extract nodes, each time into one more graph.
+    # Text typed without a prompt would extract nodes, each time into one more graph.
     assert tried.facts["graphs"] == [4]
     assert [said for said in leaks(samples, most=math.inf) if "threads" not in said] == []

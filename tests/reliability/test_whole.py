@@ -1,4 +1,4 @@
-"""All campaigns in one go: what is told at the end, going on after an interruption, and nothing left after any."""
+"""All campaigns in one command: the summary, resuming after an interruption, and no leftovers."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.reliability.whole import Run, carried_out, programs
 from tests.support.engine_processes import command, lives
 
 ROOT = Path(__file__).resolve().parents[2]
-# Seconds that a start, and an end, may take on a loaded machine.
+# Time limits for a start, and an end, on a loaded machine, in seconds.
 START, END = 300.0, 240.0
 Found = TypeVar("Found")
 WORKERS = ("buddy.compiler.engine.host", "buddy.compiler.engine.compiler")
 
 
 def _run(name: str, folder: Path, code: str, *found: Batch) -> Run:
-    """A campaign of two batches whose process runs `code`, of which there is in its file what `found` says."""
+    """A campaign of two batches whose process runs `code`, with `found` in its file."""
 
     @contextmanager
     def trial() -> Iterator[Attempt]:
@@ -66,7 +66,7 @@ def test_what_came_of_each_is_told_and_one_that_dies_does_not_end_the_others(
 def test_an_interruption_comes_to_the_campaign_that_is_under_way_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And the summary says what was not done."""
+    """The summary lists what was not done."""
     waits = (
         "import os, pathlib, signal, sys, time\n"
         "try:\n"
@@ -114,7 +114,7 @@ def test_random_programs_are_told_of_as_their_command_has_written_them(tmp_path:
 def test_nothing_is_left_of_a_campaign_that_a_signal_ends(name: str, number: int, told: str, tmp_path: Path) -> None:
     temporary, output = tmp_path / "temporary", tmp_path / "output"
     temporary.mkdir()
-    # PyTorch's own cache is there for good.
+    # PyTorch's own cache is permanent.
     environment = {**os.environ, "TMPDIR": str(temporary), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     words = [sys.executable, "-m", "tests.reliability", name, "--count", "20", "--seed", "1", "--output", str(output)]
     with (tmp_path / "said").open("w") as said:
@@ -132,14 +132,14 @@ def test_nothing_is_left_of_a_campaign_that_a_signal_ends(name: str, number: int
 
 
 def _with_workers(temporary: Path) -> list[int]:
-    """All processes of a campaign once its engine has both of its workers, none before."""
+    """All processes of a campaign once its engine has both of its workers; empty before."""
     found = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _below(temporary, pid)]
     commands = [command(pid) for pid in found]
     return found if all(any(word in each for each in commands) for word in WORKERS) else []
 
 
 def _below(temporary: Path, pid: int) -> bool:
-    """Whether a process has `temporary`, or a folder in it, for temporary files."""
+    """Whether a process uses `temporary`, or a folder in it, for temporary files."""
     try:
         return f"TMPDIR={temporary}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -147,7 +147,7 @@ def _below(temporary: Path, pid: int) -> bool:
 
 
 def _until(condition: Callable[[], Found], seconds: float, process: subprocess.Popen[bytes] | None = None) -> Found:
-    """What `condition` gives once that is something."""
+    """The value of `condition` once it is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert process is None or process.poll() is None, "the campaign ended by itself"

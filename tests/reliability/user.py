@@ -1,4 +1,4 @@
-"""Somebody at the workbench: presses keys, waits for the screen, and does what it says when something went wrong."""
+"""A simulated user: presses keys, waits for the screen, and follows its suggestions after a fault."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from buddy.app.workbench.app import BenchScreen, Workbench
 from tests.reliability.processes import waited
 
 _THREAD = "thread-self"
-# Seconds after which a key counts as dead: nothing but a dead screen takes that long, on a loaded machine either.
+# Seconds after which a key counts as dead: even a loaded machine is faster than that.
 DEAD = 60.0
 
 
 class Reaction(NamedTuple):
-    """Seconds from a key to the screen that shows it: all of them, and those in which nobody else had the processor."""
+    """Seconds from a key to the screen that shows it: in total, and without waits for the processor."""
 
     whole: float
     own: float
 
 
 class Drilled(Workbench):
-    """The workbench, which says when it has drawn and keeps what it has told."""
+    """The workbench, with notifications of its drawing and a record of its messages."""
 
     CSS_PATH = str(Path(app.__file__).with_name("workbench.tcss"))
 
@@ -58,7 +58,7 @@ class Drilled(Workbench):
 
 
 class User:
-    """Drives `app`. What is random comes from `chance`; files are written to `folder`."""
+    """Drives `app`. Random choices come from `chance`; files are written to `folder`."""
 
     def __init__(self, app: Drilled, folder: Path, chance: random.Random) -> None:
         self.app, self._folder, self._chance = app, folder, chance
@@ -93,7 +93,7 @@ class User:
         self.app._driver.send_message(event)
 
     async def reaction(self) -> Reaction:
-        """How long the screen takes to show a key: one more letter, another pane with the keys, a list that closes."""
+        """The time until the screen shows a key: one more letter, another focused pane, a list that closes."""
         key, visible = self._probe()
         before = visible()
         start, late = time.perf_counter(), waited(_THREAD)
@@ -114,13 +114,16 @@ class User:
 
     @property
     def unsaved(self) -> tuple[str, str]:
-        """What is typed in an editor and on the line at the bottom, and nowhere else."""
+        """The unsaved text in an editor and on the line at the bottom."""
         editors = [screen.area.text for screen in self.app.screen_stack if isinstance(screen, EditorScreen)]
         return "\n".join(editors), self._prompt.query_one(Input).value if self._prompt.display else ""
 
     def _probe(self) -> tuple[str, Callable[[], object]]:
-        """A key, and what it changes. Where something is typed it is a digit that has not been sent for long: letters
-        that were sent before it may still be under way, and are not taken for it."""
+        """A key, and what it changes.
+
+        At a text input it is a digit that was not sent recently: earlier letters may still be in transit, and must not
+        be mistaken for it.
+        """
         if self.typing:
             digit = next(self._digits)
             return digit, lambda: (self.typing, "".join(self.unsaved).count(digit))
@@ -132,7 +135,7 @@ class User:
         return self.app.screen_stack[0].query_one(Prompt)
 
     async def go_back(self) -> None:
-        """Leave whatever is open, throwing away what is typed."""
+        """Closes whatever is open, and discards typed text."""
         for _ in range(6):
             if self._prompt.display:
                 await self.press("escape")
@@ -152,7 +155,7 @@ class User:
         self.app.session.reload((self.app.workspace.source,))
 
     async def _toggle(self) -> None:
-        # Those that no later pass depends on: the recipe stays right.
+        # Passes that no later pass depends on: the recipe stays right.
         safe = {("cse", "mlir"), ("canonicalize", "mlir")}
         rows = [
             number

@@ -1,4 +1,4 @@
-"""Valid values of any message type, made from what the type says: what is taken is where hostile input begins."""
+"""Generates valid values of any message type from its annotations, as seeds for hostile input."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _PLAIN: dict[Any, Any] = {int: 3, float: 0.5, str: "name", bool: True, bytes: b"
 
 
 def one_of_each(types: Any) -> list[Any]:
-    """A value of each member of a union of structs, or the one of a struct."""
+    """A value of each member of a union of structs, or of the single struct."""
     return [_value(member, 0) for member in typing.get_args(types) or (types,)]
 
 
 def _value(kind: Any, depth: int) -> Any:
-    """A value that is not the default, so that it is written out; collections have one element, deep ones none."""
+    """A value other than the default, so that it is encoded; collections have one element, deep ones none."""
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = typing.get_type_hints(kind, include_extras=True)
         return kind(**{field.name: _value(hints[field.name], depth + 1) for field in msgspec.structs.fields(kind)})

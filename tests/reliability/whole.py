@@ -1,7 +1,7 @@
-"""All campaigns one after the other, each in a process of its own: what one leaves in memory is no other's.
+"""Runs all campaigns one after the other, each in a separate process, so that they share no memory.
 
-However this process ends, the campaign that is under way ends with it: it is told to, in order, by a signal that ends
-this one, and killed by the kernel where this one is killed.
+When this process ends, so does the running campaign: it is ended by a signal if this one is, and killed by the kernel
+if this one is killed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from buddy.compiler.tools.fuzz import plan as fuzzing
 from tests.reliability import campaign as campaigns
 from tests.reliability.campaign import Campaign, Plan
 
-# Random programs are the product's own command.
+# Random programs are a command of the product.
 PROGRAMS, PROGRAMS_COUNT = "programs", 10_000
-# Seconds in which a campaign that is told to end gives back what it has, on a machine with much else to do.
+# Seconds for a campaign to end when requested, on a loaded machine.
 GRACE = 180.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """One campaign: the words for Python that carry it out, and what its file says of it."""
+    """One campaign: the Python arguments that run it, and the summary of its file."""
 
     name: str
     command: tuple[str, ...]
@@ -41,7 +41,7 @@ class Run:
     campaign: Campaign | None = None
 
     def told(self) -> str:
-        """The batches that there are, of how many, and what came of their cases."""
+        """The number of finished and of all batches, and the outcomes of their cases."""
         if self.campaign is not None:
             return campaigns.told(self.campaign, self.plan, campaigns.known(self.campaign, self.plan, self.path))
         plan = fuzz._plan(fuzz.parser().parse_args(self.command[3:]))
@@ -53,14 +53,14 @@ class Run:
 
 
 def everything(chosen: list[Campaign], options: argparse.Namespace, shard: tuple[int, int]) -> int:
-    """Carry out the campaigns `chosen`, and random programs, with files in the folder `options.output`."""
+    """Runs the campaigns `chosen`, and random programs, with files in the folder `options.output`."""
     with _folder(options.output) as folder:
         runs = [*(_run(each, options, shard, folder) for each in chosen), programs(options, shard, folder)]
         return carried_out(runs, folder)
 
 
 def carried_out(runs: list[Run], folder: Path) -> int:
-    """One run after the other, then a line for each. 0 where all were done and had no faults, else 1."""
+    """Runs one after the other, then prints a line for each. Returns 0 if all finished without faults, else 1."""
     ended: dict[str, int] = {}
     try:
         for run in runs:
@@ -73,13 +73,13 @@ def carried_out(runs: list[Run], folder: Path) -> int:
 
 
 def cases(options: argparse.Namespace, meant: int) -> int:
-    """How many cases are asked for, of a campaign that is meant for so many."""
+    """The requested number of cases, of a campaign with so many by default."""
     return options.count or max(1, round(meant * options.part))
 
 
 @contextmanager
 def _folder(output: Path | None) -> Iterator[Path]:
-    """Where the files go: `output`, or a folder that is there as long as the campaigns are."""
+    """The folder of the files: `output`, or a temporary one."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         yield output
@@ -109,13 +109,13 @@ def _words(options: argparse.Namespace, plan: Plan) -> tuple[str, ...]:
 
 
 def _status(run: Run, folder: Path) -> int:
-    """Carry one campaign out; the exit status of its process."""
+    """Runs one campaign; returns the exit status of its process."""
     print(f"\n{run.name}: python {' '.join(run.command)}", flush=True)
     process = subprocess.Popen(
         [sys.executable, *run.command],
         stdin=subprocess.DEVNULL,
         env={"BUDDY_SOAK_SAMPLES": str(folder / "soak.samples"), **os.environ},
-        # A group of its own: what is typed at the terminal comes to this process, which tells it once.
+        # A separate process group: keys at the terminal only reach this process, which forwards the signal once.
         process_group=0,
         preexec_fn=from_its_first_moment(),
     )

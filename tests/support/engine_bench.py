@@ -1,4 +1,4 @@
-"""A client with an engine of the real kind, and ways to find its processes."""
+"""A client with a real engine, and functions to find its processes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from buddy.compiler.protocol import Assigned, Compiled, ListPresets, Open, Prese
 from buddy.compiler.protocol.recipe import Recipe
 from tests.support.engine_processes import children, command, everything_below, gone
 
-# Far more than anything takes: a machine that is loaded may be ten times as slow.
+# Far more than anything takes: a loaded machine may be ten times as slow.
 PATIENCE = 240.0
 
 
 @asynccontextmanager
 async def started() -> AsyncIterator[Bench]:
-    """A started engine; at the end nothing of it may be left."""
+    """A started engine; nothing of it may be left at the end."""
     client = EngineClient()
     await client.start()
     found = Bench(client)
@@ -35,7 +35,7 @@ async def started() -> AsyncIterator[Bench]:
 
 
 class Bench:
-    """A client with an engine, and the frames that have come so far."""
+    """A client with an engine, and the received frames."""
 
     def __init__(self, client: EngineClient) -> None:
         self.client = client
@@ -58,7 +58,7 @@ class Bench:
         return await self.end_of(frame.request, isinstance(frame, Run))
 
     async def end_of(self, request: int, run: bool = False) -> Any:
-        """The frame that ends `request`; a run has a compilation before its end."""
+        """The frame that ends `request`; a run includes a compilation before its end."""
         interim = (Progress, StageDone, Assigned, *(Compiled,) * run)
         return await self.until(lambda f: getattr(f, "request", 0) == request and not isinstance(f, interim))
 
@@ -73,7 +73,7 @@ class Bench:
         return msgspec.structs.replace(preset.recipe, source=str(source), arguments=arguments)
 
     async def quiet(self) -> None:
-        """Let go of the frames that have come."""
+        """Discards the received frames."""
         try:
             while True:
                 await asyncio.wait_for(anext(self.client.frames()), 0.05)
@@ -94,7 +94,7 @@ class Bench:
         return pid
 
     async def runner_pid(self) -> int:
-        """The process forked to run compiled code, as soon as there is one."""
+        """The process forked to run compiled code, as soon as it exists."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if found := children(self.worker_pid("host")):

@@ -1,4 +1,4 @@
-"""Finds the processes of an engine, as Linux lists them."""
+"""Finds the processes of an engine in Linux's process table."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def command(pid: int) -> str:
 
 
 def forked_from_host(engine: int) -> list[int]:
-    """The processes that search or try recipes for an engine, and theirs: they have its host's command line, and
-    another parent than the engine."""
+    """The processes that search or try recipes for an engine, and their children: they have its host's command line,
+    and another parent than the engine.
+    """
     found = []
     for pid in sorted(map(int, filter(str.isdigit, os.listdir("/proc")))):
         words = command(pid).split()
@@ -48,7 +49,7 @@ def lives(pid: int) -> bool:
 
 
 async def gone(*pids: int, within: float = 240.0) -> bool:
-    """Whether all of `pids` have ended in time."""
+    """Whether all of `pids` have exited in time."""
     deadline = time.monotonic() + within
     while any(map(lives, pids)):
         if time.monotonic() > deadline:
@@ -59,7 +60,7 @@ async def gone(*pids: int, within: float = 240.0) -> bool:
 
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[list[int]]:
-    """Stop a process by a signal: it and all below it. Whatever comes of the test, none of them is left."""
+    """Stops a process and all below it by a signal. None of them is left after the test."""
     pids = [pid, *everything_below(pid)]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -13,7 +13,7 @@ from filecheck.parser import Parser, pattern_for_opts
 
 
 def filecheck(text: str, checks: str) -> None:
-    """Fail with FileCheck's own message when `text` does not match `checks`."""
+    """Fails with FileCheck's own message if `text` does not match `checks`."""
     options = Options(match_filename="<checks>")
     parser = Parser(options, io.StringIO(textwrap.dedent(checks)), *pattern_for_opts(options))
     complaint = io.StringIO()

@@ -1,4 +1,4 @@
-"""Compiles MLIR text after passes of ours, for several targets, and calls its functions with NumPy arrays."""
+"""Compiles MLIR text after our passes, for several targets, and calls its functions with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TARGETS = {
     "neon": Target("neon", 16, 32),
     "small cache": Target("avx512", 64, 32, l1=1 << 10, l2=1 << 14),
 }
-# Sizes of loops that leave few, many or no elements after the last full vector.
+# Loop sizes with few, many or no elements after the last full vector.
 SIZES = (1, 2, 3, 7, 13, 17, 31, 33, 63, 65, 127, 129)
 
 
@@ -61,13 +61,13 @@ class Upstream(MlirPass):
         passmanager.PassManager.parse(self.pipeline).run(root)
 
 
-# To buffers, where the caller allocates the results.
+# To buffers, with results allocated by the caller.
 TO_BUFFERS = [Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()]
 
 
 @cache
 def _soft_float() -> Library:
-    """The functions that round for processors which cannot."""
+    """The conversion functions for processors without the instructions."""
     return Library((), {}, support=support_of([name.encode() for name in NAMES]), located=NAMES)
 
 
@@ -107,11 +107,11 @@ class Compiled:
         return found
 
     def __call__(self, function: str, *arrays: np.ndarray[Any, Any]) -> None:
-        """Call a function with the attribute `llvm.emit_c_interface`; it works on the arrays in place."""
+        """Calls a function with the attribute `llvm.emit_c_interface`; it works on the arrays in place."""
         self.bound(function, *arrays)()
 
     def bound(self, function: str, *arrays: np.ndarray[Any, Any]) -> Callable[[], None]:
-        """That call, with its arguments made ready."""
+        """That call, with its arguments prepared."""
         if self._engine is None:
             with self.context, ir.Location.unknown():
                 passmanager.PassManager.parse(LOWER).run(self.module.operation)
@@ -121,7 +121,7 @@ class Compiled:
         pointers = [ctypes.pointer(ctypes.pointer(runtime.get_ranked_memref_descriptor(a))) for a in arrays]
         arguments = (ctypes.c_void_p * len(arrays))(*[ctypes.cast(p, ctypes.c_void_p) for p in pointers])
         compiled = self._engine.lookup(function)
-        keep = (self, pointers, arrays)  # the code and what the descriptors point into
+        keep = (self, pointers, arrays)  # keeps the code and the arrays of the descriptors alive
 
         def call(_keep: object = keep) -> None:
             compiled(arguments)

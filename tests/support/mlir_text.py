@@ -23,7 +23,7 @@ def entry_function(arguments: str, body: str, name: str = "f") -> str:
 
 
 def from_node(node: int, function: str) -> str:
-    """The function, with node number `node` as the origin of its last op before the return."""
+    """The function, with node number `node` as the location of its last op before the return."""
     return function.replace("\n      return", f' loc("graph":{node}:0)\n      return')
 
 
@@ -61,7 +61,7 @@ def generic(
 
 
 def elementwise_function(body: str, count: int, element: str = "f32", inputs: int = 1) -> str:
-    """An entry function that gives the value %r of `body` for each element of `inputs` vectors."""
+    """An entry function that computes the value %r of `body` for each element of `inputs` vectors."""
     vectors = [(name, memref(count, element=element), "i") for name in [*(f"%x{i}" for i in range(inputs)), "%y"]]
     arguments = ", ".join(f"{name}: {type_}" for name, type_, _ in vectors)
     return entry_function(arguments, generic("i", vectors[:-1], vectors[-1:], body))

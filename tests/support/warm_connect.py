@@ -1,4 +1,7 @@
-"""Stands for a fork of a warm process: hands over its words and streams, then ends as the fork does. See there."""
+"""The client of a fork of a warm process: passes its arguments and streams, then exits like the fork.
+
+See `warm_processes`.
+"""
 
 import array
 import json

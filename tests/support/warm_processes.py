@@ -1,15 +1,15 @@
-"""Processes of this project that begin as forks of one that has torch, MLIR and the compiler loaded.
+"""Starts processes of this project as forks of one that has torch, MLIR and the compiler loaded.
 
     with warm_processes() as command:
         subprocess.run([*command, "-m", "buddy.app.cli", "passes"])
 
-Importing torch and MLIR takes seconds, and an engine needs both three times over. A fork of a process that has them
-loaded takes milliseconds and is a process of its own like any other: it runs the same module with its own arguments,
-environment, folder and streams, and may be killed. Only its interpreter has not been started anew, so tests of how
-processes start, of what they load and of signals to their very first process use real ones.
+Importing torch and MLIR takes seconds, and an engine needs both three times. A fork of a process that has them loaded
+takes milliseconds and is an ordinary process: it runs the same module with its own arguments, environment, folder and
+streams, and may be killed. Only its interpreter is not a new one, so tests of how processes start, of what they load
+and of signals to their very first process use real ones.
 
-`command` runs a small program that asks the warm process for a fork, gives it its streams, and ends as the fork does;
-a fork is killed when that program is. A forked engine forks its workers from itself in turn.
+`command` runs a small program that asks the warm process for a fork, passes its streams, and exits like the fork; the
+fork is killed if that program is. A forked engine forks its workers from itself.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from setproctitle import getproctitle, setproctitle
 
 CONNECT = Path(__file__).with_name("warm_connect.py")
 ENGINE = "buddy.compiler.engine"
-# Workers that an engine starts with an interpreter of their own, and that nothing of the engine's state disturbs.
+# Workers with a separate interpreter, which the engine's state does not disturb.
 WORKERS = (f"{ENGINE}.host", f"{ENGINE}.compiler")
-# What samples and verbs load besides; absent extras are skipped.
+# Other imports of samples and verbs; missing extras are skipped.
 LOADED = (
     "buddy.app.cli.headless", "buddy.app.workbench.app", "buddy.compiler.engine.server",
     "buddy.compiler.importers.sources",
     "buddy.compiler.frontend", "buddy.compiler.runtime", *WORKERS, "transformers.models.bert.modeling_bert",
 )  # fmt: skip
 _MOST = 1 << 20
-# Without the folder that this module was started in.
+# Without the folder in which this module was started.
 PATH = sys.path[1:]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a fork is to run, and where: the words after `python`, `-m MODULE …`, perhaps after `-P`, or `FILE …`."""
+    """What a fork runs, and where: the arguments after `python`, `-m MODULE …`, perhaps after `-P`, or `FILE …`."""
 
     words: list[str]
     environment: dict[str, str]
@@ -63,7 +63,7 @@ class Job:
 
 @contextlib.contextmanager
 def warm_processes() -> Iterator[list[str]]:
-    """Start the warm process; the value is a command that takes the place of `sys.executable`."""
+    """Starts the warm process; the value is a command that replaces `sys.executable`."""
     with tempfile.TemporaryDirectory(prefix="buddy-warm-") as folder:
         address = os.path.join(folder, "socket")
         line, ours = socket.socketpair()
@@ -87,14 +87,14 @@ def connecting(address: str) -> list[str]:
 
 
 class Server:
-    """Forks on request; ends when nobody holds the other end of `line` any more."""
+    """Forks on request; exits when nobody holds the other end of `line`."""
 
     def __init__(self, address: str, line: socket.socket) -> None:
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(address)
         self._listening.listen(64)
         self._line = line
-        # Forks with the connections that asked for them, by the file descriptors of both: connection and pidfd.
+        # Forks with the connections that requested them, by the file descriptors of both: connection and pidfd.
         self._forks: dict[int, tuple[socket.socket, int, int]] = {}
 
     def serve(self) -> Job | None:
@@ -131,7 +131,7 @@ class Server:
         return Job(words, environment, folder)
 
     def _ended_or_left(self, fd: int) -> None:
-        """A fork has ended: tell the one that asked for it. Or that one has: end the fork."""
+        """If a fork has exited, notifies its client; if the client has exited, kills the fork."""
         if fd not in self._forks:
             return
         link, pid, pidfd = self._forks[fd]
@@ -151,7 +151,7 @@ def _kill(pid: int) -> None:
 
 
 def run(job: Job) -> NoReturn:
-    """Be the process that `python` with these words would have been, to its end."""
+    """Acts as the process of `python` with these arguments, to its end."""
     code = 1
     try:
         _begin(job)
@@ -176,7 +176,7 @@ def _begin(job: Job) -> None:
     _fresh_streams()
     safe, words = job.words[:1] == ["-P"], list(job.words)
     words = words[1:] if safe else words
-    setproctitle(" ".join([sys.executable, *job.words]))  # for whoever looks for it among all processes
+    setproctitle(" ".join([sys.executable, *job.words]))  # for those who search the process table
     if words[0] != "-m":
         sys.argv, sys.path[:] = words, [os.path.dirname(os.path.abspath(words[0])), *PATH]
         runpy.run_path(words[0], run_name="__main__")
@@ -184,7 +184,7 @@ def _begin(job: Job) -> None:
     sys.path[:] = PATH if safe else [os.getcwd(), *PATH]
     if words[1] == ENGINE:
         _fork_workers()
-    for name in (words[1], "__mp_main__"):  # the module is run once more, as the main one
+    for name in (words[1], "__mp_main__"):  # the module is run again, as the main one
         sys.modules.pop(name, None)
     sys.argv = words[1:]
     runpy.run_module(words[1], run_name="__main__", alter_sys=True)
@@ -198,7 +198,7 @@ def _exit_code(end: SystemExit) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End without taking down all that is loaded, which takes seconds."""
+    """Exits without finalizing all that is loaded, which takes seconds."""
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -209,7 +209,7 @@ def _end(code: int) -> NoReturn:
 
 
 def _fresh_streams() -> None:
-    """What an interpreter makes of its file descriptors at its start."""
+    """Recreates the standard streams like a new interpreter."""
     sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False, buffering=1)
@@ -217,7 +217,7 @@ def _fresh_streams() -> None:
 
 
 def _fork_workers() -> None:
-    """Have `subprocess` fork this process for a worker; where Python has no such hook, workers start as always."""
+    """Makes `subprocess` fork this process for a worker; without such a hook in Python, workers start as usual."""
     start: Callable[..., int] | None = getattr(subprocess, "_fork_exec", None)
     if start is None:
         return
@@ -236,12 +236,15 @@ def _forked(
     stdout: int, _err: int, stderr: int, _pipe_in: int, pipe_out: int, _signals: bool, session: bool, _group: int,
     _gid: Any, _gids: Any, _uid: Any, _umask: int, before: Callable[[], None] | None, _vfork: bool,
 ) -> int:  # fmt: skip
-    """`_posixsubprocess.fork_exec` as far as workers use it, with a fork that runs a module in place of a program."""
+    """`_posixsubprocess.fork_exec` with the arguments that workers use.
+
+    Forks and runs a module instead of a program.
+    """
     pid = os.fork()
     if pid:
         return pid
     try:
-        gc.freeze()  # what the engine holds is not to be finalised here: its file descriptors are others by then
+        gc.freeze()  # the engine's objects must not be finalized here: their file descriptors are other ones
         _forget_imports_of_other_threads()
         if session:
             os.setsid()
@@ -259,7 +262,7 @@ def _forked(
 
 
 def _forget_imports_of_other_threads() -> None:
-    """Threads of the forking process that were importing modules are not here to finish them and to unlock them."""
+    """Threads of the parent that were importing modules do not exist here, so their locks are released."""
     for name, module in list(sys.modules.items()):
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             del sys.modules[name]
@@ -268,7 +271,7 @@ def _forget_imports_of_other_threads() -> None:
 
 
 def _close_others(keep: Collection[int] = ()) -> None:
-    """Close all file descriptors but the standard streams and `keep`."""
+    """Closes all file descriptors except for the standard streams and `keep`."""
     for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
         if fd > 2 and fd not in keep:
             with contextlib.suppress(OSError):
@@ -276,7 +279,7 @@ def _close_others(keep: Collection[int] = ()) -> None:
 
 
 def _load() -> None:
-    """Import what processes of this project import; nothing of it may start a thread that a fork would need."""
+    """Imports what processes of this project import; no import may start a thread that a fork would need."""
     import torch
 
     torch.set_num_threads(1)
@@ -295,7 +298,7 @@ def _load() -> None:
 
 
 def main() -> None:
-    getproctitle()  # finds the place of the title, which it cannot once the environment has moved
+    getproctitle()  # finds the position of the title, which is impossible once the environment has moved
     _load()
     address, line = sys.argv[1:]
     from buddy.app.session import client

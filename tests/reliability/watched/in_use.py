@@ -1,4 +1,4 @@
-"""What a process has asked its allocators for and not given back, told apart from the pages that they keep for it."""
+"""Measures the allocated and not freed memory of a process, as opposed to the pages of its allocators."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def in_use() -> int:
-    """KiB in use of C's allocator and of Python's for small objects; 0 where C's does not tell (before glibc 2.33)."""
+    """KiB in use by C's allocator and Python's for small objects; 0 if C's does not report it (before glibc 2.33)."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         return 0
@@ -28,7 +28,7 @@ def in_use() -> int:
 
 
 def _small_objects() -> int:
-    """Bytes in pymalloc's blocks, which Python tells on stderr alone; 0 where it uses C's allocator for them, too."""
+    """Bytes in pymalloc's blocks, which Python reports only on stderr; 0 if it uses C's allocator for them."""
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()
         stderr = os.dup(2)

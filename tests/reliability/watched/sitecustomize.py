@@ -1,4 +1,6 @@
-"""Loaded by Python itself in processes that a soak watches: at a signal they tidy up and say what they hold."""
+"""Loaded by Python itself in the processes of a soak: at a signal they collect garbage and report their
+measurements.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +28,5 @@ def _tell(_signal: int, _frame: object) -> None:
 
 if os.environ.get("BUDDY_WATCHED"):
     in_use = runpy.run_path(os.path.join(os.path.dirname(__file__), "in_use.py"))["in_use"]
-    # One that nothing else takes: LLVM has handlers of its own for both that are left to users.
+    # A signal that nothing else uses: LLVM has handlers for both user signals.
     signal.signal(signal.SIGRTMIN + 7, _tell)
