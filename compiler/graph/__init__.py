@@ -1,4 +1,7 @@
-"""The Buddy graph: nodes, element types, transforms and the partition into functions. Knows neither torch nor MLIR."""
+"""The Buddy graph: nodes, element types, transforms and the partition into functions.
+
+Imports neither torch nor MLIR.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names that scripts import from here, op classes among them; each is loaded when it is asked for."""
+    """Names that scripts import from here, such as op classes; each is loaded on first access."""
     if name in _WHERE:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     if name == "__all__":

@@ -1,4 +1,4 @@
-"""What a node's arguments say, whichever way they are spelled."""
+"""Reads the arguments of nodes, whether they are passed by position or by name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from buddy.compiler.graph.operation import Op
 
 
 def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
-    """A node argument given by position or by name."""
+    """Returns a node argument given by position or by name."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)
 
 
 def normalized(dim: int, rank: int) -> int:
-    """A dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
+    """Returns a dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
     return dim + max(rank, 1) if dim < 0 else dim
 
 
 def permutation_of(node: Op) -> list[int]:
-    """The operand's dims in the order of the result's, for a node that transposes or permutes."""
+    """Returns the operand's dims in the order of the result's, for a node that transposes or permutes."""
     rank = len(node.tensor_meta.shape)
     if len(node.args) == 1:
         return list(range(rank))[::-1]

@@ -1,4 +1,4 @@
-"""Where a long stretch of nodes is cut into parts: at about even distances, where few values live."""
+"""Splits a long sequence of nodes into parts of similar length, at positions with few live values."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 
 
 def parts_of(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
-    """`nodes`, which run one after the other, in parts of half to three halves of `length`.
+    """Splits `nodes`, which are consecutive, into parts of half to three halves of `length`.
 
-    `uses` maps a node to the names of those that read it. A cut stands where the fewest values of this stretch are
-    still to be read, and never between a node with several results and what picks one of them.
+    `uses` maps a node to the names of its readers. A cut is where the fewest values of this sequence are live, and
+    never between a node with several results and a node that picks one of them.
     """
     alive = _alive(nodes, uses)
     found, start = [], 0
@@ -25,7 +25,7 @@ def parts_of(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> 
 
 
 def _alive(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> list[float]:
-    """For each position the number of values made before it and read at it or later; infinite where no cut may be."""
+    """Returns for each position the number of values that are live across it; infinite where no cut is possible."""
     positions = {op.name: i for i, op in enumerate(nodes)}
     change = [0.0] * (len(nodes) + 1)
     barred = [False] * (len(nodes) + 1)

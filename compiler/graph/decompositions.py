@@ -1,4 +1,4 @@
-"""Decompositions that others register, by target. Neither torch nor MLIR: capture looks the targets up."""
+"""Decompositions that plug-ins register, by target. Imports neither torch nor MLIR: capture resolves the targets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _RULES: dict[str, Callable[..., Any]] = {}
 
 
 def decomposition(*targets: str) -> Callable[[Rule], Rule]:
-    """Register the decorated function as what the ops `targets` are captured as, before all other rules.
+    """Registers the decorated function as the decomposition of the ops `targets` on capture, before all other rules.
 
-    Targets are spelled as in an op class: ATen's without `aten.`, others whole, such as `"demo.squareplus.default"`.
-    The function takes the op's arguments, tensors among them, and returns its results in terms of other ops, or
-    `NotImplemented` for a case that it leaves alone.
+    Targets are spelled as in an op class: ATen's without `aten.`, others in full, such as `"demo.squareplus.default"`.
+    The function takes the op's arguments, including tensors, and returns its results in terms of other ops, or
+    `NotImplemented` for a case that it does not handle.
     """
 
     def decorate(rule: Rule) -> Rule:

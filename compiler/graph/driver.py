@@ -1,4 +1,4 @@
-"""`GraphDriver`: a graph as a main graph that calls one subgraph per group of ops."""
+"""`GraphDriver`: splits a graph into a main graph and one subgraph per group of ops."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderO
 from buddy.compiler.graph.partition import Call, Function, Partition
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 
-# The name of the only group where a script made none.
+# The name of the only group if a script made none.
 WHOLE = "subgraph0"
 Ops = dict[str, list[Op]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """What the main graph runs in one go: a group of ops, or a single op that no group holds and so has no name."""
+    """A unit that the main graph executes: a group of ops, or a single op outside of all groups, with an empty name."""
 
     name: str
     ops: list[Op]
 
 
 class GraphDriver:
-    """Cuts a graph into the subgraphs that its `op_groups` name, and builds the main graph that calls them.
+    """Splits a graph into the subgraphs that its `op_groups` name, and builds the main graph that calls them.
 
-    Without groups all ops are one subgraph. Ops that no group holds stay in the main graph. A `GetItemOp` goes where
-    its tuple is made, since only tensors cross a call, and a group that holds nothing else is none.
+    Without groups all ops are one subgraph. Ops outside of all groups stay in the main graph. A `GetItemOp` goes to the
+    unit of its tuple, since only tensors are passed to calls; a group of nothing else is dropped.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -42,10 +42,10 @@ class GraphDriver:
         return list(self._subgraphs.values())
 
     def build_subgraph_by_group(self) -> tuple[dict[str, Graph], Ops, Ops]:
-        """Build the subgraphs anew from the graph as it is: by name, with what each takes and what each gives.
+        """Rebuilds the subgraphs from the current graph. Returns them, their inputs and their outputs by name.
 
-        A subgraph gives whatever another one, the main graph or the caller reads. Raises `GraphError` for a group that
-        holds what the graph does not, an op that two groups hold, and groups that wait for each other.
+        A subgraph returns whatever another one, the main graph or the caller reads. Raises `GraphError` for a group
+        with an op that is not in the graph, an op in two groups, and groups with cyclic dependencies.
         """
         self._graph.link()
         home = _homes(self._graph)
@@ -61,19 +61,20 @@ class GraphDriver:
         return self._subgraphs, self._subgraphs_inputs, self._subgraphs_outputs
 
     def topological_sort_subgraph(self) -> list[str]:
-        """The subgraphs' names, each after those whose results it reads."""
+        """Returns the subgraphs' names in topological order."""
         return [unit.name for unit in self._order if unit.name]
 
     def construct_main_graph(self, do_param_pack: bool = False) -> Any:
-        """The main graph as an MLIR module, whose function calls the subgraphs' functions, declared private.
+        """Returns the main graph as an MLIR module that calls the subgraphs' functions, declared private.
 
-        With `do_param_pack` the parameters arrive as one 1-D tensor per element type, in the order of `graph.params`,
-        before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot be lowered.
+        With `do_param_pack` the parameters are passed as one 1-D tensor per element type, in the order of
+        `graph.params`, before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot
+        be lowered.
         """
         return self._main(do_param_pack).module
 
     def _main(self, pack: bool) -> Any:
-        """The main graph's module with what its function takes, a `TopLevel`."""
+        """Returns the main graph's module with its function's arguments, a `TopLevel`."""
         from buddy.compiler.driver.modules import set_device, top_level
 
         declared = tuple(self._declaration(name) for name in self._subgraphs)
@@ -85,7 +86,7 @@ class GraphDriver:
         return found
 
     def _declaration(self, name: str) -> Function:
-        """The function's signature. Nothing is known of what it holds, so the call is what its nodes lead to."""
+        """Returns the function's signature, without nodes."""
         inputs = self._subgraphs_inputs[name]
         state = tuple(isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode for op in inputs)
         return Function(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), state)
@@ -100,7 +101,7 @@ def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:
 
 
 def _homes(graph: Graph) -> dict[Op, _Unit]:
-    """Where each op runs. A getitem runs where its tuple is made."""
+    """Returns the unit of each op. A getitem belongs to the unit of its tuple."""
     home: dict[Op, _Unit] = {}
     for name, ops in (graph.op_groups or {WHOLE: graph.operations}).items():
         unit = _Unit(name, [])
@@ -120,17 +121,17 @@ def _homes(graph: Graph) -> dict[Op, _Unit]:
 
 
 def _inputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
-    """What the group reads from outside, in order of first use."""
+    """Returns what the group reads from outside, in order of first use."""
     return list(dict.fromkeys(parent for op in unit.ops for parent in op.parents if home.get(parent) is not unit))
 
 
 def _outputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
-    """What anything outside the group reads, the graph's own output among it."""
+    """Returns what anything outside the group reads, including the graph's output."""
     return [op for op in unit.ops if any(home.get(child) is not unit for child in op._children)]
 
 
 def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
-    """What the main graph runs, each after what it reads; otherwise in the order of the graph."""
+    """Returns the units of the main graph in topological order, otherwise in the order of the graph."""
 
     def reads(unit: _Unit) -> list[_Unit]:
         found = (home[parent] for parent in _inputs(unit, home) if parent in home)
@@ -144,7 +145,7 @@ def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
 
 
 def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence[Op]) -> Graph:
-    """The group as a graph of its own, of copies: editing the one leaves the other as it is."""
+    """Returns the group as a separate graph of copies: editing one does not change the other."""
     found = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
     found.settings, found._context, found._location_sets = graph.settings, graph._ctx, graph._locations
     copies: dict[Op, Op] = {}

@@ -1,4 +1,4 @@
-"""Some of a graph's nodes as a graph of their own: what they read from outside becomes placeholders."""
+"""Extracts a subgraph of chosen nodes: values that it reads from outside become placeholders."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from buddy.compiler.graph.types import NodeType
 
 
 class ExtractionError(ValueError):
-    """Nodes that cannot stand for themselves; the text says which, why, and what to do."""
+    """The selected nodes cannot be a graph; the text says which, why, and what to do."""
 
 
 def named(graph: Graph, wanted: Sequence[str]) -> list[Op]:
-    """The nodes that compute and have the stable or FX names `wanted`, in the graph's order.
+    """Returns the computing nodes with the stable or FX names `wanted`, in the graph's order.
 
-    Raises `ExtractionError` for a name that no such node has.
+    Raises `ExtractionError` for an unknown name.
     """
     known = {name: op for op in graph.operations for name in (op.name, op.stable)}
     for name in wanted:
@@ -35,13 +35,13 @@ def named(graph: Graph, wanted: Sequence[str]) -> list[Op]:
 
 
 def extracted(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | None = None) -> Graph:
-    """A graph of `nodes` alone, with their names. They need not be connected.
+    """Returns a graph of `nodes` only, with their names. They need not be connected.
 
-    An op with several results and the nodes that pick one of them go together. A value from outside becomes a
-    placeholder of its name: a parameter where it is made of parameters alone, so that it is packed as a weight is, an
-    input otherwise. Results are what the rest of the graph reads, and what nobody does. Sizes that a call tells become
-    the numbers that `symbols` say. Raises `ExtractionError` for a selection that gives no tensor, and for a size that
-    `symbols` do not tell.
+    An op with several results and the nodes that pick one of them stay together. A value from outside becomes a
+    placeholder of its name: a parameter if it depends on parameters only, so that it is packed like a weight, otherwise
+    an input. Results are values that the rest of the graph reads, and those without readers. Symbolic sizes become the
+    numbers in `symbols`. Raises `ExtractionError` for a selection without a tensor result, and for a size that is
+    missing in `symbols`.
     """
     inside = _closed(graph, {op.name for op in nodes})
     chosen = [op for op in graph.operations if op.name in inside]
@@ -71,7 +71,7 @@ def extracted(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | 
 
 
 def _closed(graph: Graph, names: set[str]) -> set[str]:
-    """The names with those of what cannot be parted from them: an op of several results and what picks one."""
+    """Adds the names of inseparable nodes: an op of several results and the nodes that pick one."""
     found = set(names)
     for op in graph.operations:
         if isinstance(op, GetItemOp) and (op.name in found or op.args[0].name in found):
@@ -83,18 +83,18 @@ def _closed(graph: Graph, names: set[str]) -> set[str]:
 
 
 def _leaves(op: Op, inside: set[str]) -> bool:
-    """Whether a node is a result: a tensor that is read outside, or by nobody."""
+    """True if a node is a result: a tensor that is read outside, or by no node."""
     if op.multiple or not op.metas or op.metas[0] is None:
         return False
     return not op._children or any(reader.name not in inside for reader in op._children)
 
 
 def _state(graph: Graph) -> dict[str, NodeType]:
-    """For each node whether it is made of parameters alone."""
+    """Returns for each node whether it depends on parameters only."""
     kinds: dict[str, NodeType] = {op.name: op.kind for op in graph.placeholders}
     for op in graph.operations:
         fixed = bool(op.parents) and all(kinds[parent.name] is NodeType.FakeNode for parent in op.parents)
-        # What draws numbers, or has another effect, gives something else at each call.
+        # A node that draws random numbers, or has another effect, differs from call to call.
         kinds[op.name] = NodeType.FakeNode if fixed and not op.has_effect else NodeType.InputNode
     return kinds
 
@@ -106,7 +106,7 @@ def _placeholder(node: NodeData) -> NodeData:
 
 
 def _at(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
-    """The node with every size the number that it is in a call."""
+    """Returns the node with every symbolic size replaced by its number."""
     metas = [None if meta is None else ([_number(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
     args, kwargs = _told(node.args, symbols), _told(node.kwargs, symbols)
     return msgspec.structs.replace(node, metas=metas, args=args, kwargs=kwargs)
@@ -133,5 +133,5 @@ def _title(nodes: Sequence[Op]) -> str:
 
 
 def edges(graph: Graph) -> Iterator[str]:
-    """The names of what an extracted graph reads from the whole one, in the order of its placeholders."""
+    """Yields the names of the values that an extracted graph reads from outside, in the order of its placeholders."""
     return (op.name for op in graph.placeholders)

@@ -1,4 +1,4 @@
-"""The Buddy graph: a program as a list of nodes in the order they run."""
+"""The Buddy graph: a list of nodes in execution order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Transform = Callable[["Graph"], object]
 
 @dataclass(frozen=True)
 class Settings:
-    """How a graph that a script holds goes down to MLIR.
+    """How a graph that a script holds is lowered to MLIR.
 
-    `first()` gives lowerings to search before the flavour's registries, `on_node` is told of each node with the MLIR
-    ops made for it, and `external_calls` says whether nodes may call functions of libraries.
+    `first()` returns lowerings to search before the flavour's registries, `on_node` is called with each node and the
+    MLIR ops made for it, and `external_calls` says whether nodes may call functions of libraries.
     """
 
     flavour: Literal["linalg", "tosa"] = "tosa"
@@ -34,14 +34,13 @@ class Settings:
 class Graph:
     """Nodes in execution order: placeholders, ops, one output.
 
-    Each placeholder says whether it is an input or a parameter (or buffer) of the model. `mutated` holds the indices of
-    the inputs that the program itself writes to, `symbols` where a call finds the sizes that are not known before.
-    `op_groups` are the ops that `GraphDriver` makes one subgraph of, by the subgraph's name, and `group_map_device`
-    says where each is to run. `given` is IR that may stand for the nodes, or does, where they are none that
-    this project lowers.
+    Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the inputs that
+    the program writes to, `symbols` where a call finds the values of symbolic sizes. `op_groups` are the ops of each
+    subgraph of `GraphDriver`, by its name, and `group_map_device` is the device of each. `given` is an imported module
+    that may replace the nodes, or must, if this project does not lower them.
 
-    Arguments are what links nodes. The editing methods keep `_children`, the groups and the order in step with them;
-    after edits by hand `link()` does, and `fuse_ops`, `perform` and every way down call it.
+    Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
+    with them; after manual edits call `link()`, as `fuse_ops`, `perform` and all lowering methods do.
     """
 
     def __init__(self, name: str = "forward", func_name: str = "forward", device: DeviceType = DeviceType.CPU) -> None:
@@ -61,7 +60,7 @@ class Graph:
         self._context: Any = None
         self._location_sets: Any = None
 
-    # ---- what there is -----------------------------------------------------------------------------------------------
+    # ---- contents ----------------------------------------------------------------------------------------------------
 
     @property
     def body(self) -> list[Op]:
@@ -74,7 +73,7 @@ class Graph:
 
     @property
     def node_table(self) -> NodeTable:
-        """The nodes by name; a node finds itself."""
+        """Returns the nodes by name; a node as key returns itself."""
         return self._table
 
     @property
@@ -83,7 +82,7 @@ class Graph:
 
     @property
     def kinds(self) -> list[NodeType]:
-        """For each placeholder, in order, whether it is an input or a parameter (or buffer) of the model."""
+        """Returns for each placeholder, in order, whether it is an input or a parameter (or buffer) of the model."""
         return [op.kind for op in self.placeholders]
 
     @property
@@ -104,7 +103,7 @@ class Graph:
 
     @property
     def _inputs(self) -> list[int]:
-        """The positions in the body of what `inputs` holds; may be assigned, as `_fake_params` may."""
+        """Returns the positions of `inputs` in the body; can be assigned, as can `_fake_params`."""
         return self._positions_of(NodeType.InputNode)
 
     @_inputs.setter
@@ -133,7 +132,7 @@ class Graph:
 
     @property
     def output(self) -> OutputOp:
-        """The node that says what is returned. Raises `GraphError` when the last node is none."""
+        """Returns the output node. Raises `GraphError` if the last node is not one."""
         last = self._body[-1] if self._body else None
         if not isinstance(last, OutputOp):
             raise GraphError(f"there is no output · graph {self.name} · add_node an OutputOp that reads the results")
@@ -141,12 +140,12 @@ class Graph:
 
     @property
     def operations(self) -> list[Op]:
-        """The nodes that compute: neither placeholders nor the output."""
+        """Returns the nodes that compute: neither placeholders nor the output."""
         return [op for op in self._body if not isinstance(op, (PlaceholderOp, OutputOp))]
 
     @property
     def results(self) -> list[Any]:
-        """What the program returns, in order: nodes, `None`, or Python scalars."""
+        """Returns what the program returns, in order: nodes, `None`, or Python scalars."""
         arguments = self.output.args
         returned = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) else arguments
         return list(returned)
@@ -154,7 +153,7 @@ class Graph:
     # ---- edits -------------------------------------------------------------------------------------------------------
 
     def add_node(self, node: Op, node_type: NodeType = NodeType.OtherNode) -> None:
-        """Append `node`. `node_type` tells of a placeholder whether it is an input or state of the model."""
+        """Appends `node`. For a placeholder, `node_type` says whether it is an input or state of the model."""
         self._body.append(node)
         self._table.enter(node)
         if isinstance(node, PlaceholderOp) and node_type is not NodeType.OtherNode:
@@ -164,20 +163,20 @@ class Graph:
                 _announce(node, parent)
 
     def link(self) -> None:
-        """Bring parents, children, names, order and groups in step with the nodes' arguments.
+        """Updates parents, children, names, order and groups from the nodes' arguments.
 
-        Raises `GraphError` where two nodes have one name, a node reads what the graph does not have, or nodes read each
-        other in a circle.
+        Raises `GraphError` for two nodes with the same name, for a node that reads a node outside of the graph, and for
+        cycles.
         """
         if not self._rewriting:
             link(self)
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Edits by the methods of this class, linked once at the end, so that each costs what it touches.
+        """Groups edits by the methods of this class and links once at the end, so that edits are cheap.
 
-        In between, children and names are in step with the arguments, the order of the body and the groups may not be.
-        Raises `GraphError` as `link` does, before and after.
+        In between, children and names match the arguments, but the order of the body and the groups may not. Raises
+        `GraphError` as `link` does, before and after.
         """
         self.link()
         self._rewriting = True
@@ -188,7 +187,7 @@ class Graph:
         self.link()
 
     def check(self) -> None:
-        """`link`, and make sure that each node says what it gives, as every way down needs.
+        """Links the graph, and checks that each node has the types of its results, as every lowering needs.
 
         Raises `GraphError` as `link` does, and for a node without `tensor_meta` or a graph without output.
         """
@@ -202,11 +201,11 @@ class Graph:
         _ = self.output
 
     def readers(self, node: Op) -> list[Op]:
-        """The nodes that read `node`, the output among them, whatever `_children` says."""
+        """Returns the nodes that read `node`, including the output, without using `_children`."""
         return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
 
     def set_arguments(self, node: Op, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
-        """Give `node` other arguments; the nodes it read and those it reads now are told."""
+        """Sets the arguments of `node`, and updates the children of the nodes that it read and reads."""
         for parent in node.parents:
             self._leave(parent, node)
         node._arguments, node._keyword_arguments = list(args), dict(kwargs or {})
@@ -224,14 +223,14 @@ class Graph:
                 parent.add_children(node)
 
     def check_delete_node(self, node: Op) -> bool:
-        """Whether nobody reads `node`. Raises `GraphError` when the graph does not have it."""
+        """True if no node reads `node`. Raises `GraphError` if it is not in the graph."""
         self._position(node)
         return not self.readers(node)
 
     def delete_node(self, node: Op, parents: Sequence[Op] | None = None) -> None:
-        """Take out a node that nobody reads. What it read is known: `parents` may be left out.
+        """Removes a node without readers. `parents` may be omitted.
 
-        Raises `GraphError` when it is still read, or is not in the graph.
+        Raises `GraphError` if it has readers, or is not in the graph.
         """
         position, readers = self._position(node), self.readers(node)
         if readers:
@@ -251,18 +250,18 @@ class Graph:
             group[:] = [op for op in group if op is not node]
 
     def displace_node(self, node: Op, newnode: Op) -> None:
-        """Put `newnode` in the place of `node`: it takes over arguments, result types and every reader.
+        """Replaces `node` by `newnode`, which takes its arguments, result types and readers.
 
-        Raises `GraphError` when `node` is not in the graph, or another node has the new one's name.
+        Raises `GraphError` if `node` is not in the graph, or if another node has the new one's name.
         """
         newnode._op_type = node._op_type
         self.displace_node_with_chain(node, [newnode])
 
     def displace_node_with_chain(self, node: Op, chain: Sequence[Op]) -> None:
-        """Put several nodes in the place of `node`.
+        """Replaces `node` by several nodes.
 
-        The first takes over its arguments, the last its result types and every reader. What those after the first read,
-        they say themselves. Raises `GraphError` as `displace_node` does.
+        The first takes its arguments, the last its result types and readers. The arguments of the others must be set
+        already. Raises `GraphError` as `displace_node` does.
         """
         position, readers = self._position(node), self.readers(node)
         if not chain:
@@ -289,9 +288,9 @@ class Graph:
         self.link()
 
     def replace_as_child(self, parent_ops: Sequence[Op | str] | Op | str, child_op: Op, new_op: Op) -> None:
-        """Let `new_op` stand where `child_op` does among the children of `parent_ops`.
+        """Replaces `child_op` by `new_op` among the children of `parent_ops`.
 
-        Children follow from arguments: `new_op` has to read those parents by the time the graph is linked again.
+        Children are derived from arguments: `new_op` must read those parents before the graph is linked again.
         """
         for parent in _several(parent_ops):
             children = self._table[parent]._children
@@ -299,12 +298,12 @@ class Graph:
                 children[children.index(child_op)] = new_op
 
     def replace_as_parent(self, parent_op: Op, child_ops: Sequence[Op | str] | Op | str, new_op: Op) -> None:
-        """Let `child_ops` read `new_op` wherever they read `parent_op`."""
+        """Makes `child_ops` read `new_op` instead of `parent_op`."""
         for child in _several(child_ops):
             self.replace_argument(self._table[child], parent_op, new_op)
 
     def replace_argument(self, user: Op, old: Op, new: Op) -> None:
-        """Let `user` read `new` wherever it reads `old`, at any depth of its arguments."""
+        """Makes `user` read `new` instead of `old`, at any depth of its arguments."""
         user._arguments = map_nodes(user._arguments, lambda op: new if op is old else op)
         user._keyword_arguments = map_nodes(user._keyword_arguments, lambda op: new if op is old else op)
         user._declared = [new if parent == old else parent for parent in user._declared]
@@ -313,13 +312,13 @@ class Graph:
         new.add_children(user)
 
     def replace_uses(self, old: Op, new: Op) -> None:
-        """Let every user of `old` read `new`, the output excepted: what is returned keeps its own node."""
+        """Makes every user of `old` read `new`, except the output: results keep their nodes."""
         for user in list(old._children):
             if not isinstance(user, OutputOp):
                 self.replace_argument(user, old, new)
 
     def insert_before(self, node: Op, *new: Op) -> None:
-        """Put nodes before `node`, in order, and in its group. Raises `GraphError` when the graph does not have it."""
+        """Inserts nodes before `node`, in order, and into its group. Raises `GraphError` if it is not in the graph."""
         position = self._position(node)
         self._body[position:position] = new
         for op in new:
@@ -330,7 +329,7 @@ class Graph:
         self.link()
 
     def drop_unused(self) -> None:
-        """Remove the nodes whose results nobody reads; placeholders stay, and what has an effect."""
+        """Removes nodes without readers, except placeholders and nodes with an effect."""
         for op in reversed(self.operations):
             if not op._children and not op.has_effect:
                 self.delete_node(op)
@@ -344,7 +343,7 @@ class Graph:
     # ---- transforms --------------------------------------------------------------------------------------------------
 
     def init_op_group(self) -> None:
-        """A group of its own for every op, on the CPU: what a fusion that merges groups starts from."""
+        """Makes a group of every op, on the CPU: the initial state of a fusion that merges groups."""
         self.op_groups = {
             f"subgraph{i}": [op]
             for i, op in enumerate(self._body)
@@ -353,23 +352,23 @@ class Graph:
         self.group_map_device = dict.fromkeys(self.op_groups, DeviceType.CPU)
 
     def fuse_ops(self, pattern_list: Iterable[Transform]) -> None:
-        """Apply fusion patterns, functions that set `op_groups` or rewrite nodes, one after the other."""
+        """Applies fusion patterns in order; they are functions that set `op_groups` or rewrite nodes."""
         self.perform(pattern_list)
 
     def perform(self, func_list: Iterable[Transform]) -> None:
-        """Apply functions that rewrite the graph in place, one after the other.
+        """Applies functions that rewrite the graph in place, in order.
 
-        Raises what they raise, and `GraphError` when one leaves a graph that cannot be executed.
+        Raises what they raise, and `GraphError` if one leaves a graph that cannot be executed.
         """
         for function in func_list:
             function(self)
             self.link()
 
-    # ---- ways down ---------------------------------------------------------------------------------------------------
+    # ---- lowering ----------------------------------------------------------------------------------------------------
 
     @property
     def _ctx(self) -> Any:
-        """The MLIR context that the graph's module is made in."""
+        """Returns the MLIR context of the graph's module."""
         if self._context is None:
             from buddy.compiler.ops.lowering import new_context
 
@@ -378,7 +377,7 @@ class Graph:
 
     @property
     def _locations(self) -> Any:
-        """The sets of nodes that the locations in the module stand for."""
+        """Returns the sets of nodes for the locations in the module."""
         if self._location_sets is None:
             from buddy.compiler.mlir.provenance import LocationSets
 
@@ -386,10 +385,10 @@ class Graph:
         return self._location_sets
 
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
-        """Make `_imported_module`: the graph in TOSA, linalg and friends, one function from tensors to tensors.
+        """Lowers the graph to TOSA, linalg and others, one function on tensors, and stores it as `_imported_module`.
 
         Its arguments are the placeholders in order; with `do_params_pack`, one 1-D tensor per element type holds all
-        parameters, in the order of `params`, and inputs follow. Raises `CompilationError` for a node that can be
+        parameters, in the order of `params`, and the inputs follow. Raises `CompilationError` for a node that can be
         neither compiled nor called in eager.
         """
         from buddy.compiler.driver.modules import top_level
@@ -397,9 +396,9 @@ class Graph:
         self._imported_module = top_level(self, do_params_pack).module
 
     def lower_to_llvm_ir(self) -> None:
-        """Take `_imported_module`, made where there is none, to the LLVM dialect with the default pipeline.
+        """Lowers `_imported_module`, creating it if necessary, to the LLVM dialect with the default pipeline.
 
-        Raises `CompilationError` when a pass fails.
+        Raises `CompilationError` if a pass fails.
         """
         from buddy.compiler.driver.compile_graph import to_llvm_dialect
         from buddy.compiler.protocol.presets import default_recipe
@@ -409,9 +408,9 @@ class Graph:
         to_llvm_dialect(self._imported_module, default_recipe(flavour=self.settings.flavour), self._locations)
 
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
-        """Lower the graph anew, all the way, and return what runs it: a function from its tensors to a list of results.
+        """Lowers the graph again, completely, and returns a function from its tensors to a list of results.
 
-        The tensors are those that the function of `lower_to_top_level_ir` takes. `_imported_module` is left in the LLVM
+        The tensors are those of the function of `lower_to_top_level_ir`. `_imported_module` is left in the LLVM
         dialect. Raises `CompilationError` as the steps do.
         """
         from buddy.compiler.driver.modules import runnable, top_level
@@ -421,7 +420,7 @@ class Graph:
         return runnable(found, self)
 
     def __str__(self) -> str:
-        """The graph as text, one node a line, with its result types."""
+        """Returns the graph as text, one node per line, with its result types."""
         lines = [f"graph {self.name} {{"]
         for op in self._body:
             types = ", ".join(str(meta) for meta in op.metas)
@@ -430,7 +429,7 @@ class Graph:
 
 
 def _announce(node: Op, parent: Op) -> None:
-    """Put `node` among the children of `parent`; a long list is searched only for a node that may be there."""
+    """Adds `node` to the children of `parent`; searches a long list only if the node may be in it."""
     children = parent._children
     if not node._announced:
         children.append(node)
@@ -443,11 +442,11 @@ def _several(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
 
 
 def _inherit(new: Op, node: Op) -> None:
-    """Where a node comes from is where the one it replaces came from, unless it says so itself."""
+    """Copies the origin of the replaced node to the new one, unless it has its own."""
     new.module, new.location = new.module or node.module, new.location or node.location
 
 
 def symbols_of(graph: Graph) -> list[Symbol]:
-    """Where a call of `graph` gives the values of its symbolic sizes."""
+    """Returns where a call of `graph` finds the values of its symbolic sizes."""
     numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
     return [Symbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]

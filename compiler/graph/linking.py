@@ -1,4 +1,4 @@
-"""Keeps a graph's names, children, order and groups in step with what its nodes' arguments say."""
+"""Updates a graph's names, children, order and groups from its nodes' arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class NodeTable(dict[Any, Op]):
-    """A graph's nodes by name. A node may stand for its name, and what scripts put into the body is found there."""
+    """A graph's nodes by name. A node is accepted as key, and nodes that scripts add to the body are found."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class NodeTable(dict[Any, Op]):
 
 
 def link(graph: Graph) -> None:
-    """See `Graph.link`."""
+    """Implements `Graph.link`."""
     table = _named(graph)
     for op in graph._body:
         _resolve(op, table, graph)
@@ -68,7 +68,7 @@ def link(graph: Graph) -> None:
         op._children = []
     for op in graph._body:
         for parent in op.parents:
-            # Parents are each given once, so no child is entered twice.
+            # Parents are unique, so no child is added twice.
             parent._children.append(op)
     for group in graph.op_groups.values():
         group[:] = [table[op.name] for op in group if op.name in table]
@@ -86,7 +86,7 @@ def _named(graph: Graph) -> dict[str, Op]:
 
 
 def _resolve(op: Op, table: Mapping[str, Op], graph: Graph) -> None:
-    """Put nodes where a script has put names, and the node of that name where another one has replaced it."""
+    """Replaces names by nodes, and replaced nodes by the current ones of the same name."""
     if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
         names = {str(parent) for parent in op._declared}
         op._declared = []
@@ -111,9 +111,9 @@ def _looked_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], gra
 
 
 def in_order(graph: Graph) -> list[Op]:
-    """The body with each node after what it reads, otherwise in the order it has; the output is last.
+    """Returns the body in topological order, otherwise in its own; the output is last.
 
-    Raises `GraphError` for nodes that read each other in a circle.
+    Raises `GraphError` for cycles.
     """
 
     def circle(nodes: list[Op]) -> GraphError:
@@ -128,10 +128,9 @@ def in_order(graph: Graph) -> list[Op]:
 def depth_first(
     items: Iterable[Item], reads: Callable[[Item], Iterable[Item]], circle: Callable[[list[Item]], Exception]
 ) -> list[Item]:
-    """`items` and what they lead to, each after what it `reads`, otherwise in order.
+    """Returns `items` and what they depend on in topological order by `reads`, otherwise in order.
 
-    Without recursion, since a graph may be thousands of nodes deep. Raises what `circle` makes of items that wait for
-    each other.
+    Not recursive, since a graph may be thousands of nodes deep. Raises the result of `circle` for the items of a cycle.
     """
     placed: dict[Item, None] = {}
     for item in items:

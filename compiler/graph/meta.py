@@ -1,4 +1,4 @@
-"""What `node.tensor_meta` is: the metas of a node's results, read and written as scripts do."""
+"""The type of `node.tensor_meta`: metas of a node's results, for scripts to read and write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = ("shape", "dtype")
 class NodeMeta(TensorMeta):
     """A live view: `.shape` and `.dtype` are those of the first result.
 
-    `meta["shape"]` is the same, for a node with several results a list of all; `meta["shape"] = …` changes the node.
+    `meta["shape"]` is the same, or a list for a node with several results; `meta["shape"] = …` changes the node.
     """
 
     def __init__(self, node: Op) -> None:
@@ -40,7 +40,7 @@ class NodeMeta(TensorMeta):
         return self._first.dtype
 
     def _content(self) -> dict[str, Any]:
-        """What the node says by key; while a script has said only a part, that part."""
+        """Returns the node's values by key; if a script has set only a part, that part."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
@@ -67,10 +67,10 @@ class NodeMeta(TensorMeta):
 
 
 def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
-    """The metas that a script assigned to `tensor_meta`, and whether the node has several results.
+    """Returns the metas that a script assigned to `tensor_meta`, and whether the node has several results.
 
-    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list where there are several results.
-    Raises `GraphError` for anything else.
+    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. Raises
+    `GraphError` for anything else.
     """
     if isinstance(value, NodeMeta):
         node: Op = value.__dict__["_node"]

@@ -1,4 +1,4 @@
-"""The nodes of the Buddy graph: one class per meaning, whatever number of ATen targets spell it."""
+"""The nodes of the Buddy graph: one class per operation; several ATen targets may map to one class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buddy.compiler.graph.types import GraphError, NodeType, TensorMeta
 
 
 class OpType(Enum):
-    """What kind of access an op makes; fusion and partition read it."""
+    """The kind of access of an op; fusion and partition use it."""
 
     BroadcastType = 0
     ElementwiseType = 1
@@ -30,24 +30,24 @@ class OpType(Enum):
 
 
 class Op:
-    """A node. `args` and `kwargs` hold other nodes as objects, and `str(node)` is its name.
+    """A node. `args` and `kwargs` contain other nodes as objects, and `str(node)` is its name.
 
-    A node equals its name, so that a script may look for either among arguments, parents and children; two nodes are
-    equal only when they are the same one. What a node reads is said by its arguments alone: parents follow from them.
-    A script that builds a node may name what it reads; `Graph.link` puts the nodes there.
+    A node equals its name, so that scripts can search for either among arguments, parents and children; two nodes are
+    equal only if they are the same object. Only arguments define what a node reads: parents are derived from them. A
+    script may use names for nodes in arguments; `Graph.link` replaces them.
 
     `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
-    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`. `schema` is what torch
-    says of the op's arguments, where it is known.
+    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`. `schema` is torch's
+    schema of the op, if known.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
     targets: ClassVar[tuple[str, ...]] = ()
-    # Whether it does something besides giving results, so that it stands even where nobody reads them.
+    # Whether it has an effect besides its results, so that it is kept without readers.
     has_effect: ClassVar[bool] = False
-    # Whether its lowerings know complex numbers as pairs of floats along a last dim.
+    # Whether its lowerings accept complex numbers, as pairs of floats along a last dim.
     takes_complex: ClassVar[bool] = False
-    # Why no dialect can have a lowering of it, if so.
+    # The reason why no dialect can lower it, or "".
     only_eager: ClassVar[str] = ""
 
     def __init__(self, name: str = "") -> None:
@@ -64,7 +64,7 @@ class Op:
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
         self._declared: list[Any] = []
-        # Whether the nodes it reads may have it among their children already.
+        # Whether the nodes it reads may already have it among their children.
         self._announced = False
         self._view: NodeMeta | None = None
 
@@ -86,7 +86,7 @@ class Op:
 
     @property
     def parents(self) -> list[Op]:
-        """The nodes this one reads, each once, in order of first use; then what a script has declared besides."""
+        """Returns the nodes this one reads, without duplicates, by first use; then those that a script declared."""
         found = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
         return [*found, *(parent for parent in self._declared if parent not in found)] if self._declared else found
 
@@ -100,9 +100,9 @@ class Op:
 
     @property
     def tensor_meta(self) -> NodeMeta:
-        """Shape and element type of the first result; see `NodeMeta` for several. May be assigned.
+        """Shape and element type of the first result; see `NodeMeta` for several. Can be assigned.
 
-        Its `shape` and `dtype` raise `ValueError` when the node has no tensor result.
+        Its `shape` and `dtype` raise `ValueError` if the node has no tensor result.
         """
         if self._view is None:
             self._view = NodeMeta(self)
@@ -115,9 +115,9 @@ class Op:
     _tensor_meta = tensor_meta
 
     def add_argument(self, argument: Any, arg_index: int = 0) -> None:
-        """Append an argument: a node, a node's name, or a value. `arg_index` picks one of several results.
+        """Appends an argument: a node, a node's name, or a value.
 
-        Raises `GraphError` for another index than 0: the node that picks a result is a `GetItemOp`.
+        Raises `GraphError` if `arg_index` is not 0: a `GetItemOp` picks one of several results.
         """
         if arg_index:
             raise GraphError(f"argument {argument} of {self.name}, result {arg_index}: read it through a GetItemOp")
@@ -126,7 +126,7 @@ class Op:
             self._declared.append(argument)
 
     def add_parent(self, parent: Op | str) -> None:
-        """Say that this node reads `parent`, a node or its name; what it reads it for, its arguments say."""
+        """Declares that this node reads `parent`, a node or its name; the arguments define how."""
         self._announced = True
         if isinstance(parent, Op):
             parent.add_children(self)
@@ -134,7 +134,7 @@ class Op:
             self._declared.append(parent)
 
     def add_children(self, child: Op | str) -> None:
-        # By identity where that says it all: some nodes have thousands of readers.
+        # By identity for nodes, which may have thousands of readers.
         known = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
         if not known:
             self._children.append(child)  # type: ignore[arg-type]
@@ -142,7 +142,7 @@ class Op:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other == self.name)
 
-    # By identity, since a name may change: sets and dicts hold nodes or names, never both.
+    # By identity, since a name may change: sets and dicts contain nodes or names, never both.
     __hash__ = object.__hash__
 
     def __str__(self) -> str:
@@ -154,14 +154,14 @@ class Op:
 
 
 def _named(value: Any) -> str:
-    """An argument as text, nodes by their names at any depth."""
+    """Returns an argument as text, with nodes by their names at any depth."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_named, value))}]"
     return str(value)
 
 
 def nodes_in(value: Any) -> Iterator[Op]:
-    """The nodes in a nest of lists, tuples and dicts."""
+    """Yields the nodes in nested lists, tuples and dicts."""
     if isinstance(value, Op):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -172,7 +172,7 @@ def nodes_in(value: Any) -> Iterator[Op]:
 
 
 def map_nodes(value: Any, function: Any) -> Any:
-    """The nest with every node replaced by `function(node)`; tuples stay tuples."""
+    """Returns the nested value with every node replaced by `function(node)`; tuples stay tuples."""
     if isinstance(value, Op):
         return function(value)
     if isinstance(value, (list, tuple)):
@@ -189,12 +189,12 @@ def _find_all(base: type[Op]) -> Iterator[type[Op]]:
 
 
 def op_classes() -> dict[str, type[Op]]:
-    """Every op class by name, those a user has defined included."""
+    """Returns every op class by name, including user-defined ones."""
     return {cls.__name__: cls for cls in _find_all(Op)}
 
 
 def default_ops_map() -> dict[str, type[Op]]:
-    """ATen target (`"add.Tensor"`) to op class, as the classes declare them."""
+    """Returns op classes by ATen target (`"add.Tensor"`), as the classes declare them."""
     return {target: cls for cls in _find_all(Op) for target in cls.targets}
 
 
@@ -211,7 +211,7 @@ class ReduceOp(Op):
 
 
 class PlaceholderOp(Op):
-    """A value from outside. `kind` tells a real input from state of the model."""
+    """A value from outside. `kind` distinguishes inputs from state of the model."""
 
     op_type = OpType.PlaceholderType
 
@@ -230,13 +230,13 @@ class GetItemOp(Op):
 
 
 class EagerOp(Op):
-    """An op that has no class of its own: it runs in eager."""
+    """An op without its own class: it runs in eager."""
 
 
 def new_op(
     cls: type[Op], name: str, target: str, args: Sequence[Any] = (), metas: Sequence[TensorMeta | None] = ()
 ) -> Op:
-    """A node of class `cls` that reads `args`."""
+    """Creates a node of class `cls` that reads `args`."""
     op = cls()
     op.name, op.target, op.metas = name, target, tuple(metas)
     op.stable = op.stable or name
@@ -247,7 +247,7 @@ def new_op(
     return op
 
 
-# What Buddy-MLIR's scripts call the classes that mean the same here, one for every overload.
+# Buddy-MLIR's names of equivalent classes, one for every overload.
 _OTHER_NAMES = {
     "BitwiseAndScalarOp": "BitwiseAndOp",
     "BitwiseAndTensorOp": "BitwiseAndOp",
@@ -272,7 +272,7 @@ _OTHER_NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Every op class, for `from buddy.compiler.graph.operation import *` too, by its own name or Buddy-MLIR's."""
+    """Returns an op class by its own name or Buddy-MLIR's, also for `from buddy.compiler.graph.operation import *`."""
     if name != "__all__" and not name.endswith("Op"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)

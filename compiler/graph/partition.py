@@ -1,10 +1,10 @@
-"""The partition: a graph cut into functions, so that a layer that repeats is compiled once.
+"""Partitions a graph into functions, so that a repeated layer is compiled once.
 
-A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function of its own when the same run stands
-elsewhere in the graph too; everything else stays in the main function, or where that would be long, in parts of it: the
-time that bufferization and LLVM take grows faster than a function's length. Two runs share a function when they are
-equal in structure and in the lowering chosen for each of their nodes, so choosing another lowering at one call site
-gives that call site its own copy. Nodes that only show values to an observer have no say in where a graph is cut.
+A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function if the same run occurs elsewhere in
+the graph; everything else stays in the main function. If that would be long, it is split into parts, because the time
+of bufferization and LLVM grows faster than a function's length. Two runs share a function if they have the same
+structure and the same lowering for each of their nodes, so choosing another lowering at one call site creates a copy
+for that call site. Nodes that only pass values to an observer do not affect the partition.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 
-# A call costs little, but it hides neighbours from fusion: shorter runs stay where they are.
+# A call costs little, but prevents fusion across it: shorter runs are not outlined.
 MIN_NODES = 8
 
-# Up to this many nodes the main function stays whole; a longer one is cut into parts of about PART_NODES.
+# Up to this many nodes the main function is not split; a longer one is split into parts of about PART_NODES.
 MAX_MAIN_NODES = 256
 PART_NODES = 96
 PART = "part"
 
-# The shortest path that ends in a number: `encoder.layer.3`, or `3` where the model itself is a list.
+# The shortest path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
 _LIST_ITEM = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.|$)")
 
 Value = tuple[Op, int]
@@ -39,7 +39,7 @@ Value = tuple[Op, int]
 
 @dataclass(frozen=True)
 class Function:
-    """A function to lower. `sites[k]` are the nodes of call site `k`, in step with `nodes`, those of site 0."""
+    """A function to lower. `sites[k]` are the nodes of call site `k`, in the order of `nodes`, those of site 0."""
 
     name: str
     nodes: tuple[Op, ...]
@@ -49,13 +49,13 @@ class Function:
     is_parameter: tuple[bool, ...]
 
     def origins(self, position: int) -> list[str]:
-        """The stable names of the nodes, one a call site, that node number `position` stands for."""
+        """Returns the stable names of node number `position`, one per call site."""
         return [site[position].stable for site in self.sites]
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of `function` on values of the caller; results are named by the values they stand for."""
+    """A call of `function` on values of the caller; results are named by the values that they define."""
 
     function: str
     inputs: tuple[Value, ...]
@@ -71,7 +71,7 @@ class Partition:
     body: tuple[Op | Call, ...]
 
     def function_of(self) -> dict[str, str]:
-        """Node name to the name of the function it went into; nodes of the main body are absent."""
+        """Returns the name of the function of each node by its name; nodes of the main body are absent."""
         calls = (item for item in self.body if isinstance(item, Call))
         return {node.name: call.function for call in calls for node in call.nodes}
 
@@ -85,12 +85,12 @@ class _Run:
 
 
 def whole(graph: Graph) -> Partition:
-    """Everything in the main function."""
+    """Returns a partition with everything in the main function."""
     return Partition((), tuple(graph.operations))
 
 
 def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
-    """Repeated layers in functions of their own; `choices` maps stable node names to lowerings chosen by hand."""
+    """Outlines repeated layers; `choices` maps stable node names to lowerings chosen by hand."""
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
     computing = [op for op in graph.operations if not isinstance(op, ObserveOp)]
     uses = _uses([*computing, graph.output])
@@ -112,11 +112,11 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
 
 
 def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
-    """Ops of a graph as consecutive runs; a run has a label when it comes from one item of a module list."""
+    """Splits a graph's ops into consecutive runs; a run has a label if it comes from one item of a module list."""
     labels: dict[str, str] = {}
     for op in operations:
         match = _LIST_ITEM.match(op.module)
-        # A tuple's element belongs to where the tuple is made: only tensors cross a call.
+        # An element of a tuple belongs to the tuple's run: only tensors are passed to calls.
         labels[op.name] = (
             labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
         )
@@ -129,7 +129,7 @@ def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
 
 
 def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
-    """The runs with each node that shows a value behind the one that it stands behind in the graph."""
+    """Inserts observing nodes into the runs, each after the node that it follows in the graph."""
     behind: dict[str, list[Op]] = {}
     last = ""
     for op in graph.operations:
@@ -147,7 +147,7 @@ def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
 
 
 def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
-    """The runs, of which those that stand once in the graph have lost their labels."""
+    """Removes the labels of runs that occur only once in the graph."""
     structures = [_structure(run, kinds, {}) if run.label else "" for run in runs]
     counts = Counter(structures)
     return [
@@ -156,7 +156,7 @@ def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[
 
 
 def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
-    """The runs, of which those without a label are cut into parts where the main function would be long."""
+    """Splits the runs without a label into parts if the main function would be long."""
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)
     found: list[_Run] = []
@@ -201,7 +201,7 @@ def _outputs(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> tuple[Value, 
 
 
 def _structure(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, str]) -> str:
-    """A hash that is equal for runs that lower to the same function."""
+    """Returns a hash that is equal for runs that lower to the same function."""
     numbers: dict[str, str] = {op.name: f"in{i}" for i, (op, _) in enumerate(run.inputs)}
     numbers |= {op.name: f"n{i}" for i, op in enumerate(run.nodes)}
     ops = [

@@ -1,8 +1,8 @@
-"""Plug-ins: code from outside the package that adds op classes, lowerings, decompositions, graph passes, MLIR passes.
+"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes and MLIR passes.
 
 An installed package names a module, or a function to call, in the entry point group `buddy.plugins`; a user's file is
-given by path. Either registers what it brings when it is loaded. A plug-in that fails keeps neither the others nor the
-compiler from working: what it was about to say is a `Diagnostic`. Imports neither torch nor MLIR; plug-ins may.
+given by path. Both register their contents when loaded. A plug-in that fails affects neither other plug-ins nor the
+compiler; its error becomes a `Diagnostic`. Imports neither torch nor MLIR; plug-ins may.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A plug-in that was loaded: a name for people, and why it failed, if it did."""
+    """A loaded plug-in: a name to show, and its error, if it failed."""
 
     name: str
     problem: Diagnostic | None = None
 
 
-# Who registered what, of all that is registered by others.
+# The plug-in that registered each external entry.
 _origins: dict[registrations.Key, tuple[str, Any]] = {}
 _files: dict[PluginFile, Plugin] = {}
 
 
 @lru_cache(maxsize=1)
 def installed() -> tuple[Plugin, ...]:
-    """The plug-ins of installed packages, in order of name, loaded by the first call in a process."""
+    """Returns the plug-ins of installed packages by name; the first call in a process loads them."""
     found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     return tuple(_loaded(_label(point), _import(point), _home(point.module)) for point in found)
 
 
 def load_file(file: PluginFile) -> Plugin:
-    """The plug-in in a file, loaded unless this process has it; whether it holds what its hash says is checked."""
+    """Loads the plug-in in a file, once per process, and checks its hash."""
     if file not in _files:
         path, before = Path(file.path), registrations.of_others()
         found = _loaded(path.name, lambda: _run(file), str(path))
@@ -63,24 +63,24 @@ def _passes_in(keys: Iterable[registrations.Key]) -> list[str]:
 
 
 def problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
-    """What went wrong with each that failed."""
+    """Returns the errors of the plug-ins that failed."""
     return tuple(plugin.problem for plugin in plugins if plugin.problem is not None)
 
 
 def origin(*keys: registrations.Key) -> str:
-    """The names of the plug-ins that registered `keys`; "" where all of it is the package's own."""
+    """Returns the names of the plug-ins that registered `keys`; "" if the package itself did."""
     theirs = registrations.of_others()
     known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in theirs)
     return ", ".join(dict.fromkeys(name for name, _ in known))
 
 
 def registered_since(before: dict[registrations.Key, Any]) -> dict[registrations.Key, Any]:
-    """What others have registered, or registered anew, since `registrations.of_others()` gave `before`."""
+    """Returns what plug-ins have registered or replaced since `registrations.of_others()` returned `before`."""
     return {key: thing for key, thing in registrations.of_others().items() if before.get(key) is not thing}
 
 
 def _loaded(name: str, load: Callable[[], Any], home: str) -> Plugin:
-    """Load a plug-in whose code lies under `home`, and note what it registers."""
+    """Loads a plug-in whose code is below `home`, and records what it registers."""
     before = registrations.of_others()
     problem = None
     try:
@@ -107,7 +107,7 @@ def _import(point: metadata.EntryPoint) -> Callable[[], Any]:
 
 
 def _home(module: str) -> str:
-    """The folder or file that an importable module's top level lies in; "" where that cannot be told."""
+    """Returns the folder or file of an importable module's top level; "" if it cannot be found."""
     try:
         spec = util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
@@ -117,7 +117,7 @@ def _home(module: str) -> str:
 
 
 def _run(file: PluginFile) -> None:
-    """Execute a file as a module of a name of its own; it may import what lies beside it."""
+    """Executes a file as a module with a unique name; it may import files in its folder."""
     path = Path(file.path)
     source = path.read_bytes()
     if file.hash and digest(source) != file.hash:
@@ -136,7 +136,7 @@ def _run(file: PluginFile) -> None:
 
 
 class PluginChangedError(Exception):
-    """A file holds something else than when its hash was taken."""
+    """The file does not match its hash."""
 
 
 def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
@@ -152,7 +152,7 @@ def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
 
 
 def _line(error: BaseException, home: str) -> str:
-    """`file:line` of the innermost frame of the plug-in's own code, else of any but ours and the import system's."""
+    """Returns `file:line` of the innermost frame in the plug-in, else of any but ours and the import system's."""
     frames = traceback.extract_tb(error.__traceback__)
     others = [f for f in frames if not f.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in f.filename]
     own = [f for f in others if home and f.filename.startswith(home)] or others

@@ -1,6 +1,6 @@
-"""What the registries hold that is not of this package: op classes, lowerings, decompositions, passes of others.
+"""Entries in the registries from outside of this package: op classes, lowerings, decompositions and passes.
 
-Imports neither torch nor MLIR; a registry that nobody has imported holds nothing of others.
+Imports neither torch nor MLIR; a registry that has not been imported has no such entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from buddy.compiler.graph.transform import transforms
 from buddy.compiler.protocol.recipe import digest
 
 Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass"]
-# What something is registered as: a lowering as `linalg.AddOp`, a decomposition under its target.
+# The key of an entry: a lowering is `linalg.AddOp`, a decomposition its target.
 Key = tuple[Kind, str]
 
 _OURS = "buddy.compiler."
@@ -25,17 +25,17 @@ DIALECTS = ("linalg", "math", "tosa")
 
 
 def of_others() -> dict[Key, Any]:
-    """Everything registered that is defined outside this package."""
+    """Returns everything registered that is defined outside this package."""
     return {key: thing for key, thing in _all() if not is_ours(thing)}
 
 
 def is_ours(thing: Any) -> bool:
-    """Whether a class or function is defined in this package."""
+    """True if a class or function is defined in this package."""
     return str(getattr(thing, "__module__", "")).startswith(_OURS)
 
 
 def code_hash(things: Iterable[Any]) -> str:
-    """A hash of the files that define `things`; "" for none."""
+    """Returns a hash of the files that define `things`; "" for none."""
     files = sorted({_file(thing) for thing in things})
     return digest(*[_content(file) for file in files]) if files else ""
 

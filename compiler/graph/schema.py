@@ -1,7 +1,7 @@
-"""What PyTorch says of the arguments and results of an ATen op, as plain data: it travels with a graph.
+"""PyTorch's schema of an ATen op as plain data, which is stored in the graph.
 
-A node says only what its call said. Who makes the call again in another form (`ops.torch_mlir`) needs the arguments
-that were left out, and the type that each is taken as.
+A node has only the arguments that its call passed. Rewriting the call in another form (`ops.torch_mlir`) needs the
+omitted arguments too, and the type of each.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter by name. `type` is as torch spells it (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
+    """A parameter by name. `type` is spelled as in torch (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
 
     name: str
     type: str
@@ -26,6 +26,6 @@ class Schema(msgspec.Struct, frozen=True):
     results: tuple[str, ...]
 
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
-        """Every argument of a call with its type, those that the call left out by their defaults."""
+        """Returns every argument of a call with its type; omitted ones have their defaults."""
         given = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
         return [(given.get(p.name, p.default), p.type) for p in self.parameters]

@@ -1,8 +1,8 @@
-"""Graphs as plain data: how they cross processes, and what their hash is taken of.
+"""Graphs as plain data, for passing to other processes and for hashing.
 
-A node argument is a number, a string, a bool, `None`, a list, or one of the tagged forms `{"n": name}` (a node),
-`{"d": "f32"}` (an element type), `{"s": "2*s0"}` (a size that only a call tells), `{"o": text}` (a device, layout or
-memory format, by its torch spelling).
+A node argument is a number, a string, a bool, `None`, a list, or one of the tagged forms `{"n": name}` (a node), `{"d":
+"f32"}` (an element type), `{"s": "2*s0"}` (a symbolic size), `{"o": text}` (a device, layout or memory format, by its
+torch spelling).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GraphData(msgspec.Struct, frozen=True):
 
 
 def plain(value: Any) -> Any:
-    """A node argument in plain form."""
+    """Returns a node argument in plain form."""
     if isinstance(value, Op):
         return {"n": value.name}
     if isinstance(value, TensorDType):
@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 
 
 def unplain(value: Any, table: dict[str, Op]) -> Any:
-    """The argument that `plain` made, with nodes looked up in `table`."""
+    """Returns the argument of a plain form, with nodes looked up in `table`."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
         decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parsed, "o": Opaque}
@@ -112,7 +112,7 @@ def _node_data(op: Op) -> NodeData:
 
 
 def from_data(data: GraphData) -> Graph:
-    """The graph in `data`; a class that this process does not know becomes an `EagerOp`."""
+    """Returns the graph in `data`; a class that is unknown in this process becomes an `EagerOp`."""
     graph, classes = Graph(data.name, data.func_name), op_classes()
     table: dict[str, Op] = {}
     kinds = iter(data.kinds)
@@ -141,5 +141,5 @@ def from_bytes(data: bytes) -> Graph:
 
 
 def graph_hash(graph: Graph) -> str:
-    """A hash of everything the compilation reads from the graph."""
+    """Returns a hash of everything that the compilation reads from the graph."""
     return digest(to_bytes(graph))

@@ -1,8 +1,8 @@
-"""Sizes that only a call tells: sums of products of symbols such as `s0`, and of quotients that do not come out even.
+"""Symbolic sizes: sums of products of symbols such as `s0`, and of quotients that are not exact.
 
-A `Size` is plain data with a canonical form, so equal expressions are equal objects. Arithmetic folds: what comes out
-as a number is an `int`. What would have to know the value (`<`, `bool`, `range`) raises `UnknownSizeError`, which makes
-a lowering give up instead of answering for one size. Knows neither torch nor MLIR.
+A `Size` is plain data with a canonical form, so equal expressions are equal objects. Arithmetic folds: a constant
+result is an `int`. Operations that need the value (`<`, `bool`, `range`) raise `UnknownSizeError`, which makes a
+lowering fail instead of working for one size only. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Terms = dict[tuple[Atom, ...], int]
 
 
 class UnknownSizeError(Exception):
-    """The value of a size is needed where only the run tells it; the text says of which."""
+    """The value of a symbolic size is needed at compile time; the text names the size."""
 
 
 class BadSizeError(ValueError):
-    """A text that is no size."""
+    """The text is not a size."""
 
 
 @dataclass(frozen=True)
 class Inexact:
-    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, which no sum of products says."""
+    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, which are no sums of products."""
 
     name: str
     left: Dim
@@ -48,7 +48,7 @@ _INEXACT: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """The sum of `factor * product of atoms` over `terms`, which are sorted and not a number alone."""
+    """The sum of `factor * product of atoms` over `terms`, which are sorted and not only a number."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
 
@@ -109,13 +109,15 @@ class Size:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
 
 
-# What a symbol's name starts with that may be negative: a number that the program is called with, and no size.
+# The first letter of symbols that may be negative: a number argument of the program, not a size.
 SIGNED = "i"
 
 
 class SymbolSource(NamedTuple):
-    """Where a call tells the value of symbol `name`: dim `place` of the placeholder called `node`, or, where that is
-    "", number `place` among the numbers that the program is called with."""
+    """Where a call finds the value of symbol `name`.
+
+    It is dim `place` of the placeholder `node`, or, if `node` is "", number `place` among the number arguments.
+    """
 
     name: str
     node: str
@@ -127,7 +129,7 @@ def symbol(name: str) -> Size:
 
 
 def inexact(name: str, left: Dim, right: Dim) -> Dim:
-    """`//`, `%`, `max` or `min` of two sizes; a number where both are."""
+    """Returns `//`, `%`, `max` or `min` of two sizes; a number if both are numbers."""
     if isinstance(left, int) and isinstance(right, int):
         return _INEXACT[name](left, right)
     if name in ("max", "min"):
@@ -138,7 +140,7 @@ def inexact(name: str, left: Dim, right: Dim) -> Dim:
 
 
 def is_counted(size: Dim) -> bool:
-    """Whether `size` is surely not negative, as no symbol is but a `SIGNED` one."""
+    """True if `size` cannot be negative; only `SIGNED` symbols may be."""
     if isinstance(size, int):
         return size >= 0
     return all(factor > 0 and all(map(_is_counted, atoms)) for atoms, factor in size.terms)
@@ -160,7 +162,7 @@ def largest(left: Dim, right: Dim) -> Dim:
 
 
 def from_front(position: Dim, size: Dim) -> Dim:
-    """A position in a dim of `size`, counted from the front where it was counted from the back."""
+    """Returns a position in a dim of `size`, counted from the front."""
     if isinstance(position, int):
         return position + size if position < 0 else position
     if is_counted(position):
@@ -173,7 +175,7 @@ def product(sizes: Sequence[Dim]) -> Dim:
 
 
 def exactly(size: Dim, divisor: Dim) -> Dim | None:
-    """`size / divisor` where each term of `size` is a multiple of `divisor`, a single term; else `None`."""
+    """Returns `size / divisor` if each term of `size` is a multiple of `divisor`, a single term; else `None`."""
     terms = _terms_of(divisor)
     if len(terms) != 1:
         return 1 if size == divisor else None
@@ -196,7 +198,7 @@ def is_dynamic(shape: Sequence[Dim]) -> bool:
 
 
 def symbols_in(value: Any) -> Iterator[str]:
-    """The symbols in a size, or in a nest of lists, tuples and dicts of sizes, with repeats."""
+    """Yields the symbols in a size, or in nested lists, tuples and dicts of sizes, with repeats."""
     if isinstance(value, Size):
         for atoms, _ in value.terms:
             for atom in atoms:
@@ -209,8 +211,11 @@ def symbols_in(value: Any) -> Iterator[str]:
 
 
 def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
-    """The value of `size` in another arithmetic: `symbols` are the values of symbols, `number(n)` of numbers, and
-    `apply(op, a, b)` of `+ * // % max min`."""
+    """Evaluates `size` in another arithmetic.
+
+    `symbols` are the values of symbols, `number(n)` those of numbers, and `apply(op, a, b)` computes `+ * // % max
+    min`.
+    """
     if isinstance(size, int):
         return number(size)
 
@@ -230,7 +235,7 @@ def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any]
 
 
 def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
-    """The number that `size` is in a call."""
+    """Returns the number that `size` is in a call."""
     return int(computed(size, symbols, int, lambda name, a, b: _NUMBERS[name](a, b)))
 
 
@@ -238,7 +243,7 @@ _NUMBERS = {**_INEXACT, "+": operator.add, "*": operator.mul}
 
 
 def parsed(text: str | int) -> Dim:
-    """The size that `str` spelled. Raises `BadSizeError` for any other text."""
+    """Parses the output of `str`. Raises `BadSizeError` for any other text."""
     if isinstance(text, int):
         return text
     try:
@@ -268,7 +273,7 @@ def _parsed(node: ast.expr) -> Dim:
 
 
 def plain_size(size: Dim) -> int | str:
-    """The size as a number, or as the text that `parsed` reads."""
+    """Returns the size as a number, or as the text that `parsed` reads."""
     return size if isinstance(size, int) else str(size)
 
 
@@ -282,7 +287,7 @@ def _size(terms: Terms) -> Dim:
     kept = {atoms: factor for atoms, factor in terms.items() if factor}
     if not kept or set(kept) == {()}:
         return kept.get((), 0)
-    # Numbers last, as people write them; longer products first.
+    # Numbers last, as usual; longer products first.
     return Size(tuple(sorted(kept.items(), key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))))
 
 

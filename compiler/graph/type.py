@@ -1,4 +1,4 @@
-"""The name under which Buddy-MLIR's scripts import what `types` holds."""
+"""The name under which Buddy-MLIR's scripts import the contents of `types`."""
 
 from buddy.compiler.graph.types import DeviceType, TensorDType, TensorMeta
 

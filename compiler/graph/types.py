@@ -1,4 +1,4 @@
-"""Element types, devices and shapes of the Buddy graph. Knows neither torch nor MLIR."""
+"""Element types, devices and shapes of the Buddy graph. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TensorDType(Enum):
-    """Element types, valued by their MLIR spelling where MLIR has one."""
+    """Element types; the value is the MLIR spelling if MLIR has one."""
 
     Bool = "i1"
     UInt8 = "ui8"
@@ -36,7 +36,7 @@ class TensorDType(Enum):
 
     @property
     def is_float8(self) -> bool:
-        """Whether elements are floats of eight bits, which are stored and converted, never computed with."""
+        """True for floats of eight bits, which are stored and converted, never computed with."""
         return self in _EIGHT_BITS
 
     @property
@@ -49,12 +49,12 @@ class TensorDType(Enum):
 
     @property
     def part(self) -> TensorDType:
-        """The type of the real and the imaginary part of a complex number; another type is its own."""
+        """Returns the type of the real and the imaginary part of a complex number; other types return themselves."""
         return _PARTS.get(self, self)
 
     @property
     def is_unsigned(self) -> bool:
-        """Whether an integer of this type is read without a sign; a bool counts as one."""
+        """True if an integer of this type is unsigned; includes bool."""
         return self in _UNSIGNED
 
 
@@ -71,12 +71,12 @@ class DeviceType(Enum):
     CPU = "cpu"
     GPU = "gpu"
     UNKNOWN = "unknown"
-    # The spelling of Buddy-MLIR's scripts.
+    # Buddy-MLIR's spelling.
     UNKNOW = "unknown"
 
 
 class NodeType(Enum):
-    """Why a value is a placeholder: a real input, or state of the model."""
+    """Why a value is a placeholder: an input, or state of the model."""
 
     InputNode = "input"
     FakeNode = "parameter"
@@ -84,14 +84,14 @@ class NodeType(Enum):
 
 
 class GraphError(ValueError):
-    """A graph, or an edit of one, that makes no sense; the text says what is wrong, where, and what to do."""
+    """An invalid graph, or an invalid edit; the text says what is wrong, where, and what to do."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorMeta:
-    """Shape and element type of one tensor. `meta["shape"]` reads as `meta.shape` does; equal metas say the same.
+    """Shape and element type of one tensor. `meta["shape"]` is the same as `meta.shape`; metas compare by value.
 
-    The sizes of `shape` are numbers, or a `Size` each where only a call tells them.
+    The sizes in `shape` are numbers, or a `Size` if they are symbolic.
     """
 
     shape: tuple[Any, ...]
@@ -99,7 +99,7 @@ class TensorMeta:
 
     @property
     def stored(self) -> TensorMeta:
-        """The tensor as compiled code has it: complex numbers are pairs of floats along a last dim, as in memory."""
+        """Returns the meta in compiled code: complex numbers are pairs of floats along a last dim, as in memory."""
         return TensorMeta((*self.shape, 2), self.dtype.part) if self.dtype.is_complex else self
 
     def __getitem__(self, key: str) -> Any:

@@ -1,1 +1,1 @@
-"""The MLIR bindings, walking and printing of IR, and locations that lead back to nodes of the graph."""
+"""The MLIR bindings, walking and printing of IR, and locations that map ops to graph nodes."""

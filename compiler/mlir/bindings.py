@@ -1,8 +1,8 @@
-"""The only place that decides which package the MLIR Python bindings come from.
+"""Selects the package of the MLIR Python bindings, for the whole project.
 
-`BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); without it the `torch_mlir` wheel is taken. Every
-module of the project says `from buddy.compiler.mlir.bindings import ir, linalg`, never `import torch_mlir`. Importing
-this module loads nothing yet.
+`BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); the default is the `torch_mlir` wheel. Every
+module of the project imports `from buddy.compiler.mlir.bindings import ir, linalg`, never `import torch_mlir`.
+Importing this module loads nothing yet.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIALECTS = (
 
 
 class BindingsError(ModuleNotFoundError):
-    """There are no bindings where they are looked for; `diagnostic` says what was found there, and what to do."""
+    """The bindings cannot be imported; `diagnostic` says what was found, and what to do."""
 
     def __init__(self, what: str, todo: str) -> None:
         self.diagnostic = Diagnostic(what, "MLIR's Python bindings", todo)
@@ -45,7 +45,7 @@ def _load(name: str) -> Any:
     except BindingsError:
         raise
     except (ImportError, RuntimeError, AttributeError, TypeError, ValueError, OSError) as error:
-        # A half-built package fails in as many ways as its modules may: what it said stands behind this.
+        # A half-built package fails in many ways, depending on its modules: the diagnostic includes its own error.
         raise _bindings_error(name, error) from error
 
 
@@ -65,7 +65,7 @@ def _bindings_error(name: str, error: Exception) -> BindingsError:
 
 
 def _folder_of(package: str) -> str:
-    """Where a package lies, found without loading it where that can be; "" where there is none."""
+    """Returns the folder of a package, without loading it if possible; "" if it does not exist."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, AttributeError, TypeError, ValueError):
@@ -84,13 +84,13 @@ def __getattr__(name: str) -> Any:
 
 @lru_cache(maxsize=1)
 def version() -> str:
-    """The version of the package that the bindings come from; "local" and a hash where it is no installed one.
+    """Returns the version of the package of the bindings; "local" and a hash if it is not an installed package.
 
-    What is kept on disk is kept under it, so the hash is another one once a build has been made anew.
+    Caches on disk include it in their keys, so the hash changes with each new build.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         installed = metadata.distribution(PACKAGE.replace("_", "-"))
-        # A build of one's own may have the name of a package that is installed as well.
+        # A local build may have the name of a package that is installed as well.
         if Path(str(installed.locate_file(PACKAGE))).resolve() == Path(_folder_of(PACKAGE)).resolve():
             return installed.version
     states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries()]
@@ -98,29 +98,29 @@ def version() -> str:
 
 
 def libraries() -> list[Path]:
-    """The shared libraries that the bindings are made of."""
+    """Returns the shared libraries of the bindings."""
     return libraries_in(Path(folder) for folder in _load("_mlir_libs").get_lib_dirs())
 
 
 def libraries_in(folders: Iterable[Path]) -> list[Path]:
-    """The shared libraries in `folders`. Raises `OSError` where one cannot be read."""
+    """Returns the shared libraries in `folders`. Raises `OSError` if one cannot be read."""
     return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd"))
 
 
 def where() -> Path | None:
-    """The folder of the package, found without loading any of it; None where it takes loading, or there is none."""
+    """Returns the folder of the package, found without loading it; `None` if that is impossible."""
     found = "" if "." in PACKAGE else _folder_of(PACKAGE)
     return Path(found) if found else None
 
 
 def package() -> Any:
-    """The package that the bindings come from."""
+    """Returns the package of the bindings."""
     _load("ir")
     return sys.modules[PACKAGE]
 
 
 def torch_dialect() -> Any | None:
-    """The torch dialect, which needs no torch; None where the bindings come from a package without it."""
+    """Returns the torch dialect, which does not need torch; `None` if the package of the bindings lacks it."""
     try:
         return importlib.import_module(f"{PACKAGE}.dialects.torch")
     except ModuleNotFoundError:
@@ -128,7 +128,7 @@ def torch_dialect() -> Any | None:
 
 
 def register_others(context: Any) -> None:
-    """Make dialects known to `context` that are not MLIR's own, where the bindings have them: torch's and StableHLO."""
+    """Registers in `context` the dialects outside of MLIR that the bindings have: torch's and StableHLO."""
     if (dialect := torch_dialect()) is not None:
         dialect.register_dialect(context)
     with contextlib.suppress(ModuleNotFoundError):
@@ -143,16 +143,16 @@ class TorchImporter(NamedTuple):
 
 
 def torch_importer() -> TorchImporter:
-    """What imports FX graphs, which imports torch; only the `torch_mlir` package has it."""
+    """Returns the importer of FX graphs, which imports torch; only the `torch_mlir` package has it."""
     found, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
     return TorchImporter(lambda context: found.FxImporter(context=context), table.get_decomposition_table)
 
 
 def onnx_importer() -> Any:
-    """torch-mlir's importer of ONNX models, which imports onnx; only the `torch_mlir` package has it."""
+    """Returns torch-mlir's importer of ONNX models, which imports onnx; only the `torch_mlir` package has it."""
     return _load("extras.onnx_importer")
 
 
 def torch_fx() -> Any:
-    """torch-mlir's own importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
+    """Returns torch-mlir's importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
     return _load("fx")

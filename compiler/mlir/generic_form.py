@@ -1,6 +1,6 @@
-"""A printed module in MLIR's generic form, each line from the nodes that its op's line in the custom form comes from.
+"""Prints a module in MLIR's generic form; each line keeps the nodes of its op's line in the custom form.
 
-Run as a program it answers one question (`buddy.compiler.support.processes.one_shot`): parsing may end a process.
+As a program it answers one request (`buddy.compiler.support.processes.one_shot`), since parsing may crash a process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLACE = re.compile(r'"[^"]*":(\d+):\d+')
 
 
 class _Lines(LocationSets):
-    """Locations that MLIR's parser gives, `"-":line:column`, as the numbers that the lines have."""
+    """Maps locations of MLIR's parser, `"-":line:column`, to the numbers of the lines."""
 
     def __init__(self, numbers: array[int]) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class _Lines(LocationSets):
         return self._of_lines[line] if 0 <= line < len(self._of_lines) else 0
 
     def is_direct(self, number: int) -> bool:
-        """Taken for granted: the sets are where the text was made, and here nobody counts which are derived."""
+        """Always true: the process that made the text has the sets, and derived ones are not counted here."""
         return True
 
 
 def generic_form(question: GenericFormRequest) -> GenericForm:
-    """The module of a question anew; its lines have the numbers of the lines that they come from."""
+    """Prints the module of a request in generic form; its lines have the numbers of the lines that they come from."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     try:

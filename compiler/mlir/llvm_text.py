@@ -1,8 +1,7 @@
-"""MLIR's translation to LLVM IR as text. The binding's own function never frees the text that it is handed.
+"""MLIR's translation to LLVM IR as text. The binding's own function leaks the text.
 
-It calls one function of MLIR's C interface, which hands over a copy of the text for the caller to free. The same
-function is called here without the binding, where the library offers it: each compilation would keep its LLVM IR for
-good otherwise.
+The binding calls a function of MLIR's C interface that returns a copy of the text, which the caller must free. Here the
+same function is called directly, if the library exports it: otherwise each compilation leaks its LLVM IR.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 
 def llvm_text(operation: Any) -> str:
-    """The LLVM IR text of a module in the LLVM dialect; raises `RuntimeError` where MLIR gives none."""
+    """Returns the LLVM IR text of a module in the LLVM dialect; raises `RuntimeError` if the translation fails."""
     translated = translator()
     return str(llvm.translate_module_to_llvmir(operation)) if translated is None else translated(operation)
 
 
 @lru_cache(maxsize=1)
 def translator() -> Callable[[Any], str] | None:
-    """The translation that frees its text; `None` where these bindings do not offer what it takes."""
+    """Returns the translation that frees its text, or `None` if these bindings do not export what it needs."""
     llvm.translate_module_to_llvmir  # noqa: B018 - loads the module of bindings that is looked up below
     module = sys.modules.get(f"{PACKAGE}._mlir_libs._mlirDialectsLLVM")
     try:
-        # Python's lock is kept, as by the binding.
+        # Keeps the GIL, as the binding does.
         library = ctypes.PyDLL(str(getattr(module, "__file__", None) or ""))
         translate, free = getattr(library, _TRANSLATE), getattr(library, _FREE)
     except (OSError, AttributeError):
@@ -51,7 +50,7 @@ def translator() -> Callable[[Any], str] | None:
 
 
 def _pointer(capsule: Any) -> int | None:
-    """What a capsule of Python's points to."""
+    """Returns the pointer in a Python capsule."""
     name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
     pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p

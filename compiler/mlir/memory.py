@@ -1,4 +1,4 @@
-"""What may be said about buffers without alias analysis: views of one allocation, and fills of it."""
+"""Properties of buffers that need no alias analysis: views of one allocation, and fills of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.mlir.bindings import ir
 
 # Function attribute: it runs once per parameter, so unrolling its loops costs more compile time than it saves.
 ONCE = "buddy.once"
-RESULT = "buddy.result"  # argument attribute: a buffer of the caller's that nothing else overlaps
+RESULT = "buddy.result"  # argument attribute: a buffer of the caller that overlaps no other
 
 VIEWS = frozenset(
     {
@@ -23,17 +23,17 @@ VIEWS = frozenset(
         "memref.view",
     }
 )
-_BASE = "memref.extract_strided_metadata"  # whose first result is the buffer that it asks about
+_BASE = "memref.extract_strided_metadata"  # its first result is the base buffer of its operand
 NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
 def element_bytes(type_: Any) -> int:
-    """Bytes of one element of a scalar type; `index` counts as 8."""
+    """Returns the bytes of one element of a scalar type; 8 for `index`."""
     return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8
 
 
 def bytes_of(type_: Any) -> int:
-    """The bytes that a memref of static shape holds."""
+    """Returns the bytes of a memref of static shape."""
     element, parts = type_.element_type, 1
     if isinstance(element, ir.ComplexType):
         element, parts = element.element_type, 2
@@ -41,14 +41,14 @@ def bytes_of(type_: Any) -> int:
 
 
 def root_of(value: Any) -> Any:
-    """The value that `value` is a view of."""
+    """Returns the value that `value` is a view of."""
     while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
         value = value.owner.operands[0]
     return value
 
 
 def accesses(value: Any) -> Iterator[Any]:
-    """The ops that read, write, free or hand on the memory behind `value`, through views too."""
+    """Yields the ops that read, write, free or forward the memory of `value`, also through views."""
     for use in value.uses:
         owner = use.owner.operation
         if owner.name in VIEWS or owner.name == _BASE:
@@ -58,20 +58,20 @@ def accesses(value: Any) -> Iterator[Any]:
 
 
 def hands_on(user: Any) -> bool:
-    """Whether a buffer that `user` takes lives on under another name: returned, carried by a loop, or selected."""
+    """True if a buffer that `user` takes gets an alias: it is returned, carried by a loop, or selected."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):
         return True
     return any(isinstance(result.type, ir.MemRefType) for result in user.results)
 
 
 def surely_disjoint(left: Any, right: Any) -> bool:
-    """Whether two memrefs cannot overlap: views of different buffers, one of which stands by itself."""
+    """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
     a, b = root_of(left), root_of(right)
     return bool(a != b and (stands_alone(a) or stands_alone(b)))
 
 
 def stands_alone(root: Any) -> bool:
-    """Whether only views of `root` overlap with it: an allocation, or an out-parameter."""
+    """True if only views of `root` overlap it: an allocation, or an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")
     return isinstance(root, ir.BlockArgument) and RESULT in _argument_attributes(root)
@@ -82,12 +82,12 @@ def _argument_attributes(argument: Any) -> Any:
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
     flags = ir.ArrayAttr(owner.attributes["arg_attrs"])
-    # What a pass that packs weights has just added has none yet.
+    # An argument that `pack-weights` has just added has no attributes yet.
     return ir.DictAttr(flags[argument.arg_number]) if argument.arg_number < len(flags) else ()
 
 
 def zero_fill_before(op: Any, buffer: Any) -> Any | None:
-    """The `linalg.fill` with zero of `buffer` in the block of `op` after which nothing else up to `op` touches it."""
+    """Returns the zero `linalg.fill` of `buffer` in the block of `op`, if no op between them accesses the buffer."""
     before = list(_preceding(op))
     for candidate in reversed(before):
         if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:

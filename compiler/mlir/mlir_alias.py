@@ -1,4 +1,4 @@
-"""The MLIR bindings under a second name, for scripts that say `from mlir.ir import …`."""
+"""The MLIR bindings under a second name, for scripts with `from mlir.ir import …`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from buddy.compiler.mlir import bindings
 
 
 def install(name: str) -> ModuleType:
-    """Let `name.x` mean the module `x` of the bindings from now on; returns the package that `name` is to mean.
+    """Makes `name.x` an alias of module `x` of the bindings; returns the package for `name`.
 
-    Raises `ModuleNotFoundError`, with what to do, where there are no bindings.
+    Raises `ModuleNotFoundError`, with what to do, if there are no bindings.
     """
     if name == bindings.PACKAGE.partition(".")[0]:
-        # Asked for by that very name, and no build of it is on the path: there is nothing that it could stand for.
+        # The bindings are configured by this very name, and no such package is on the path.
         raise ModuleNotFoundError(f"no build of MLIR is on the path, so there is no package {name}", name=name)
     # First among the finders: Python's own would find the files, and load each module a second time.
     sys.meta_path.insert(0, _Finder(name))
@@ -27,7 +27,7 @@ def install(name: str) -> ModuleType:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives out the bindings' own modules: loading one again, under another spec, would abort the process."""
+    """Returns the bindings' own modules: loading one again, under another spec, would abort the process."""
 
     def __init__(self, name: str) -> None:
         self._prefix = f"{name}."
@@ -48,7 +48,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to execute; Python has put the alias's spec into the module, which is to keep its own."""
+        """Executes nothing, and restores the module's own spec, which Python has replaced by the alias's."""
         module.__spec__ = self._specs.pop(id(module))
 
     def _real(self, fullname: str) -> ModuleType:

@@ -1,7 +1,6 @@
-"""Which `mlir-opt` is the user's own, found without running it. Imports no MLIR.
+"""Finds the user's own `mlir-opt` without running it. Imports no MLIR.
 
-`BUDDY_MLIR_OPT` names it, by path or by a name on the path; without it, it is the `mlir-opt` on the path, if there is
-one.
+`BUDDY_MLIR_OPT` names it, by path or by a name on the path; the default is the `mlir-opt` on the path, if any.
 """
 
 from __future__ import annotations
@@ -16,7 +15,10 @@ _NAME = "mlir-opt"
 
 
 class ToolError(Exception):
-    """The tool refused, or is none: its first message, all that it said, the set of nodes it said it of (0: none)."""
+    """The tool failed or was not found.
+
+    Holds its first message, its whole output, and the number of the set of nodes that the message is about (0: none).
+    """
 
     def __init__(self, message: str, detail: str = "", place: int = 0) -> None:
         super().__init__(message)
@@ -25,7 +27,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True)
 class Tool:
-    """An executable that works as `mlir-opt` does, by its whole path and its state on disk."""
+    """An executable with the interface of `mlir-opt`: its full path and its state on disk."""
 
     path: str
     state: tuple[int, int] = (0, 0)
@@ -36,12 +38,12 @@ class Tool:
 
     @property
     def identity(self) -> str:
-        """What is another text once the executable is another one."""
+        """Returns a text that changes with the executable."""
         return f"{self.path} {self.state}"
 
 
 def tool() -> Tool | None:
-    """The tool in use, `None` where there is none. Raises `ToolError` where the variable names nothing that runs."""
+    """Returns the tool in use, or `None`. Raises `ToolError` if the variable names nothing that can be executed."""
     asked = os.environ.get(VARIABLE, "")
     found = shutil.which(asked or _NAME)
     if found is None:
@@ -53,7 +55,7 @@ def tool() -> Tool | None:
 
 
 def identity() -> str:
-    """What is another text once the tool in use is another one; "" without one, or with a variable that names none."""
+    """Returns a text that changes with the tool in use; "" without one, or if the variable names none."""
     try:
         found = tool()
     except ToolError:

@@ -1,6 +1,6 @@
-"""What a dialect's own documentation says of an op, as the bindings carry it.
+"""Returns a dialect's documentation of an op, which the bindings contain.
 
-Run as a program it answers one question, the op's name (`buddy.compiler.support.processes.one_shot`).
+As a program it answers one request, the op's name (`buddy.compiler.support.processes.one_shot`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _MODULES = {"builtin": "builtin", "omp": "openmp"}
 
 
 def op_documentation(name: str) -> str:
-    """The documentation of op `name` (`dialect.op`), "" where the bindings have none."""
+    """Returns the documentation of op `name` (`dialect.op`), "" if the bindings have none."""
     op = _op_class(name)
     for cls in op.__mro__ if op is not None else ():
-        # Bindings put classes of their own over the ones that are made from the dialect; only the latter name the op.
+        # Bindings subclass the classes that are generated from the dialect; only the latter have the op's name.
         if "OPERATION_NAME" in vars(cls) and cls.__doc__:
             return inspect.cleandoc(cls.__doc__)
     return ""
 
 
 def _op_class(name: str) -> Any:
-    """The class that the bindings have for an op, `None` where they have none."""
+    """Returns the bindings' class of an op, or `None`."""
     dialect = name.partition(".")[0]
     if not dialect.isidentifier():
         return None

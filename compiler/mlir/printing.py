@@ -1,4 +1,4 @@
-"""IR as text with the nodes that each line comes from."""
+"""Prints IR as text, with the nodes that each line comes from."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NOWHERE = f' = loc("{FILE}":0:0)'
 
 
 class Marked(NamedTuple):
-    """A module as `mlir-opt` prints it, location marks included; `lost` ops led to no node before they were filled."""
+    """A module as `mlir-opt` prints it, with location marks; `lost` ops had no node before they were filled."""
 
     text: str
     lost: int = 0
 
 
 def marked_text(operation: Any, locations: LocationSets) -> Marked:
-    """The module with a location for each op: those that a pass left without one are filled (`LocationSets.fill`)."""
+    """Prints the module with a location for each op; `LocationSets.fill` adds those that passes have dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
     if not _leads_nowhere(text):
         return Marked(text)
@@ -39,7 +39,7 @@ def marked_text(operation: Any, locations: LocationSets) -> Marked:
 
 
 def _leads_nowhere(marked: str) -> bool:
-    """Whether a printed module has ops or arguments, beside the module itself, that lead to no node."""
+    """True if a printed module has ops or arguments, besides the module itself, without a node."""
     if "loc(unknown)" in marked:
         return True
     names = (line.partition(" ")[0] for line in _tail_of_aliases(marked) if line.endswith(_NOWHERE))
@@ -48,12 +48,12 @@ def _leads_nowhere(marked: str) -> bool:
 
 
 def _tail_of_aliases(marked: str) -> Iterator[str]:
-    """The lines that say what location aliases stand for; they stand before the module and behind it."""
+    """Returns the lines that define location aliases; they are before and after the module."""
     return (line for line in marked.splitlines() if line.startswith("#loc"))
 
 
 def print_mlir(marked: str, locations: LocationSets) -> StageText:
-    """A module's `marked_text` with the location marks taken off and kept as sets of nodes."""
+    """Converts a module's `marked_text`: removes the location marks and stores them as sets of nodes."""
     lines = marked.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
@@ -68,8 +68,8 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
         if line.endswith(")") and body and line != text and not text.startswith("}"):
             ops.append(number)
         if text.lstrip().startswith("}") and open_regions:
-            # An op with a region carries its location at the end: its first line gets it too, or its first two lines
-            # where the region's arguments stand on one of their own.
+            # An op with a region has its location at the end: its first line gets it too, or its first two lines if the
+            # region's arguments are on a separate line.
             opened = open_regions.pop()
             first = opened - content[opened].lstrip().startswith("(%")
             for place in range(first, opened + 1):
@@ -86,7 +86,7 @@ def stage_text(
     lines: Sequence[str], numbers: Sequence[int], locations: LocationSets, weights: Mapping[int, int],
     machine: Sequence[bytes] = (),
 ) -> StageText:  # fmt: skip
-    """The text of `lines` that come from sets `numbers`; `weights` are the ops, or bytes, that come from each set.
+    """Returns the text of `lines` that come from sets `numbers`; `weights` are the ops, or bytes, of each set.
 
     `machine` is the machine code of each line.
     """
@@ -100,7 +100,7 @@ def stage_text(
 
 
 def _unmarked(line: str) -> tuple[str, str]:
-    """A line without its location marks, and what the last of them says; block arguments have marks of their own."""
+    """Returns a line without its location marks, and the content of the last one; block arguments have marks too."""
     if " loc(" not in line:
         return line, ""
     start = line.rfind(" loc(")
@@ -112,7 +112,7 @@ def _unmarked(line: str) -> tuple[str, str]:
 
 
 def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
-    """The set behind each `#locN`, references between them followed."""
+    """Returns the set of each `#locN`, with references between them resolved."""
     bodies = {}
     for line in lines:
         match = _ALIAS.match(line)
@@ -130,7 +130,7 @@ def _expanded(body: str, bodies: dict[str, str], depth: int) -> str:
 
 
 def print_llvm(text: str, locations: LocationSets) -> StageText:
-    """LLVM IR without its debug metadata, which says where each line comes from."""
+    """Prints LLVM IR without its debug metadata, which gives the origin of each line."""
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
@@ -146,7 +146,7 @@ def print_llvm(text: str, locations: LocationSets) -> StageText:
             number = numbers.get(found.group(1), 0) if found else 0
         number = number if number < len(locations.sets) else 0
         if line.startswith("  "):
-            # What no op's line accounts for is there for all that the function is.
+            # Lines without their own location come from all nodes of the function.
             number = number or group
             instructions.append(number)
         content.append(_DEBUG.sub("", line))
@@ -161,5 +161,5 @@ _OP = re.compile(r"^ *(?:%[\w:#, %]+ = )?\"?([a-z_]\w*(?:\.\w+)*)", re.MULTILINE
 
 
 def op_counts(content: str) -> Counter[str]:
-    """How many ops of each name the printed module holds."""
+    """Counts the ops of the printed module by name."""
     return Counter(_OP.findall(content))

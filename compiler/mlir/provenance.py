@@ -1,7 +1,7 @@
-"""Which graph nodes an op comes from: interned sets of nodes, carried as MLIR file locations `loc("<graph>":id:0)`.
+"""The graph nodes that an op comes from: interned sets of nodes, as MLIR file locations `loc("<graph>":id:0)`.
 
-A set has one number, never a `FusedLoc` over different nodes: LLVM turns such a location into line 0. A set says of
-each of its nodes whether it is the op's own, or was derived from the ops around it: a pass had dropped the location.
+A set has one number, never a `FusedLoc` of several: LLVM turns such a location into line 0. A set records for each of
+its nodes whether it is the op's own, or was derived from neighbouring ops after a pass had dropped the location.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from buddy.compiler.mlir.bindings import ir
 
 FILE = "graph"
 _NUMBER = re.compile(r'"' + FILE + r'":(\d+):')
-# The attributes by which ops name functions and globals.
+# The attributes by which ops refer to functions and globals.
 _SYMBOLS = ("callee", "global_name", "name")
 
 
 class LocationSets:
-    """Sets of node names, numbered from 1; 0 is the empty set. `derived[k]` are the names of set `k` that are derived.
+    """Sets of node names, numbered from 1; 0 is the empty set. `derived[k]` are the derived names of set `k`.
 
     A set lists its own nodes first, then the derived ones.
     """
@@ -29,12 +29,12 @@ class LocationSets:
         self.sets: list[tuple[str, ...]] = [()]
         self.derived: dict[int, tuple[str, ...]] = {}
         self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {((), ()): 0}
-        # By attribute: spelling a location out takes five times as long as looking it up.
+        # Keyed by attribute: printing a location takes five times as long as this look-up.
         self._known: dict[Any, int] = {}
 
     @classmethod
     def of(cls, sets: Sequence[tuple[str, ...]], derived: Mapping[int, tuple[str, ...]]) -> LocationSets:
-        """The sets that another `LocationSets` has numbered, by the same numbers."""
+        """Returns the sets of another `LocationSets`, with the same numbers."""
         found = cls()
         for number, names in enumerate(sets[1:], 1):
             later = derived.get(number, ())
@@ -42,7 +42,7 @@ class LocationSets:
         return found
 
     def intern(self, names: Iterable[str], derived: Iterable[str] = ()) -> int:
-        """The number of the set of `names` and `derived`, whatever their order; a name in both is not derived."""
+        """Returns the number of the set of `names` and `derived`, in any order; a name in both is not derived."""
         direct = set(names)
         key = tuple(sorted(direct)), tuple(sorted(set(derived) - direct))
         if key not in self._numbers:
@@ -53,30 +53,30 @@ class LocationSets:
         return self._numbers[key]
 
     def location(self, names: Iterable[str], derived: Iterable[str] = ()) -> Any:
-        """A location for `names` and `derived`, in the current MLIR context."""
+        """Returns a location for `names` and `derived`, in the current MLIR context."""
         return self._at(self.intern(names, derived))
 
     def number_of(self, location: Any) -> int:
-        """The set that `location` (of any kind) stands for; several sets inside are united."""
+        """Returns the set of `location` (of any kind): the union of all sets in it."""
         known = self._known.get(location.attr)
         if known is None:
             known = self._known[location.attr] = self.number_in(str(location))
         return known
 
     def number_in(self, text: str) -> int:
-        """The set that a location stands for of which `text` is the spelling."""
+        """Returns the set of a location that is printed as `text`."""
         return self.united(map(int, _NUMBER.findall(text)))
 
     def is_direct(self, number: int) -> bool:
-        """Whether some node of set `number` is the op's own."""
+        """True if some node of set `number` is the op's own."""
         return len(self.sets[number]) > len(self.derived.get(number, ()))
 
     def as_derived(self, number: int) -> int:
-        """The set of the same nodes, all of them derived."""
+        """Returns the set of the same nodes, all of them derived."""
         return self.intern((), self.sets[number])
 
     def united(self, numbers: Iterable[int]) -> int:
-        """The set of all nodes of several sets; one that is the op's own in any of them is its own."""
+        """Returns the union of several sets; a node that is the op's own in one of them stays its own."""
         numbers = set(numbers)
         if len(numbers) <= 1:
             return next(iter(numbers), 0)
@@ -91,21 +91,21 @@ class LocationSets:
         return ir.Location.file(FILE, number, 0, context=context)
 
     def nowhere(self, context: Any = None) -> Any:
-        """The location of what comes from no node: never `unknown`, which LLVM's debug information refuses."""
+        """Returns the location of an op without nodes: not `unknown`, which LLVM's debug information rejects."""
         return self._at(0, context)
 
     def union(self, locations: Sequence[Any]) -> Any:
-        """One location for what comes from all of `locations`: what a fusion gives its result."""
+        """Returns one location for all of `locations`, as for the result of a fusion."""
         return self._at(self.united(map(self.number_of, locations)))
 
     # ---- ops without a location ----------------------------------------------------------------------------------
 
     def fill(self, root: Any) -> int:
-        """Give each op in `root` that leads to no node its neighbours' sets united, as derived; how many ops these are.
+        """Gives each op in `root` without a node its neighbours' nodes, as derived; returns the number of such ops.
 
-        Upstream passes drop locations, above all of constants that they hoist and merge. An op comes from the nodes of
-        its users; one that has none, from those of what it reads, else of the op around it; a declaration or a global
-        from those of the ops that name it. What still leads nowhere is that of no node: its location is `nowhere`.
+        Upstream passes drop locations, especially of constants that they hoist and merge. An op gets the nodes of its
+        users; without users, those of its operands, else of the enclosing op; a declaration or a global gets those of
+        the ops that refer to it. An op that still has no node gets the location `nowhere`.
         """
         bare: list[Any] = []
         arguments: list[Any] = []
@@ -119,8 +119,8 @@ class LocationSets:
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)
-        # Users stand after what they use: backwards, a chain of bare ops is filled from its end. Ops that name symbols,
-        # and those inside of bare functions, are placed once the others are.
+        # Users follow their operands, so a chain of ops without nodes is filled backwards. Symbols, and ops inside of
+        # functions without nodes, are filled in the second round.
         for _ in range(2):
             symbols = self._named_by(root) if any(map(_symbol, bare)) else {}
             for op in reversed(bare):
@@ -132,7 +132,7 @@ class LocationSets:
         return len(bare)
 
     def _neighbours(self, op: Any, symbols: dict[str, set[int]]) -> Iterator[set[int]]:
-        """The sets of those from which `op` may be derived, the nearest first."""
+        """Yields the sets from which `op` may be derived, the nearest first."""
         yield self._some(use.owner.operation for result in op.results for use in result.uses)
         yield self._some(value.owner for value in op.operands if isinstance(value, ir.OpResult))
         yield symbols.get(_symbol(op), set())
@@ -144,7 +144,7 @@ class LocationSets:
         return {number for op in ops if (number := self.number_of(op.location))}
 
     def _named_by(self, root: Any) -> dict[str, set[int]]:
-        """The sets of the ops that name each symbol."""
+        """Returns the sets of the ops that refer to each symbol."""
         found: defaultdict[str, set[int]] = defaultdict(set)
 
         def visit(op: Any) -> Any:
@@ -158,5 +158,5 @@ class LocationSets:
 
 
 def _symbol(op: Any) -> str:
-    """The symbol that `op` defines, or ""."""
+    """Returns the symbol that `op` defines, or ""."""
     return str(op.attributes["sym_name"].value) if "sym_name" in op.attributes else ""

@@ -1,4 +1,4 @@
-"""Looking at a module: all ops below one, attributes by name, free symbol names."""
+"""Queries on modules: all nested ops, attributes by name, unused symbol names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buddy.compiler.mlir.bindings import ir
 
 
 def collect(root: Any) -> list[Any]:
-    """All operations below `root`, in pre-order, `root` itself not among them."""
+    """Returns all operations below `root`, in pre-order, without `root` itself."""
     found: list[Any] = []
     add, onward = found.append, ir.WalkResult.ADVANCE
 
@@ -21,7 +21,7 @@ def collect(root: Any) -> list[Any]:
 
 
 def named(root: Any, *names: str) -> list[Any]:
-    """The operations below `root` whose names are among `names`, in pre-order."""
+    """Returns the operations below `root` whose names are among `names`, in pre-order."""
     found: list[Any] = []
     onward = ir.WalkResult.ADVANCE
 
@@ -35,9 +35,9 @@ def named(root: Any, *names: str) -> list[Any]:
 
 
 def surroundings(op: Any) -> tuple[Any, bool] | None:
-    """The entry block of the function around `op`, and whether it stands in a loop that threads share.
+    """Returns the entry block of the function around `op`, and whether it is inside a parallel loop.
 
-    `None` where there is no `func.func` around it, such as after `convert-func-to-llvm`.
+    Returns `None` if there is no `func.func` around it, such as after `convert-func-to-llvm`.
     """
     parent, shared = op.parent, False
     while parent is not None and parent.operation.name != "func.func":
@@ -47,28 +47,28 @@ def surroundings(op: Any) -> tuple[Any, bool] | None:
 
 
 def attributes_of(op: Any) -> dict[str, Any]:
-    """The attributes of an op by name."""
+    """Returns the attributes of an op by name."""
     names = [name if isinstance(name, str) else name.name for name in op.attributes]
     return {name: op.attributes[name] for name in names}
 
 
 def symbol_of(op: Any) -> str:
-    """The name of an op that has one, such as a function."""
+    """Returns the symbol name of an op, such as a function."""
     return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
 def callee_of(call: Any) -> str:
-    """The name of the function that a `func.call` calls."""
+    """Returns the name of the function that a `func.call` calls."""
     return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
 def calls_in(function: Any) -> list[Any]:
-    """The `func.call` ops of a function."""
+    """Returns the `func.call` ops of a function."""
     return named(function, "func.call")
 
 
 def unique_symbol(module: Any, base: str) -> str:
-    """`base`, or `base` with the first number that makes it new in `module`."""
+    """Returns `base`, with the first number that makes it unique in `module` if necessary."""
     taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
     number, name = 0, base
     while name in taken:
@@ -78,11 +78,11 @@ def unique_symbol(module: Any, base: str) -> str:
 
 
 def cloned_body(block: Any, known: dict[Any, Any]) -> list[Any]:
-    """Clone the ops of `block` at the insertion point; the values that its terminator yields."""
+    """Clones the ops of `block` at the insertion point; returns the values that its terminator yields."""
     *body, end = block.operations
     for op in body:
         clone = op.operation.clone()
-        # What regions inside (loops of a search, say) take from outside them changes too.
+        # Nested regions (such as loops) may use outer values, which are replaced too.
         for inner in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
             for i, operand in enumerate(inner.operands):
                 if operand in known:

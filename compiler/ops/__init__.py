@@ -1,4 +1,4 @@
-"""ATen to MLIR: one registry of lowerings per dialect, searched in the order that the recipe's flavour gives."""
+"""Lowers ATen ops to MLIR. Each dialect has a registry of lowerings; the recipe's flavour sets the search order."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol import OpInfo
 
 _ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
-# The flavours that nodes are lowered to one by one.
+# Flavours that are lowered node by node.
 OWN_FLAVOURS = frozenset(_ORDER)
 
 
 def registries(flavour: str = "linalg") -> dict[str, Registry]:
-    """The registries by dialect name, in the order they are searched."""
+    """Returns the registries by dialect name, in search order."""
     from importlib import import_module
 
     return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _ORDER[flavour]}
 
 
 def op_table() -> tuple[OpInfo, ...]:
-    """Every ATen target that has an op class, with the registries that lower it, and those that others decompose."""
+    """Returns every ATen target with an op class or a decomposition, and the registries that lower it."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import decompositions
     from buddy.compiler.graph.operation import default_ops_map

@@ -1,9 +1,9 @@
-"""Fused attention: `softmax(scale * q kᵀ + mask) v` by blocks of keys, so that the scores are never held whole.
+"""Fused attention: computes `softmax(scale * q kᵀ + mask) v` in blocks of keys, without storing all scores.
 
-A row's maximum and sum of powers are carried from block to block, and what has been summed so far is scaled again when
+The running maximum and the running sum of exponentials of each row are loop-carried, and partial sums are rescaled when
 the maximum grows: the online softmax of Milakov and Gimelshein (2018), with the product by `v` inside the loop as in
-FlashAttention (Dao et al. 2022). What lives beside operands and result is one tile of scores, the state of one block of
-rows and, where several blocks of rows read them, the transposed keys of one head.
+FlashAttention (Dao et al. 2022). The extra memory is one tile of scores, the state of one block of rows and, if several
+blocks of rows read them, the transposed keys of one head.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ lowering = ops_registry.lowering
 
 Index = Any  # an int, or an MLIR value of type index
 
-# Rows of queries that meet a block of keys together: their products with it take far longer than packing it.
+# Query rows per block. With this many rows the products take far longer than packing a block of keys.
 ROWS = 128
 # Causal blocks are square: larger ones compute more above the diagonal.
 CAUSAL_BLOCK = 64
-# Scores of a tile: 64 KiB of f32 stay in the second-level cache between the products and the softmax.
+# Scores per tile: 64 KiB of f32 stay in the L2 cache between the products and the softmax.
 TILE = 128 * 128
 
 
 @lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
 def fused_attention(node: Op, symbol_table: SymbolTable) -> Any:
-    """On q [batch..., heads, rows, width], k and v [batch..., groups, keys, width]: head `h` reads group
-    `h // (heads // groups)`."""
+    """Lowers attention of q [batch..., heads, rows, width] to k and v [batch..., groups, keys, width].
+
+    Head `h` reads group `h // (heads // groups)`.
+    """
     return _Attention.of(node, symbol_table).emit()
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """A tensor [batch..., rows, width] as it lies in memory: dim `i` of the operand is dim `order[i]` of `value`."""
+    """A logical tensor [batch..., rows, width] and its memory layout: dim `i` of it is dim `order[i]` of `value`."""
 
     value: Any
     dtype: TensorDType
@@ -79,20 +81,23 @@ class _Operand:
         return tuple(own[dim] for dim in self.order)
 
     def tile(self, offsets: Sequence[Index], sizes: Sequence[int]) -> Any:
-        """The [rows, width] matrix at `offsets` of the operand's dims; the sizes of batch dims are 1."""
+        """Returns the [rows, width] matrix at `offsets` of the operand's dims; the sizes of batch dims are 1."""
         return tensor.extract_slice(tensor_type(sizes[-2:], self.dtype), self.value, *self.place(offsets, sizes))
 
     def place(self, offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
-        """That matrix as the slice ops name it."""
+        """Returns the slice arguments (offsets, sizes, strides) of that matrix."""
         return _place(self._own(offsets), self._own(sizes))
 
     def _own(self, values: Sequence[Any]) -> list[Any]:
-        """What is given per dim of the operand, per dim of the tensor."""
+        """Permutes per-dim values from the operand's dim order to that of the tensor in memory."""
         return [values[self.order.index(dim)] for dim in range(len(values))]
 
 
 def _place(offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
-    """Offsets, sizes and strides as the slice ops take them: the dynamic ones, then all with a mark for these."""
+    """Returns the arguments of slice ops: the dynamic offsets, then static offsets, sizes and strides.
+
+    A marker among the static offsets stands for a dynamic one.
+    """
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     values = [offset for offset in offsets if not isinstance(offset, int)]
     static = [offset if isinstance(offset, int) else dynamic for offset in offsets]
@@ -101,7 +106,7 @@ def _place(offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
 
 @dataclass
 class _State:
-    """What is carried along a row of blocks: maxima and sums of powers [rows, 1], weighted values [rows, width]."""
+    """The loop-carried state of a block: maxima and sums of exponentials [rows, 1], weighted values [rows, width]."""
 
     peak: Any
     total: Any
@@ -110,10 +115,13 @@ class _State:
 
 @dataclass(frozen=True)
 class _Attention:
-    """`k` and `v` are parts that follow each other along the keys, several where nothing has to put them together.
-    `order` is how the result lies in memory, as in `_Operand`. With `zeros` a row that is masked whole gives zeros,
-    as in eager's kernel; otherwise NaN, as where softmax stands by itself. With `in_place` each block of rows of the
-    result takes the place of the queries that it was computed from, which nothing else reads."""
+    """The operands and options of one attention op.
+
+    `k` and `v` are lists of parts that are consecutive along the keys; several parts avoid a concatenation. `order` is
+    the memory layout of the result, as in `_Operand`. With `zeros` a fully masked row results in zeros, as in eager's
+    kernel; otherwise in NaN, as in a separate softmax. With `in_place` each block of rows of the result overwrites the
+    queries that it was computed from, which have no other reader.
+    """
 
     q: _Operand
     k: tuple[_Operand, ...]
@@ -128,7 +136,10 @@ class _Attention:
 
     @staticmethod
     def of(node: Op, symbol_table: SymbolTable) -> _Attention:
-        """Raises `LoweringError` for what the blocks cannot do."""
+        """Collects the operands of `node`.
+
+        Raises `LoweringError` for variants that the blocked algorithm does not support.
+        """
         dtype = node.tensor_meta.dtype
         if dtype not in (TensorDType.Float32, TensorDType.Float64):
             raise LoweringError(f"attention of {dtype.value} needs sums in a wider type")
@@ -148,7 +159,7 @@ class _Attention:
 
     @property
     def block(self) -> int:
-        """Rows of a block."""
+        """Query rows per block."""
         return CAUSAL_BLOCK if self.causal else ROWS
 
     @property
@@ -156,7 +167,7 @@ class _Attention:
         return CAUSAL_BLOCK if self.causal else TILE // min(ROWS, self.q.shape[-2])
 
     def emit(self) -> Any:
-        """The result [batch..., heads, rows, width]."""
+        """Emits the loops and returns the result [batch..., heads, rows, width]."""
         if self._shares_rows():
             return self._by_groups()
         *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
@@ -167,7 +178,10 @@ class _Attention:
         return transpose(out, self.order, self.dtype)
 
     def _shares_rows(self) -> bool:
-        """Whether the single rows of the heads of one group can be the rows of one head: few rows reread no keys."""
+        """True if the single query rows of a group's heads can be processed as the rows of one head.
+
+        Each key is then read once per group. With more rows per head this saves nothing.
+        """
         alike = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
         return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and alike
 
@@ -180,7 +194,7 @@ class _Attention:
         return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.dtype)
 
     def _head(self, head: list[Index], out: Any) -> Any:
-        """`out` [rows, width] with the result of one head."""
+        """Returns `out` [rows, width] with the result of one head."""
         shared = self.q.shape[-3] // self.k[0].shape[-3]
         group = [*head[:-1], _over(head[-1], shared)]
         keys = list(self._parts(group))
@@ -200,8 +214,10 @@ class _Attention:
 
 
 class _Keys:
-    """Keys and values of one head, from number `start` on. Keys that several blocks of rows read are transposed once,
-    block by block."""
+    """Keys and values of one head, starting at key `start`.
+
+    If several blocks of rows read the keys, each block of keys is transposed once.
+    """
 
     def __init__(self, attention: _Attention, k: _Operand, v: _Operand, group: list[Index], start: int) -> None:
         self.attention, self.k, self.v, self.group, self.start = attention, k, v, group, start
@@ -217,7 +233,7 @@ class _Keys:
         return operand.tile([*self.group, start, 0], [*ones, rows, width])
 
     def scores(self, queries: Any, number: Index, count: int) -> Any:
-        """`queries` [rows, width] times the first `count` keys of block `number`, transposed: [rows, count]."""
+        """Returns `queries` [rows, width] times the transposed first `count` keys of block `number`: [rows, count]."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(number, int) and number >= self.full):
             keys = self._tile(self.k, _times(number, self.block), count)
@@ -227,14 +243,16 @@ class _Keys:
         return contract(queries, panels.tile([number, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
     def weighted(self, weights: Any, number: Index, count: int, out: Any = None) -> Any:
-        """`weights` [rows, count] times the values of that block, added to `out` where it is given."""
+        """Returns `weights` [rows, count] times the values of that block, added to `out` if given."""
         values = self._tile(self.v, _times(number, self.block), count)
         return contract(weights, values, "mn", "nd", "md", self.attention.dtype, out)
 
 
 class _Block:
-    """Block number `index` of the rows of one head, whose results go into `out`; `rows` says which of the first `parts`
-    of the keys they meet."""
+    """Block `index` of the query rows of one head, whose results are written to `out`.
+
+    `rows` says which of the first `parts` of the keys these rows attend to.
+    """
 
     def __init__(
         self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: Rows, index: Index, out: Any
@@ -246,7 +264,7 @@ class _Block:
         self.queries = self._scaled_queries()
 
     def written(self) -> Any:
-        """`out` with the result of these rows."""
+        """Returns `out` with the result of these rows."""
         keys, *others = self.parts
         state, first = self._first(keys)
         state = self._over(keys, first, self.index if self.rows.full is None else self.rows.full, state)
@@ -257,7 +275,7 @@ class _Block:
         return self._finished(state)
 
     def _over(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
-        """The state after the full blocks of `keys` from number `first` to `end` too."""
+        """Returns the state updated by the full blocks `first <= number < end` of `keys`."""
 
         def step(number: Index, carried: list[Any]) -> list[Any]:
             state = self._joined(keys, number, keys.block, _State(*carried))
@@ -275,7 +293,7 @@ class _Block:
         return _updated(empty(sizes, self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
 
     def _first(self, keys: _Keys) -> tuple[_State, int]:
-        """The state after one block, the tail where there is one; and the first full block that is left."""
+        """Returns the state after one block (the tail, if any) and the number of the first remaining full block."""
         tail, first = self.rows.tail, 0
         if tail is None:
             tail, first = Tail(0, keys.block, False), 1
@@ -287,7 +305,7 @@ class _Block:
         return _State(peak, total, keys.weighted(powers, number, tail.keys)), first
 
     def _joined(self, keys: _Keys, number: Index, count: int, state: _State) -> _State:
-        """The state after the first `count` keys of block `number` too."""
+        """Returns the state updated by the first `count` keys of block `number`."""
         scores = self._scores(keys, number, count, False)
         peak = self._peak(scores)
         kept = self._kept(state.peak, peak)
@@ -298,7 +316,7 @@ class _Block:
         return _State(peak, self._summed(powers, total), keys.weighted(powers, number, count, values))
 
     def _kept(self, before: Any, block: Any) -> Any:
-        """What the powers of earlier blocks have to be scaled by, [rows, 1]."""
+        """Returns the factor [rows, 1] that rescales the sums of earlier blocks."""
         operands = [(before, self.dtype), (block, self.dtype)]
         out = empty([self.rows.rows, 1], self.dtype)
         return _updated(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
@@ -324,12 +342,12 @@ class _Block:
         return pointwise([(scores, self.dtype), *inputs], shape_of(scores), self.dtype, body)
 
     def _peak(self, scores: Any) -> Any:
-        """The maximum of each row, from the least finite number on: differences to it are never `inf - inf`."""
+        """Returns the maximum of each row, at least the lowest finite number: differences are never `inf - inf`."""
         start = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
         return _folded(scores, start, self.dtype, s.maximum)
 
     def _powers(self, scores: Any, peak: Any) -> Any:
-        """In a buffer of their own: loops that take several of these ops row by row do not vectorise updates."""
+        """Returns the exponentials in a separate buffer: in-place updates in a fused row loop do not vectorise."""
         operands = [(scores, self.dtype), (peak, self.dtype)]
         return pointwise(operands, shape_of(scores), self.dtype, lambda x, m: s.exp(x - m))
 
@@ -351,7 +369,10 @@ class _Block:
 
 
 def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
-    """A factor, read through the transpose that made it where its rows stay rows: no copy is needed then."""
+    """Returns an operand of a product.
+
+    It is read through the transpose that produced it, without a copy, if rows stay rows.
+    """
     value = value_of(node, symbol_table)
     rank = len(shape_of(value))
     if rank < 3:
@@ -367,9 +388,9 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
 def _keys_and_values(
     node: Op, symbol_table: SymbolTable, by_parts: bool
 ) -> tuple[tuple[_Operand, ...], tuple[_Operand, ...]]:
-    """Keys and values; `by_parts`, those that are put together (a cache and what is new) are read where they are.
+    """Returns keys and values. With `by_parts`, concatenated ones (a cache and new keys) are read part by part.
 
-    Many rows would read them as often: they are worth the copy.
+    With many query rows each part would be read many times, which costs more than the copy.
     """
     parts = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
     k, v = (tuple(_operand(part, symbol_table) for part in found) for found in parts)
@@ -380,7 +401,10 @@ def _keys_and_values(
 
 
 def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
-    """What a concatenation along the rows is of; empty for all else, and where a part is not at hand or empty."""
+    """Returns the parts of a concatenation along the rows.
+
+    Returns an empty tuple for other ops, and if a part is unavailable or empty.
+    """
     meta = node.tensor_meta
     rank = len(meta.shape)
     if not isinstance(node, CatOp) or normalized(argument(node, 1, "dim", 0), rank) != rank - 2:
@@ -391,21 +415,21 @@ def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
 
 
 def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> _Operand:
-    """The mask with as many dims as the queries, those that it lacks of size 1."""
+    """Returns the mask with the rank of the queries; missing dims have size 1."""
     value, dtype = value_of(node, symbol_table), node.tensor_meta.dtype
     shape = shape_of(value)
     return _Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
 
 
 def _broadcast_tile(mask: _Operand, place: Sequence[Index], rows: int, columns: int) -> Any:
-    """The tile of a mask at `place`; dims of size 1 stay that."""
+    """Returns the tile of a mask at `place`; dims of size 1 keep this size."""
     sizes = [*[1] * (len(place) - 2), rows, columns]
     offsets = [0 if size == 1 else offset for offset, size in zip(place, mask.shape, strict=True)]
     return mask.tile(offsets, [1 if size == 1 else wanted for wanted, size in zip(sizes, mask.shape, strict=True)])
 
 
 def _out_order(node: Op) -> tuple[int, ...]:
-    """How the result lies in memory: heads inside rows where every reader transposes it to that."""
+    """Returns the memory layout of the result: rows outside heads if every reader transposes it to that."""
     rank = len(node.tensor_meta.shape)
     swapped = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
     readers = list(_readers(node))
@@ -415,7 +439,7 @@ def _out_order(node: Op) -> tuple[int, ...]:
 
 
 def _readers(node: Op) -> Iterator[Op]:
-    """What reads `node`, through views of the same shape."""
+    """Yields the readers of `node`, looking through views of the same shape."""
     for op in node._children:
         if isinstance(op, ViewOp) and op.tensor_meta.shape == node.tensor_meta.shape:
             yield from _readers(op)
@@ -424,9 +448,9 @@ def _readers(node: Op) -> Iterator[Op]:
 
 
 def _read_once(node: Op) -> bool:
-    """Whether one op computes the tensor `node`, or that in another shape, for a single reader.
+    """True if the tensor `node` is computed by one op, perhaps reshaped, and has a single reader.
 
-    Parts of a larger tensor, and what comes from outside, others may read too.
+    False for parts of a larger tensor and for inputs, which may have other readers.
     """
     while isinstance(node, (ViewOp, TransposeOp, PermuteOp)) and len(node._children) == 1:
         node = node.args[0]
@@ -439,7 +463,10 @@ def _read_once(node: Op) -> bool:
 def _updated(
     target: Any, dtype: TensorDType, inputs: Sequence[tuple[Any, TensorDType]], body: Callable[..., Scalar]
 ) -> Any:
-    """`body(element of target, elements of the broadcast inputs)`, in the place of `target`: loops carry buffers."""
+    """Returns `body(element of target, elements of the broadcast inputs)`, computed in place of `target`.
+
+    In place, because the loops carry buffers.
+    """
     shape, types = shape_of(target), [t for _, t in inputs]
 
     def scalars(*values: Any) -> list[Any]:
@@ -451,7 +478,7 @@ def _updated(
 
 
 def _folded(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]) -> Any:
-    """`body(accumulated, element)` along the rows of `value` [rows, n], on top of `start` [rows, 1]."""
+    """Reduces the rows of `value` [rows, n] by `body(accumulated, element)`, starting at `start` [rows, 1]."""
 
     def scalars(x: Any, accumulated: Any) -> list[Any]:
         return [body(Scalar(accumulated, dtype), Scalar(x, dtype)).value]
@@ -460,7 +487,7 @@ def _folded(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, 
 
 
 def _lowest(dtype: TensorDType) -> float:
-    """The least finite number of a float type."""
+    """Returns the lowest finite number of a float type."""
     return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
 
 
@@ -491,7 +518,7 @@ def _constant(number: int) -> Any:
 
 
 def _loop(lower: Index, upper: Index, carried: list[Any], body: Callable[[Index, list[Any]], list[Any]]) -> list[Any]:
-    """`scf.for` around `body(index, carried) -> carried`; loops of no or one known iteration are not emitted."""
+    """Emits `scf.for` around `body(index, carried) -> carried`. A loop of zero iterations or one is not emitted."""
     if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= 1:
         return body(lower, carried) if upper > lower else carried
     loop = scf.ForOp(_value(lower), _value(upper), _constant(1), carried)
@@ -501,7 +528,7 @@ def _loop(lower: Index, upper: Index, carried: list[Any], body: Callable[[Index,
 
 
 def _parallel(sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], Any], Any]) -> Any:
-    """`out` with its matrix at each index below `sizes` replaced by `body(indices, matrix)`, in any order."""
+    """Emits a parallel loop that replaces `out`'s matrix at each index below `sizes` by `body(indices, matrix)`."""
     whole = [*[1] * len(sizes), *tile]
     if all(size == 1 for size in sizes):
         place = [0] * len(whole)

@@ -1,4 +1,4 @@
-"""Which blocks of keys each block of query rows meets. Plain numbers, no MLIR."""
+"""Computes which blocks of keys each block of query rows attends to. Plain numbers, no MLIR."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tail:
-    """The block of keys that is not a full one below the diagonal: how many keys, and whether it lies on the diagonal.
+    """The partial or diagonal block of keys: its number of keys and whether the diagonal passes through it.
 
-    `number` is its place among the blocks of keys; `None` stands for the place of the block of rows.
+    `number` is its position among the blocks of keys; `None` means the number of the block of rows.
     """
 
     number: int | None
@@ -22,7 +22,8 @@ class Tail:
 class Rows:
     """Blocks `first <= i < end` of `rows` query rows each; block `i` starts at row `i * block`.
 
-    Each meets `tail`, if there is one, and the full blocks of keys `0 .. full - 1`, where `None` stands for `i`.
+    Each block attends to `tail`, unless it is `None`, and to the full blocks of keys `0 .. full - 1`; a `full` of
+    `None` means `i`.
     """
 
     first: int
@@ -33,9 +34,9 @@ class Rows:
 
 
 def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[Rows, ...]:
-    """The blocks of `queries` rows by `keys` columns; a causal row `i` meets columns `0 .. i` and no others.
+    """Splits `queries` rows by `keys` columns into blocks; a causal row `i` attends to columns `0 .. i`.
 
-    Raises `ValueError` when causal blocks are not square: only then does the diagonal pass through their corners.
+    Raises `ValueError` if causal blocks are not square: only then does the diagonal pass through their corners.
     """
     if causal and block != key_block:
         raise ValueError(f"causal blocks of {block} rows by {key_block} keys are not square")
@@ -47,7 +48,7 @@ def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -
 
 
 def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
-    """(first block, end, rows in each): the full blocks, then what is left."""
+    """Yields (first block, end, rows in each) for the full blocks, then for the remainder."""
     full, rest = divmod(size, block)
     if full:
         yield 0, full, block
@@ -56,7 +57,7 @@ def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _causal(queries: int, keys: int, block: int) -> Iterator[Rows]:
-    """Rows whose diagonal block is a full one, those that meet the rest of the keys on the diagonal, those below."""
+    """Yields rows with a full diagonal block, then those with a partial one, then those below the diagonal."""
     full, rest = divmod(keys, block)
     for first, end, rows in _blocks(queries, block):
         on = min(end, full)

@@ -1,4 +1,4 @@
-"""Bags of embeddings: sums, averages and maxima of rows of a table."""
+"""Embedding bags: sums, averages and maxima of rows of a table."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SUM, MEAN, MAX = range(3)
 
 @lowering("EmbeddingBagOp")
 def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The first result; the others are for the backward pass, and what is in them differs from mode to mode.
+    """Returns the first result; the others serve the backward pass, and their contents depend on the mode.
 
-    Raises `LoweringError` where one of those is read.
+    Raises `LoweringError` if one of the others is read.
     """
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
         raise LoweringError("what the backward pass of a bag needs")
@@ -37,7 +37,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     wide = summed_in(meta.dtype)
     bags, width = meta.shape
     rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
-    # What an offset may be is one more than what an index into the indices may be.
+    # An offset may be equal to the number of indices; an index may not be equal to the number of rows.
     refuse_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
     _refuse_disorder(node, symbol_table)
     start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
@@ -72,7 +72,10 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _refuse_disorder(node: Op, symbol_table: SymbolTable) -> None:
-    """Ask eager where offsets do not begin with 0, or fall, or where the last one is to be the end and is not."""
+    """Falls back to eager if offsets do not start at 0, decrease, or do not end at the last index.
+
+    The last condition applies if the last offset is included.
+    """
     if 0 in node.args[2].tensor_meta.shape or not is_data(node.args[2], symbol_table):
         return
     offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
@@ -94,7 +97,10 @@ def _refuse_disorder(node: Op, symbol_table: SymbolTable) -> None:
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
-    """For a position among the indices: the index, and the row of the table, weighed, as a function of the column."""
+    """Returns a function that maps a position among the indices to the index and to its weighted row of the table.
+
+    The row is a function of the column.
+    """
     table, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
     dtype, kind = (arg.tensor_meta.dtype for arg in node.args[:2])
     weights = argument(node, 6, "per_sample_weights")
@@ -113,7 +119,7 @@ def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[
 
 
 def _ends(node: Op, symbol_table: SymbolTable, bag: Any) -> tuple[Any, Any]:
-    """Where a bag begins and ends among the indices; the last one ends with them."""
+    """Returns the start and end of a bag among the indices; the last bag extends to the last index."""
     offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 

@@ -1,8 +1,8 @@
-"""Indices kept within their dim: nothing outside a tensor is ever read or written, whatever the data.
+"""Clamps indices to their dim: no access is out of bounds, whatever the data.
 
-Eager refuses an index out of range, and so do programs that look through their indices first (`ranges`). That look is
-no guard: compiled code has no way out of the middle of a loop, and goes on after eager has raised. One unsigned minimum
-per index keeps memory safe and the loop free of branches.
+Eager rejects an index out of range, and so do programs that check their indices first (`ranges`). That check is no
+guard: compiled code cannot leave a loop early, and continues after eager has raised. One unsigned minimum per index
+keeps memory safe and the loop free of branches.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from buddy.compiler.ops.utils import LoweringError
 
 
 def within(index: Scalar, size: Extent, wraps: bool = False) -> Any:
-    """A data-dependent index as a position in a dim of `size`, counted from the end where it `wraps` and is negative.
+    """Returns a data-dependent index as a position in a dim of `size`.
 
-    One that is out of range becomes the last position: a comparison of unsigned numbers sees both sides at once.
-    Raises `LoweringError` for a dim without elements, in which no position is right.
+    With `wraps`, negative indices count from the end. An index out of range becomes the last position: one unsigned
+    comparison covers both sides. Raises `LoweringError` for a dim of size 0, which has no valid position.
     """
     if isinstance(size, int) and size == 0:
         raise LoweringError("an index into a dim without elements, which eager refuses")

@@ -1,4 +1,4 @@
-"""Tensors that an algorithm changes step by step, through loops of unknown length and branches."""
+"""Tensors that `scf.while`, `scf.for` and `scf.if` carry, for algorithms that update them in steps."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from buddy.compiler.ops.scalar import Scalar
 
 
 class Carried:
-    """`tensors` are their values at this point of the program.
+    """Loop-carried tensors; `tensors` are their current values.
 
     Positions are numbers or values of type index; conditions are bool scalars. A function given to `repeat`, `choose`
-    or `each` changes the tensors as they are inside the loop or branch.
+    or `each` updates the tensors inside the loop or branch.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -25,7 +25,10 @@ class Carried:
         self, values: Sequence[Any], test: Callable[..., tuple[Scalar, Sequence[Any]]],
         body: Callable[..., Sequence[Any]],
     ) -> list[Any]:  # fmt: skip
-        """While `test(*values)` holds, `body` of what it gives makes the next values. Gives what the last test gave."""
+        """Emits a while loop: `test(*values)` returns the condition and the arguments of `body`.
+
+        `body` returns the next values. Returns the arguments that the last call of `test` returned.
+        """
         inits = [*self.tensors, *map(position, values)]
         count, types = len(self.tensors), [value.type for value in inits]
         loop = scf.WhileOp(types, inits)
@@ -42,7 +45,7 @@ class Carried:
         return list(loop.results)[count:]
 
     def choose(self, condition: Scalar, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> None:
-        """One of two ways to change the tensors; without the second they stay as they are."""
+        """Emits a branch: `then` or `otherwise` updates the tensors. Without `otherwise` they are unchanged."""
         start = list(self.tensors)
         branch = scf.IfOp(condition.value, [tensor.type for tensor in start], has_else=True)
         for block, change in ((branch.then_block, then), (branch.else_block, otherwise)):
@@ -54,7 +57,7 @@ class Carried:
         self.tensors = shaped(branch.results, start)
 
     def each(self, first: Any, last: Any, body: Callable[[Any], None]) -> None:
-        """`body(i)` for the positions from `first` to before `last`."""
+        """Emits a loop that calls `body(i)` for `first <= i < last`."""
 
         def visit(at: list[Any], held: list[Any]) -> list[Any]:
             self.tensors = held
@@ -77,7 +80,7 @@ def half(i: Any) -> Any:
 
 
 def compare(relation: str, i: Any, j: Any) -> Scalar:
-    """A comparison of positions as signed numbers: "slt", "sgt", "eq" and so on."""
+    """Compares positions as signed numbers; `relation` is "slt", "sgt", "eq" and so on."""
     return Scalar(arith.cmpi(getattr(arith.CmpIPredicate, relation), position(i), position(j)), TensorDType.Bool)
 
 

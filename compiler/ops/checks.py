@@ -1,4 +1,4 @@
-"""Conditions that a program states about its data: where one does not hold, eager is asked, and raises."""
+"""Assertions on data. If one fails, the node runs in eager, which raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products, and attention, which is made of two of them."""
+"""Matrix products, and attention, which consists of two of them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ lowering = ops_registry.lowering
 
 
 def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
-    """A contraction of tensors of element type `dtype`.
+    """Emits a contraction of tensors of element type `dtype`.
 
-    Raises `LoweringError` for element types whose products are not summed in the type itself.
+    Raises `LoweringError` for element types whose products accumulate in another type.
     """
     if dtype not in (TensorDType.Float32, TensorDType.Float64) and not dtype.is_integer:
         raise LoweringError(f"no matrix product of {dtype.value} yet: it needs sums in a wider type")
@@ -40,7 +40,7 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
 
 
 def summed(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> tuple[Any, TensorDType]:
-    """A contraction of tensors of element type `dtype`, in the type that its products are summed in: f32 for halves."""
+    """Emits a contraction of tensors of element type `dtype`. Returns it with its accumulator type: f32 for halves."""
     wide = TensorDType.Float32 if dtype in (TensorDType.Float16, TensorDType.BFloat16) else dtype
     return contract(a, b, a_dims, b_dims, out_dims, wide), wide
 
@@ -66,13 +66,16 @@ _plain_product("DotOp", "k", "k", "")
 
 @lowering("IntMatmulOp")
 def product_of_bytes(node: Op, symbol_table: SymbolTable) -> Any:
-    """Bytes, each factor with or without a sign, summed in 32 bits."""
+    """Multiplies matrices of 8-bit integers, each signed or unsigned, with 32-bit accumulation."""
     unsigned = node.args[0].tensor_meta.dtype.is_unsigned, node.args[1].tensor_meta.dtype.is_unsigned
     return contract(*_two(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
 
 
 def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
-    """`beta * addend + alpha * (a @ b)`. The addend joins after the product, where it fuses with what follows."""
+    """Registers a lowering of `beta * addend + alpha * (a @ b)`.
+
+    The addend is added after the product, where it fuses with the following ops.
+    """
 
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
@@ -98,7 +101,7 @@ _with_addend("AddMatVecOp", "mk", "k", "m")
 
 @lowering("TrilinearOp")
 def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
-    """The operands get unit dims where they are broadcast, then their product is summed over some dims."""
+    """Inserts unit dims into the operands where they are broadcast, multiplies them and sums over some dims."""
     meta, summed_dims = node.tensor_meta, node.args[6]
     wide, dtype = summed_in(meta.dtype), meta.dtype
     operands = []
@@ -127,7 +130,7 @@ def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
 def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """`softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width], and the log of each row's sum."""
+    """Lowers `softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width]. Also returns each row's log-sum-exp."""
     q, k, v = (value_of(arg, symbol_table) for arg in node.args[:3])
     dtype = node.tensor_meta.dtype
     if argument(node, 3, "dropout_p", 0.0):
@@ -150,7 +153,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
-    """A product per batch and head, [batch, heads, …] each. Several heads of `a` may read one of `b`."""
+    """Emits a product per batch and head of [batch, heads, …] operands. Several heads of `a` may read one of `b`."""
     (batch, heads, *rest), groups = shape_of(a), shape_of(b)[1]
     if heads == groups:
         return product(a, b, f"bh{a_dims}", f"bh{b_dims}", f"bh{out_dims}", dtype)
@@ -160,7 +163,7 @@ def _by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Ten
 
 
 def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: TensorDType) -> Any:
-    """`value`, but zero in the rows that are masked whole: what eager's kernel gives, where softmax would give NaN."""
+    """Returns `value` with zeros in fully masked rows, as eager's kernel does; softmax would result in NaN."""
 
     def body(x: Scalar, m: Scalar) -> Scalar:
         return s.select(m.compare("eq", float("-inf")), x.like(0), x)
@@ -169,7 +172,7 @@ def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: Ten
 
 
 def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float) -> tuple[Any, float]:
-    """The scores with mask and causality applied, and the scale that is left to apply."""
+    """Returns the scores with mask and causality applied, and the scale that remains to be applied."""
     mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
     if mask is None and not causal:
         return scores, scale
@@ -190,7 +193,7 @@ def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType
 
 
 def _causal_mask(shape: tuple[int, ...]) -> Any:
-    """`row >= column` as a [rows, columns] tensor."""
+    """Returns `row >= column` as a [rows, columns] tensor."""
 
     def body(_out: Any) -> list[Any]:
         return [arith.cmpi(arith.CmpIPredicate.uge, loop_index(0), loop_index(1))]

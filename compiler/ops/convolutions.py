@@ -1,7 +1,4 @@
-"""Convolutions, transposed ones and the gradients of both, all by plain convolutions.
-
-Tensors are [batch, channels, *space], kernels [out, channels / groups, *window], in any number of spatial dims.
-"""
+"""Convolutions, transposed convolutions and the gradients of both, all expressed as plain convolutions."""
 
 from __future__ import annotations
 
@@ -50,10 +47,10 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ConvolutionBackwardOp")
 def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The gradients of input, kernel and bias, those that `output_mask` asks for.
+    """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
-    The input's is a convolution of the other kind. The kernel's slides what is shorter over what is longer, with the
-    batch for channels: strides and dilations change places.
+    The gradient of the input is a convolution of the other kind (transposed or plain). For that of the kernel the
+    shorter tensor slides over the longer one, with the batch as channels, and strides and dilations are exchanged.
     """
     gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
     is_transposed, groups, wanted = node.args[7], node.args[9], node.args[10]
@@ -75,7 +72,7 @@ def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _window(node: Op, first: int, weight: Op) -> Sliding:
-    """Stride, padding and dilation are arguments from `first` on."""
+    """Returns the window; stride, padding and dilation are the arguments from `first` on."""
     size = weight.tensor_meta.shape[2:]
     if not size:
         raise LoweringError("a convolution without spatial dims")
@@ -85,14 +82,17 @@ def _window(node: Op, first: int, weight: Op) -> Sliding:
 def convolved(
     value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
 ) -> Any:
-    """The result has `shape`; `dtypes` are the element types of the factors and of their sums."""
+    """Emits a convolution with a result of `shape`; `dtypes` are the element types of the factors and of their sums."""
     return slid(padded(value, window, shape[2:], 0, dtypes[0]), kernel, window, shape, groups, dtypes)
 
 
 def slid(
     value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
 ) -> Any:
-    """Loops: batch, group, channel out, positions; channel in, window. Without groups their loop is left out."""
+    """Emits the loops: batch, group, output channel, positions; input channel, window.
+
+    Without groups their loop is omitted.
+    """
     spatial, (dtype, wide) = len(window.size), dtypes
     grouped = [groups] if groups > 1 else []
     if grouped:
@@ -117,10 +117,10 @@ def slid(
 
 @dataclass(frozen=True)
 class Phase:
-    """The outputs of a transposed convolution at `start + i * stride` of a dim: all read the same taps of the kernel.
+    """The outputs `start + i * stride` of a transposed convolution along a dim: all read the same taps of the kernel.
 
-    Those are `taps` of the reversed kernel, from `first` on and `step` apart, which slide over the input in steps of 1,
-    `gap` apart, when its first element stands at `offset`.
+    These are `taps` of the reversed kernel, starting at `first` with step `step`. They slide over the input with stride
+    1 and dilation `gap`, with the input's first element at `offset`.
     """
 
     start: int
@@ -133,9 +133,9 @@ class Phase:
 
 
 def phases(window: Sliding, axis: int, outputs: int) -> list[Phase]:
-    """The phases of a dim with `outputs` elements; those that no tap reaches, which stay 0, are left out.
+    """Returns the phases of a dim with `outputs` elements, without those that no tap reaches; their outputs are 0.
 
-    Output `q` sums input `(q + padding - k * dilation) / stride` over the taps `k` for which that is a whole number.
+    Output `q` sums input `(q + padding - k * dilation) / stride` over the taps `k` for which that is an integer.
     """
     size, stride, padding, dilation = (
         values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
@@ -155,9 +155,10 @@ def phases(window: Sliding, axis: int, outputs: int) -> list[Phase]:
 def transposed(
     value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
 ) -> Any:
-    """What a convolution with `window` passes back, of `shape`; the kernel is [channels, out / groups, *window].
+    """Returns the transposed convolution of `value` with `window`, of `shape`.
 
-    One plain convolution for every combination of the dims' phases.
+    The kernel is [channels, out / groups, *window]. Emits one plain convolution for every combination of the dims'
+    phases.
     """
     spatial = len(window.size)
     backwards = reversed_dims(_swapped(kernel, groups, dtypes[0]), range(2, 2 + spatial), dtypes[0])
@@ -176,7 +177,7 @@ def _of_phase(
     value: Any, backwards: Any, chosen: Sequence[Phase], lead: Sequence[int], groups: int,
     dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:  # fmt: skip
-    """The outputs of one phase of each dim, as [*lead, *counts]."""
+    """Returns the outputs of one phase of each dim, as [*lead, *counts]."""
     dtype, ones = dtypes[0], (1,) * len(chosen)
     taps, counts = tuple(p.taps for p in chosen), [p.count for p in chosen]
     window = Sliding(taps, ones, (0,) * len(chosen), tuple(p.gap for p in chosen))
@@ -189,7 +190,7 @@ def _of_phase(
 
 
 def _swapped(kernel: Any, groups: int, dtype: TensorDType) -> Any:
-    """[channels, out / groups, …] as [out, channels / groups, …]."""
+    """Rearranges a kernel [channels, out / groups, …] to [out, channels / groups, …]."""
     c, o, *size = st.shape_of(kernel)
     apart = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
     turned = st.transpose(apart, [0, 2, 1, *range(3, 3 + len(size))], dtype)
@@ -200,16 +201,17 @@ def correlated(
     longer: Any, shorter: Any, window: Sliding, shape: Sequence[int], groups: int,
     dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:  # fmt: skip
-    """The kernel's gradient, of `shape` [out, channels / groups, *window].
+    """Returns the kernel's gradient, of `shape` [out, channels / groups, *window].
 
-    `longer` [batch, channels, *space] is what the window slid over, `shorter` [batch, out, *positions] what came of it.
+    `longer` [batch, channels, *space] is the convolved tensor, `shorter` [batch, out, *positions] the gradient of the
+    convolution's result.
     """
     dtype, wide = dtypes
     (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
     over = Sliding(tuple(positions), window.dilation, window.padding, window.stride)
     full = padded(longer, over, shape[2:], 0, dtype)
     spatial = range(3, 3 + len(positions))
-    # Channels in the place of the batch, the batch in that of channels, once for each group.
+    # Exchange batch and channels within each group.
     apart = st.reshape(full, [n, groups, c // groups, *st.shape_of(full)[2:]], dtype)
     rows = st.reshape(
         st.transpose(apart, [2, 1, 0, *spatial], dtype), [c // groups, groups * n, *st.shape_of(full)[2:]], dtype

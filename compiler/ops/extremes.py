@@ -1,4 +1,4 @@
-"""Where the extremes are: reductions that give a position, alone or beside the value."""
+"""Reductions that return the position of an extreme, with or without its value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ lowering = ops_registry.lowering
 
 
 def extreme_at(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list[Any]:
-    """The extreme along `axis` and its position (i64): the first of equal ones, or the first NaN."""
+    """Returns the extreme along `axis` and its position (i64): the first of equal ones, or the first NaN."""
     shape = shape_of(value)
     kept = [i for i in range(len(shape)) if i != axis]
     low, high = s.limits(dtype)
@@ -39,7 +39,7 @@ def extreme_at(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list
 
 
 def _found(node: Op, symbol_table: SymbolTable, largest: bool) -> list[Any]:
-    """Value and position along the node's dim, or in row-major order where it has none."""
+    """Returns value and position along the node's dim, or in row-major order if the node names no dim."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     shape, dim = shape_of(value), argument(node, 1, "dim")
     if dim is None or not shape:

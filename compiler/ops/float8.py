@@ -1,7 +1,7 @@
-"""Eight-bit floats to f32 and back, in integer arithmetic, since LLVM has no such types.
+"""Converts 8-bit floats to f32 and back, in integer arithmetic, since LLVM has no such types.
 
-Formats and rounding are those of PyTorch (c10/util/Float8_*.h): to the nearest, ties to even. What is too large becomes
-infinity; without one it becomes the largest number, and NaN where there is no negative zero.
+Formats and rounding are those of PyTorch (c10/util/Float8_*.h): to nearest, ties to even. A number that is too large
+becomes infinity; in formats without infinity it becomes the largest number, or NaN if the format has no negative zero.
 
 The formats: Micikevicius et al. 2022, "FP8 Formats for Deep Learning" (arXiv:2209.05433), and for those without a
 negative zero Noune et al. 2022, "8-bit Numerical Formats for Deep Neural Networks" (arXiv:2206.02915).
@@ -20,9 +20,9 @@ _SIGN, _F32_BIAS, _F32_MANTISSA, _F32_NAN = 1 << 31, 127, 23, 0x7FC00000
 
 @dataclass(frozen=True)
 class Format:
-    """`mantissa` bits, an exponent above `bias`, and the code for infinity, if it has one.
+    """An 8-bit float format: `mantissa` bits, exponent `bias`, and the code of infinity, or `None`.
 
-    With `one_zero`, the code of a negative zero is the only NaN; else NaN is all ones behind the sign.
+    With `one_zero`, the code of a negative zero is the only NaN; otherwise NaN is all ones after the sign.
     """
 
     mantissa: int
@@ -32,17 +32,17 @@ class Format:
 
     @property
     def shift(self) -> int:
-        """From this mantissa to that of f32."""
+        """The difference in width between the mantissa of f32 and that of this format."""
         return _F32_MANTISSA - self.mantissa
 
     @property
     def least_normal(self) -> int:
-        """The bits, as f32, of the least number that is not subnormal."""
+        """The bits, as f32, of the smallest normal number."""
         return (_F32_BIAS + 1 - self.bias) << _F32_MANTISSA
 
     @property
     def beyond(self) -> int:
-        """The bits, as f32, from which on numbers are not rounded but become what too large ones do."""
+        """The bits, as f32, of the smallest number that overflows."""
         largest_exponent = (0x7F >> self.mantissa) - self.bias
         if self.infinity is None and not self.one_zero:  # all ones are NaN, the rest of that exponent are numbers
             return (_F32_BIAS + largest_exponent) << _F32_MANTISSA | ((1 << self.mantissa) - 2) << self.shift
@@ -59,7 +59,7 @@ FORMATS = {
 
 
 def to_f32(value: Any, dtype: TensorDType) -> Any:
-    """The f32 that an element of `dtype` is."""
+    """Converts an element of `dtype` to f32."""
     form = FORMATS[dtype]
     byte = arith.extui(_i32(), arith.bitcast(ir.IntegerType.get_signless(8), value))
     magnitude, sign = arith.andi(byte, _int(0x7F)), arith.shli(arith.andi(byte, _int(0x80)), _int(24))
@@ -78,12 +78,12 @@ def to_f32(value: Any, dtype: TensorDType) -> Any:
 
 
 def from_f32(value: Any, dtype: TensorDType, element: Any) -> Any:
-    """The element of `dtype`, of the MLIR type `element`, that is nearest to an f32."""
+    """Converts an f32 to the nearest element of `dtype`, of the MLIR type `element`."""
     form = FORMATS[dtype]
     given = arith.bitcast(_i32(), value)
     sign = arith.andi(given, _int(_SIGN))
     bits = arith.xori(given, sign)
-    # What is added to a subnormal shifts its last bit to that of f32, which rounds.
+    # Adding this number to a subnormal shifts its last bit to the last bit of f32, which rounds it.
     magic = (_F32_BIAS + 1 - form.bias + form.shift) << _F32_MANTISSA
     summed = arith.addf(arith.bitcast(_f32(), bits), arith.bitcast(_f32(), _int(magic)))
     subnormal = arith.subi(arith.bitcast(_i32(), summed), _int(magic))
@@ -94,7 +94,7 @@ def from_f32(value: Any, dtype: TensorDType, element: Any) -> Any:
     code = arith.ori(code, arith.shrui(sign, _int(24)))
     if form.one_zero:
         is_zero = arith.cmpi(arith.CmpIPredicate.eq, arith.andi(code, _int(0x7F)), _int(0))
-        # A number just below the limit may be rounded up to the code of NaN.
+        # A number just below the limit may round to the code of NaN.
         code = arith.select(arith.andi(is_zero, _below(bits, form.least_normal)), _int(0), code)
         code = arith.select(_at_least(bits, form.beyond), _int(0x80), code)
     else:

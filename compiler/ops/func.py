@@ -1,4 +1,4 @@
-"""The func registry: an op that stays in eager is a call of a function that the runner provides."""
+"""The func registry: an op that falls back to eager becomes a call of a function that the runner provides."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ops_registry = Registry()
 
 @ops_registry.lowering("EagerOp")
 def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """A call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
+    """Emits a call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
 
-    Results that are no tensors (gradients that nobody asked for, say) are left out, so nothing may read them. Raises
-    `LoweringError` when something does, when a shape is not known before the program runs, or torch has no such op.
+    Results that are not tensors (such as gradients that were not requested) are omitted. Raises `LoweringError` if a
+    node reads one of them, if a shape is unknown at compile time, or if torch has no such op.
     """
     if "." not in node.target:
         raise LoweringError(f"{type(node).__name__} stands for no torch op, so eager cannot run it")
@@ -48,7 +48,7 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def ask_eager(node: Op, symbol_table: SymbolTable) -> None:
-    """A call on the node's tensor arguments for what eager raises alone; its results are nobody's."""
+    """Emits a call on the node's tensor arguments only for the errors that eager raises; its results are unused."""
     call = msgspec.structs.replace(_describe(node, ()), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
@@ -60,14 +60,14 @@ def _symbol_value(name: str) -> Any:
 
 
 def _read(node: Op) -> list[int]:
-    """The numbers of the results that some node reads; an op without a tuple of them has one at most."""
+    """Returns the numbers of the results that some node reads; an op whose result is not a tuple has at most one."""
     if not node.multiple:
         return [0] if node._children else []
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 
 def _result(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
-    """The value of a result: of the call, made anew where there are no elements to point to, or nothing."""
+    """Returns the value of a result: the next one of the call, a new tensor if it has no elements, or `None`."""
     if meta is None:
         return None
     stored = meta.stored
@@ -96,9 +96,9 @@ def _spec(meta: TensorMeta) -> TensorSpec:
 
 
 def _numbered(value: Any, count: Any) -> Any:
-    """The plain argument with each node replaced by `{"t": i}`, counted from left to right.
+    """Replaces each node in the argument by `{"t": i}`, numbered from left to right, for JSON.
 
-    JSON has no word for infinities and NaN: they become `{"f": text}`.
+    JSON cannot express infinities and NaN: they become `{"f": text}`.
     """
     if isinstance(value, dict) and "n" in value:
         return {"t": next(count)}
@@ -115,7 +115,7 @@ def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> N
         types = [*inputs, *[ir.IndexType.get()] * len(call.symbols)]
         kind = ir.FunctionType.get(types, list(map(meta_type, results)))
         declaration = func.FuncOp(call.symbol, kind, visibility="private")
-    # Without these, bufferization would copy every operand for fear that the callee writes to it.
+    # Without these attributes, bufferization copies every operand, since the callee might write to it.
     readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
     declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs) + list(map(symbol_attributes, call.symbols)))
     if any(is_dynamic(meta.shape) for meta in results):
@@ -136,7 +136,7 @@ def _module_of(block: Any) -> Any:
 
 
 def eager_calls(module: Any) -> tuple[EagerCall, ...]:
-    """The calls into eager that `module` (an operation) declares."""
+    """Returns the calls into eager that `module` (an operation) declares."""
     found = (op.operation.attributes for op in module.regions[0].blocks[0])
     texts = [ir.StringAttr(attributes[ATTRIBUTE]).value for attributes in found if ATTRIBUTE in attributes]
     return tuple(msgspec.json.decode(text, type=EagerCall) for text in texts)

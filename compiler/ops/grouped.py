@@ -1,4 +1,4 @@
-"""Grouped matrix products, as mixtures of experts have them: each group of rows by a matrix of its own."""
+"""Grouped matrix products, as in mixtures of experts: each group of rows is multiplied by its own matrix."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value
 
 ops_registry = Registry()
 
-# Rows that are multiplied at once: of a group that has fewer, the rest are multiplied in vain.
+# Rows per block. A group with fewer rows still computes a whole block.
 _ROWS = 32
 
 
 @ops_registry.lowering("GroupedMatmulOp")
 def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
-    """Rows [rows, depth] by matrices [groups, depth, width]; group `g` ends before row `ends[g]`, where the next one
-    begins. Rows in no group are 0.
+    """Multiplies rows [rows, depth] by matrices [groups, depth, width]; group `g` ends before row `ends[g]`.
 
-    Blocks of rows of a fixed size are multiplied, wherever they begin; of a product the rows of the group are kept.
-    Raises `LoweringError` for other ranks, a bias, and an unknown number of rows.
+    The next group starts there. Rows in no group are 0. Blocks have a fixed number of rows, at any position; of a
+    product only the rows of the group are written. Raises `LoweringError` for other ranks, a bias, and an unknown
+    number of rows.
     """
     x, w, ends = node.args[:3]
     shapes = [list(op.tensor_meta.shape) for op in (x, w) if isinstance(op, Op)]
@@ -47,7 +47,7 @@ def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
     block = min(rows, _ROWS)
 
     def limit(group: Any) -> Any:
-        """Where a group ends, kept inside the rows: data says it."""
+        """Returns the end of a group, clamped to the number of rows, since it is data."""
         at = index_position(element(limits, [group], ends.tensor_meta.dtype))
         return arith.minsi(arith.maxsi(at, position(0)), position(rows))
 
@@ -60,7 +60,7 @@ def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
         carried.each(0, count, lambda number: multiply(plus(first, arith.muli(number, position(block))), last, matrix))
 
     def multiply(first: Any, last: Any, matrix: Any) -> None:
-        """The rows from `first` to before `last`, so far as a block goes; it begins where all of it are rows."""
+        """Multiplies the rows `first <= row < last`, at most one block; the block is moved to lie within the tensor."""
         (out,) = carried.tensors
         start = arith.minsi(first, position(rows - block))
         taken = st.slice_of(values, [start, 0], [block, depth], [1, 1], [block, depth], given)

@@ -1,4 +1,4 @@
-"""A graph's given IR as top-level IR: read, given the line's calling convention, its locations made sets of nodes."""
+"""Turns the IR of an imported graph into top-level IR: parses it, adopts our calling convention, maps its locations."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from buddy.compiler.protocol.imported_ir import GivenIR
 from buddy.compiler.protocol.plain_values import Assignment, Diagnostic
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
-# How the nodes of such a graph are lowered: as the module that it came with says.
+# The lowering of the nodes of such a graph: the imported module defines them.
 BY_MODULE = "mlir"
 
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 class GivenIRError(Exception):
-    """Given IR that cannot be compiled; `diagnostic` says what, where, and what to do."""
+    """An imported module cannot be compiled; `diagnostic` says what, where, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -31,9 +31,9 @@ class GivenIRError(Exception):
 
 
 def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
-    """The IR that stands for the nodes of `graph` under `recipe`; `None` where they are lowered one by one.
+    """Returns the imported IR of `graph` under `recipe`, or `None` if its nodes are lowered one by one.
 
-    Raises `GivenIRError` for a recipe of a frontend that has not imported the graph.
+    Raises `GivenIRError` if the recipe names a frontend that has not imported the graph.
     """
     given = graph.given
     if given is not None and not given.frontend:
@@ -52,11 +52,11 @@ def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
 
 
 def lowered_given(graph: Graph, given: GivenIR, context: Any, locations: LocationSets) -> Lowered:
-    """The module of `given` in `context`, ready for passes.
+    """Returns the module of `given` in `context`, ready for passes.
 
-    The entry takes all placeholders that have elements, in order, as tensors or buffers; what an entry on buffers takes
-    beyond them are its out-parameters. All other functions become private. Raises `GivenIRError` where the text is no
-    module, or its entry takes something else.
+    The entry takes all placeholders that have elements, in order, as tensors or buffers; further arguments of an entry
+    on buffers are its out-parameters. All other functions become private. Raises `GivenIRError` if the text is not a
+    module, or its entry takes other arguments.
     """
     register_others(context)
     with context:
@@ -85,7 +85,7 @@ def _parsed(given: GivenIR, context: Any) -> Any:
 
 
 def _place(root: Any, names: set[str], locations: LocationSets) -> None:
-    """Replace name locations by sets of nodes; what names no node leads nowhere."""
+    """Replaces name locations by sets of nodes; a name that is not a node's is dropped."""
 
     def visit(op: Any) -> Any:
         op.location = locations.location(_named(op.location, names))
@@ -114,7 +114,7 @@ def _name(function: Any) -> str:
 
 
 def _entry(module: Any, given: GivenIR) -> Any:
-    """The entry, which alone is public from now on."""
+    """Returns the entry and makes all other functions private."""
     functions = [function for function in _functions(module) if len(function.regions[0].blocks)]
     private = [f for f in functions if "sym_visibility" in f.attributes]
     public = [f for f in functions if f not in private]
@@ -132,7 +132,7 @@ def _entry(module: Any, given: GivenIR) -> Any:
 
 
 def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
-    """Give the entry the graph's own name, and its arguments the attributes by which passes know them."""
+    """Renames the entry to the graph's name, and sets the argument attributes that passes read."""
     entry.attributes["sym_name"] = ir.StringAttr.get(graph._func_name)
     whole = locations.location((), derived=[op.stable for op in graph.operations])
     if not locations.number_of(entry.location):
@@ -152,7 +152,7 @@ def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
 
 
 def _flags(index: int, op: Op, graph: Graph) -> Any:
-    """What passes know an argument by: nothing may write to it, its place in the graph, whether it is a weight."""
+    """Returns an argument's attributes: read-only, its number in the graph, whether it is a weight."""
     attributes = {
         "bufferization.writable": ir.BoolAttr.get(False),
         "buddy.source": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index),

@@ -1,4 +1,4 @@
-"""Reading by index: gathers, embeddings, advanced indexing, and triangles."""
+"""Reads by index: gathers, embeddings, advanced indexing, and triangles."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _filled_by(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Callable[..., Any]) -> Any:
-    """A tensor whose every element is `body(*elements of inputs, _)`; `body` may ask for its position."""
+    """Emits a tensor whose elements are `body(*elements of inputs, _)`; `body` may query its position."""
     meta = node.tensor_meta
     rank = len(meta.shape)
     out = st.empty(meta.shape, meta.dtype)
@@ -78,7 +78,7 @@ def index(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("IndexSelectOp")
 def index_select(node: Op, symbol_table: SymbolTable) -> Any:
-    """`x[:, i, :]` with an index tensor of one dim, or none."""
+    """Lowers `x[:, i, :]`, where `i` is a tensor with one dim or none."""
     source, (axis, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
     rank, size = len(node.tensor_meta.shape), st.shape_of(source)
     axis, kind = normalized(axis, rank), indices.tensor_meta.dtype

@@ -1,4 +1,4 @@
-"""Integers as PyTorch computes with them: division, shifts, powers and divisors, without what processors trap on."""
+"""Integer arithmetic with PyTorch's semantics, without operations that trap: division, shifts, powers and divisors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ def _width(x: Scalar) -> int:
 
 
 def divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
-    """Quotient, rounded to zero, and remainder. By 0, which eager refuses, both are 0; by -1 the quotient wraps."""
+    """Returns the quotient, rounded to zero, and the remainder.
+
+    Division by 0 returns 0 for both; by -1 the quotient wraps.
+    """
     y = x.like(y)
     odd = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
     divisor = select(odd, y.like(1), y)
     divide, modulo = (arith.divui, arith.remui) if x.is_unsigned else (arith.divsi, arith.remsi)
     quotient = Scalar(divide(x.value, divisor.value), x.dtype)
     remainder = Scalar(modulo(x.value, divisor.value), x.dtype)
-    # What is left of them is 0 / 0 and x / -1, which is the product too.
+    # The remaining cases are x / 0 (with 0 for x) and x / -1, whose quotient is `x * y`.
     return select(odd, x * y, quotient), select(odd, remainder.like(0), remainder)
 
 
 def floor_divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
-    """Quotient, rounded down, and the remainder with the divisor's sign."""
+    """Returns the quotient, rounded down, and the remainder with the divisor's sign."""
     y = x.like(y)
     quotient, remainder = divided(x, y)
     if x.is_unsigned:
@@ -34,7 +37,7 @@ def floor_divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
 
 
 def shifted_left(x: Scalar, by: Operand) -> Scalar:
-    """0 where `by` is negative or no less than the width."""
+    """Shifts left; 0 if `by` is negative or not less than the width."""
     by = x.like(by)
     outside = _outside(by)
     moved = Scalar(arith.shli(x.value, select(outside, by.like(0), by).value), x.dtype)
@@ -42,7 +45,7 @@ def shifted_left(x: Scalar, by: Operand) -> Scalar:
 
 
 def shifted_right(x: Scalar, by: Operand) -> Scalar:
-    """All sign bits where `by` is negative or no less than the width."""
+    """Shifts right; all sign bits if `by` is negative or not less than the width."""
     by = x.like(by)
     outside = _outside(by)
     if x.is_unsigned:
@@ -52,15 +55,15 @@ def shifted_right(x: Scalar, by: Operand) -> Scalar:
 
 
 def _outside(by: Scalar) -> Scalar:
-    """Whether `by` is no number of bits; a negative one is a large one without its sign."""
+    """True if `by` is negative or not less than the width: unsigned, a negative number is a large one."""
     limit = by.like(_width(by)).value
     return Scalar(arith.cmpi(arith.CmpIPredicate.uge, by.value, limit), TensorDType.Bool)
 
 
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """`x ** exponent`, wrapped, by squaring; for a negative exponent 0, but of 1 and -1 their own powers."""
+    """Returns `x ** exponent`, wrapped, by squaring; for a negative exponent 0, unless `x` is 1 or -1."""
     exponent = x.like(exponent)
-    # A power of -1 is told by the exponent's parity; its loop would be the same but for a negative exponent.
+    # The parity of the exponent decides a power of -1, for negative exponents too.
     negative = exponent.compare("lt", 0)
     count = select(negative, exponent & 1, exponent)
     result = repeat(
@@ -77,7 +80,7 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
 
 
 def greatest_divisor(x: Scalar, y: Operand) -> Scalar:
-    """The greatest common divisor by Euclid's algorithm, without a sign; of 0 and 0 it is 0."""
+    """Returns the greatest common divisor by Euclid's algorithm, without a sign; 0 for two zeros."""
     return repeat(
         (absolute(x), absolute(x.like(y))),
         lambda _a, b: b.compare("ne", 0),
@@ -86,7 +89,7 @@ def greatest_divisor(x: Scalar, y: Operand) -> Scalar:
 
 
 def least_multiple(x: Scalar, y: Operand) -> Scalar:
-    """The least common multiple, without a sign; 0 where one of them is 0. In 32 bits at least, as C computes it."""
+    """Returns the least common multiple, without a sign; 0 if one argument is 0. Uses at least 32 bits, as in C."""
     y = x.like(y)
     quotient = divided(x, greatest_divisor(x, y))[0]
     wide = x.dtype if _width(x) > 32 else TensorDType.Int32

@@ -1,4 +1,4 @@
-"""The linalg registry: every op that this project lowers, to `linalg` on tensors."""
+"""The linalg registry: the lowerings of this project, to `linalg` on tensors."""
 
 from __future__ import annotations
 

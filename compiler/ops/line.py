@@ -1,4 +1,4 @@
-"""One line of keys and their places, changed step by step: a builder for algorithms with loops of unknown length."""
+"""A row of keys with their positions, updated in steps: a builder for algorithms with loops of unknown length."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from buddy.compiler.ops.loops import element, insert, position
 from buddy.compiler.ops.scalar import Scalar
 
 Entry = tuple[Scalar, Scalar]
-# Whether the first of two keys must stand before the second.
+# True if the first of two keys must come before the second.
 Order = Callable[[Scalar, Scalar], Scalar]
 
 
 class Line(Carried):
-    """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n], an i64 each; other tensors may go along."""
+    """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n] of i64. May carry further tensors."""
 
     def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:
         super().__init__(tensors)
@@ -36,5 +36,5 @@ class Line(Carried):
         self.put(j, left)
 
     def before(self, i: Any, j: Any) -> Scalar:
-        """Whether the key at `i` must stand before that at `j`."""
+        """True if the key at `i` must come before the key at `j`."""
         return self.order(self.get(i)[0], self.get(j)[0])

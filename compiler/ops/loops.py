@@ -13,20 +13,20 @@ from buddy.compiler.ops.sizes import index_value, remember
 from buddy.compiler.ops.structured import shape_of
 from buddy.compiler.ops.utils import constant
 
-# A number, a size that a call tells, or a value of type index.
+# A number, a symbolic size, or a value of type index.
 Extent = Any
 Body = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
 def position(value: Extent) -> Any:
-    """`value` as a value of type index."""
+    """Returns `value` as a value of type index."""
     return index_value(value)
 
 
 def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> list[Any]:
-    """Visit every position of a box in row-major order: `body(position, carried)` gives what the next one carries.
+    """Emits a loop nest over a box in row-major order; `body(position, carried)` returns the next carried values.
 
-    `carried` are tensors, which `body` may only change by `insert`, or numbers. Returns what the last visit gave.
+    `carried` are tensors, which `body` may only change by `insert`, or scalars. Returns the final carried values.
     """
 
     def nest(at: list[Any], held: list[Any]) -> list[Any]:
@@ -41,28 +41,28 @@ def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> l
 
 
 def shaped(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
-    """The values, of which tensors have the shapes of those `like` them."""
+    """Returns the values with the known shapes of `like` attached to the tensors."""
     pairs = list(zip(values, like, strict=True))
     return [remember(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
 
 
 def element(value: Any, at: Sequence[Any], dtype: TensorDType) -> Scalar:
-    """The element of a tensor of `dtype` at a position."""
+    """Reads the element of a tensor of `dtype` at a position."""
     return Scalar(tensor.extract(value, list(at)), dtype)
 
 
 def insert(value: Any, at: Sequence[Any], into: Any) -> Any:
-    """The tensor `into` with an element changed."""
+    """Returns the tensor `into` with one element replaced."""
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(at))
 
 
 def index_of(value: Any, dtype: TensorDType = TensorDType.Int64) -> Scalar:
-    """An MLIR index as a scalar of an integer type."""
+    """Converts an MLIR index to a scalar of an integer type."""
     return s.cast(Scalar(arith.index_cast(ir.IntegerType.get_signless(64), value), TensorDType.Int64), dtype)
 
 
 def index_position(value: Scalar) -> Any:
-    """A signed integer as an MLIR index."""
+    """Converts a signed integer to an MLIR index."""
     return arith.index_cast(ir.IndexType.get(), value.value)
 
 

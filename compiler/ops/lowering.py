@@ -1,4 +1,4 @@
-"""From the Buddy graph to top-level IR: one function per part of the partition, tensors in and tensors out."""
+"""Lowers the Buddy graph to top-level IR: one function on tensors per part of the partition."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 # The phase of nodes that have been lowered.
 LOWERED = "toplevel"
 Table = dict[tuple[str, int], Any]
-# Told of each node with the MLIR ops made for it, in order.
+# Called with each node and the MLIR ops that were made for it, in order.
 OnNode = Callable[[Op, Sequence[Any]], None]
 
-# What a node that stays in eager would need to be compiled, for those who look its road up.
+# Hints: what a node that falls back to eager needs to be compiled.
 NO_CLASS = (
     "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
     "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
@@ -52,12 +52,12 @@ NO_LOWERING = (
 )
 BY_HAND = "chosen by hand"
 
-# The registry of a user's own lowerings, which is searched before all others.
+# The registry of a user's own lowerings, which is searched first.
 USER = "user"
 
 
 class NodeError(Exception):
-    """A node that can neither be compiled nor called in eager. `node` is its stable name."""
+    """A node can neither be compiled nor called in eager. `node` is its stable name."""
 
     def __init__(self, node: Op, reason: str) -> None:
         super().__init__(reason)
@@ -66,10 +66,10 @@ class NodeError(Exception):
 
 @dataclass
 class Lowered:
-    """Top-level IR with what is known about each node. `vain` tells of choices by hand that could not be followed.
+    """Top-level IR and how each node was lowered. `vain` lists choices by hand that could not be applied.
 
-    Of one that is `transient`, another attempt may lower more: some node's lowering did not get to an answer. One that
-    is `given` is IR that the graph came with, which may be at another `phase` of the line.
+    If `transient`, another attempt may lower more nodes: some lowering failed for an external reason. If `given`, the
+    IR was imported and may be at another `phase` of the pipeline.
     """
 
     module: Any
@@ -92,14 +92,14 @@ class _Lowerer:
     transient: bool = False
 
     def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
-        """One `func.func`, a declaration where it is private and empty; the insertion point is in the module."""
+        """Emits one `func.func`: a declaration if it is private and empty. The insertion point is in the module."""
         arguments = _with_elements(function.inputs)
         results = _with_elements(function.outputs)
         symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
         inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
         kind = ir.FunctionType.get(inputs, _types(results))
         nodes = [name for i in range(len(function.nodes)) for name in function.origins(i)]
-        # What belongs to no op of the function, such as its entry and return, is there for all of them.
+        # Ops without a node, such as the function and its return, get the locations of all nodes.
         whole = self.locations.location((), derived=nodes)
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         declared = not public and not body
@@ -159,7 +159,7 @@ class _Lowerer:
             _bind(table, call.outputs, op.results)
 
     def _node(self, node: Op, table: Table) -> Assignment:
-        """Lower a node by the first registry that can, or by the one chosen by hand."""
+        """Lowers a node by the first registry that can, or by the one chosen by hand."""
         if isinstance(node, GetItemOp):
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
             return Assignment(node.stable, "func", ("func",))
@@ -181,11 +181,11 @@ class _Lowerer:
 
     @property
     def _own(self) -> str:
-        """The flavour's own registry: where it lacks an op, that is worth telling; the others only help out."""
+        """The flavour's first registry. A missing lowering is reported for this one only."""
         return next(key for key in self.registries if key != USER)
 
     def _lowered_by(self, key: str, node: Op, table: Table) -> str:
-        """Lower `node` by the registry `key`; "" when that worked, else why not."""
+        """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
             return f"there is no such registry, but {', '.join(self.registries)}"
@@ -209,7 +209,7 @@ class _Lowerer:
 
     @staticmethod
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:
-        """Run a lowering; one that gives up leaves nothing behind."""
+        """Runs a lowering; erases its ops if it fails."""
         block = ir.InsertionPoint.current.block
         before = len(block.operations)
         try:
@@ -224,7 +224,7 @@ class _Lowerer:
 
     @staticmethod
     def _enter(node: Op, table: Table, results: Any) -> None:
-        """Put what a lowering gave (a value, an op, or a list of values) into the symbol table."""
+        """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
         if not isinstance(results, (list, tuple)):
             results = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
@@ -240,12 +240,12 @@ def _may_take(key: str, node: Op) -> bool:
 
 
 def _why_eager(node: Op) -> str:
-    """What keeps a node in eager for which no registry has a lowering."""
+    """Returns the reason why a node that no registry lowers stays in eager."""
     template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
     return node.only_eager or template.format(target=node.target, op=type(node).__name__)
 
 
-# How a lowering that was written for known sizes fails on others.
+# The errors by which a lowering that was written for static sizes fails on dynamic ones.
 _GIVING_UP = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
 
 
@@ -255,9 +255,9 @@ def _has_dynamic(node: Op) -> bool:
 
 
 def _why_given_up(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
-    """What an error of a lowering says of the node; `None` where it is a fault of ours.
+    """Converts an error of a lowering to a `LoweringError`; returns `None` if it is a bug of this project.
 
-    A fault of somebody else's lowering costs its node alone: the next registry is tried.
+    An error in a user's lowering affects its node only: the next registry is tried.
     """
     if isinstance(error, LoweringError):
         return error
@@ -278,7 +278,7 @@ def _sizes_needed(error: Exception) -> str:
 def _symbols_of(
     function: cut.Function, body: Sequence[Op | cut.Call], of_callees: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """The symbols that a function needs: those of what it computes, takes and gives, and of what it calls."""
+    """Returns the symbols that a function needs: those of its values, inputs and outputs, and those of its callees."""
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     named = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
     called = (name for item in body if isinstance(item, cut.Call) for name in of_callees[item.function])
@@ -286,7 +286,7 @@ def _symbols_of(
 
 
 def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:
-    """The values that have elements: a tensor without any crosses no call, since there is nothing to point to."""
+    """Returns the values that have elements: empty tensors are not passed to calls, since they have no memory."""
     return [value for value in values if 0 not in value[0].tensor_meta.shape]
 
 
@@ -295,7 +295,7 @@ def _types(values: Sequence[cut.Value]) -> list[Any]:
 
 
 def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> None:
-    """Name what crossed a call; tensors without elements are made anew."""
+    """Assigns the values that were passed through a call; creates empty tensors anew."""
     crossed = iter(found)
     for op, index in values:
         meta = op.tensor_meta.stored
@@ -310,7 +310,7 @@ def _is_complex(node: Op) -> bool:
 
 
 def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
-    """The attributes of a function's argument: nothing may write to it, and where it comes from."""
+    """Returns the attributes of an argument: read-only, parameter or not, sizes, number of its placeholder."""
     read_only = {"bufferization.access": ir.StringAttr.get("read")}
     attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
     if is_parameter:
@@ -323,10 +323,10 @@ def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool
 
 
 def new_context() -> Any:
-    """A context for one graph. Attributes of ours ride on arguments, so unregistered ones are let through."""
+    """Creates a context for one graph. It allows unregistered attributes, which our arguments carry."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
-    # Threads of MLIR's own would make the order of diagnostics, and forks of this process, a matter of luck.
+    # Threads of MLIR would make the order of diagnostics nondeterministic, and forks of this process unsafe.
     context.enable_multithreading(False)
     return context
 
@@ -335,9 +335,9 @@ def lower(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
     parts: cut.Partition | None = None, on_node: OnNode | None = None,
 ) -> Lowered:  # fmt: skip
-    """Top-level IR of `graph` under `recipe`, in `context`; `first` is a registry to search before all others.
+    """Lowers `graph` to top-level IR under `recipe`, in `context`; the registry `first` is searched before all others.
 
-    `parts` stands in for the partition that the recipe asks for; its functions without nodes are only declared. Raises
+    `parts` replaces the partition that the recipe asks for; its functions without nodes are only declared. Raises
     `NodeError` for a node that can be neither compiled nor called in eager.
     """
     if parts is None:
@@ -359,7 +359,7 @@ def lower(
 
 
 def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
-    """Nodes with what became of the choices for them that could not be followed."""
+    """Yields the nodes whose choice could not be applied, with what was used instead."""
     known = {assignment.node: assignment for assignment in assignments}
     for node, wanted in choices.items():
         assignment = known.get(node)
@@ -381,7 +381,7 @@ def lower_top_level(
     graph: Graph, flavour: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
     first: Registry | None = None, context: Any = None,
 ) -> Any:  # fmt: skip
-    """The top-level module alone, in a context of its own unless one is given.
+    """Lowers `graph` to a top-level module, in a new context unless one is given.
 
     Raises `NodeError` as `lower` does.
     """

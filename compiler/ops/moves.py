@@ -1,4 +1,4 @@
-"""Elements in other places: flips, rolls, diagonals, windows of a dim, and reads and writes by strides."""
+"""Data movement: flips, rolls, diagonals, windows of a dim, and strided reads and writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def flip(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def reversed_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
-    """The tensor with the elements along each of `dims` in the opposite order."""
+    """Reverses the elements along each of `dims`."""
     shape = st.shape_of(value)
     turning = [dim for dim in dims if dim < len(shape) and shape[dim] != 1]
     if not turning or 0 in shape:
@@ -50,7 +50,7 @@ def reversed_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
 
 @lowering("RollOp")
 def roll(node: Op, symbol_table: SymbolTable) -> Any:
-    """One dim after another; without dims the elements are rolled in row-major order."""
+    """Rolls one dim after another; without dims, rolls the elements in row-major order."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shifts, dims = node.args[1], argument(node, 2, "dims") or []
     if 0 in meta.shape:
@@ -78,10 +78,10 @@ def _rolled(value: Any, shift: int, dim: int, dtype: TensorDType) -> Any:
 
 @lowering("UnfoldOp")
 def unfold(node: Op, symbol_table: SymbolTable) -> Any:
-    """Windows of `size` every `step` along a dim, each along a new last dim."""
+    """Extracts windows of `size` every `step` along a dim; a new last dim holds their elements."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     last, step = len(meta.shape) - 1, node.args[3]
-    if not last:  # a scalar's one window
+    if not last:  # a scalar has one window
         return st.reshape(value, meta.shape, meta.dtype) if meta.shape == (1,) else st.empty(meta.shape, meta.dtype)
     if 0 in meta.shape:
         return st.empty(meta.shape, meta.dtype)
@@ -100,7 +100,7 @@ _DIAGONAL = (("offset", 0), ("dim1", 0), ("dim2", 1))
 
 
 def _diagonal(node: Op, first: int, rank: int) -> tuple[int, int, int]:
-    """Offset and both dims, which are arguments from `first` on."""
+    """Returns offset and both dims, which are the arguments from `first` on."""
     offset, one, other = (argument(node, first + i, name, default) for i, (name, default) in enumerate(_DIAGONAL))
     return offset, normalized(one, rank), normalized(other, rank)
 
@@ -139,14 +139,14 @@ def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _strided(node: Op, first: int) -> tuple[list[int], list[int], int]:
-    """Sizes, strides and offset, which are arguments from `first` on."""
+    """Returns sizes, strides and offset, which are the arguments from `first` on."""
     return node.args[first], node.args[first + 1], argument(node, first + 2, "storage_offset") or 0
 
 
 def _storage(value: Any, reach: int, dtype: TensorDType) -> Any:
-    """The elements of a tensor in row-major order.
+    """Returns the elements of a tensor in row-major order.
 
-    Raises `LoweringError` where `reach` is more than there are: the program then reads its storage outside of it.
+    Raises `LoweringError` if `reach` exceeds their number: the program then reads the storage outside of the tensor.
     """
     count = prod(st.shape_of(value))
     if reach > count:
@@ -189,7 +189,7 @@ def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ViewDtypeOp")
 def view_dtype(node: Op, symbol_table: SymbolTable) -> Any:
-    """The same bytes as elements of another type; the last dim is longer or shorter where the sizes differ."""
+    """Reinterprets the bytes as elements of another type; the size of the last dim changes with the element size."""
     value, meta, old = value_of(node.args[0], symbol_table), node.tensor_meta, node.args[0].tensor_meta.dtype
     before, after = _bits(old), _bits(meta.dtype)
     if before == after:
@@ -224,7 +224,7 @@ def _halved(value: Scalar, by: int) -> Scalar:
 
 
 def _as_bits(x: Scalar) -> Scalar:
-    """The element as a signed integer of its size."""
+    """Returns the bits of the element as a signed integer of the same size."""
     whole_type = _INTEGER[_bits(x.dtype)]
     if x.dtype.is_float:
         return Scalar(arith.bitcast(mlir_element_type_get(whole_type), x.value), whole_type)
@@ -239,5 +239,5 @@ def _read_as(bits: Scalar, dtype: TensorDType) -> Scalar:
 
 @lowering("EmptyOp")
 def empty(node: Op, symbol_table: SymbolTable) -> Any:
-    """Elements that nobody has written."""
+    """Returns an uninitialised tensor."""
     return st.empty(node.tensor_meta.shape, node.tensor_meta.dtype)

@@ -1,4 +1,4 @@
-"""Parameters handed over as one 1-D tensor per element type: the entry function slices and reshapes them out."""
+"""Packs parameters into one 1-D tensor per element type, which the entry function slices and reshapes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Parameter = tuple[int, TensorDType]
 def pack_parameters(
     module: Any, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
 ) -> tuple[TensorMeta, ...]:
-    """Rewrite public function `name` of a top-level module to take packs, then inputs, and return what the packs are.
+    """Rewrites public function `name` of a top-level module to take packs, then inputs. Returns the packs' types.
 
-    `parameters` and `inputs` are the graph's placeholders by number, as `buddy.source` gives it; afterwards it numbers
-    packs and then inputs. Parameters stand in the pack of their element type in the order given, without gaps; packs
-    are in alphabetical order of their types' names, as in Buddy-MLIR.
+    `parameters` and `inputs` are the graph's placeholders by number, as in `buddy.source`; afterwards `buddy.source`
+    numbers packs and then inputs. A pack contains the parameters of its element type in the order given, without gaps;
+    packs are in alphabetical order of their types' names, as in Buddy-MLIR.
     """
     with module.context, ir.Location.unknown():
         old = next(op for op in module.body if op.operation.name == "func.func" and _name(op) == name)
@@ -60,7 +60,7 @@ def _elements(function: Any, packed: Sequence[Parameter], dtype: TensorDType) ->
 
 
 def _signature(old: Any, packs: list[Any], kept: Mapping[int, int]) -> Any:
-    """An empty function like `old`, before it, with `packs` and the `kept` arguments of `old` (number to source)."""
+    """Creates an empty function before `old` with `packs` and the `kept` arguments of `old` (number to source)."""
     attributes, place = ir.ArrayAttr(old.arg_attrs), old.operation.location
     inputs = [*packs, *(old.arguments[number].type for number in kept)]
     pack = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False), "buddy.parameter": ir.UnitAttr.get()})
@@ -74,13 +74,13 @@ def _signature(old: Any, packs: list[Any], kept: Mapping[int, int]) -> Any:
 
 
 def _from(attributes: Any, source: int) -> Any:
-    """An argument's attributes with `source` for what the caller hands over."""
+    """Returns an argument's attributes with `buddy.source` set to `source`."""
     found = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
     return ir.DictAttr.get({**found, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
 
 
 def _unpack(function: Any, numbers: Sequence[int], pack: Any, dtype: TensorDType) -> None:
-    """Let what used arguments `numbers` use their parts of `pack`, in that order from its start."""
+    """Replaces the used arguments `numbers` by consecutive slices of `pack`."""
     offset = 0
     for number in numbers:
         argument = function.arguments[number]

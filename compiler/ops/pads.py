@@ -1,4 +1,4 @@
-"""Padding, and what puts a tensor into a larger one."""
+"""Padding, and ops that place a tensor inside a larger one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ lowering = ops_registry.lowering
 def placed(
     value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
 ) -> Any:
-    """A tensor of `shape` full of `fill`, but with element `i` of each dim of `value` at `offset + i * step`.
+    """Returns a tensor of `shape` filled with `fill`, with element `i` of each dim of `value` at `offset + i * step`.
 
-    Elements whose place is outside are left out.
+    Elements whose position is outside of `shape` are dropped.
     """
     old = st.shape_of(value)
     if old == tuple(shape) and not any(offsets):
@@ -35,7 +35,7 @@ def placed(
     counts = [largest(end - start, 0) for start, end in zip(first, ends, strict=True)]
     out = st.filled(fill, shape, dtype)
     if 0 in counts:
-        return out  # a slice without elements has no place that MLIR would take
+        return out  # MLIR accepts no offset for a slice without elements
     if counts != list(old):
         value = st.slice_of(value, first, counts, [1] * len(old), counts, dtype)
     starts = [offset + start * step for offset, start, step in zip(offsets, first, steps, strict=True)]
@@ -44,7 +44,7 @@ def placed(
 
 @lowering("ConstantPadNdOp")
 def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
-    """Pads come in pairs from the last dim on; negative ones cut off."""
+    """Pads are listed in pairs from the last dim on; negative ones crop."""
     meta, pads = node.tensor_meta, node.args[1]
     rank = len(meta.shape)
     offsets = [0] * rank
@@ -56,7 +56,7 @@ def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ReplicationPadBackwardOp")
 def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """A gradient in the padding goes to the nearest element."""
+    """Adds the gradient of the padding to the nearest element."""
     meta, pads = node.tensor_meta, node.args[2]
     spatial = len(pads) // 2
     before, sizes = pads[-2::-2], meta.shape[-spatial:]

@@ -1,4 +1,4 @@
-"""Pools over sliding windows, over windows that share a dim evenly, and their gradients."""
+"""Pools over sliding windows, adaptive pools, and the gradients of both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ lowering = ops_registry.lowering
 def _pooled(
     value: Any, window: Sliding, shape: Sequence[int], fill: float, dtypes: tuple[TensorDType, TensorDType], fold: Any
 ) -> Any:
-    """Fold the last dims of `value` under the window, from `fill`, which also pads, in the second of `dtypes`."""
+    """Folds windows of the last dims of `value` in the second of `dtypes`; `fill` is the initial and padding value."""
     rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
     value = padded(value, window, shape[-spatial:], fill, dtype)
     reads: list[st.Dim] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
@@ -39,13 +39,13 @@ def _pooled(
     def body(x: Any, _size: Any, total: Any) -> list[Any]:
         return [fold(Scalar(total, wide), cast(Scalar(x, dtype), wide)).value]
 
-    # The second operand is never read: it tells how far the window's loops go.
+    # The second operand is never read: its shape sets the bounds of the window's loops.
     dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
     out = st.filled(fill, shape, wide)
     return st.generic([value, sizes], dims, [out], [list(range(rank))], iterators, body)[0]
 
 
-# Which position along a spatial dim an outer and an inner loop mean, and whether the window has it.
+# Maps (dim, outer loop, inner loop) to a position along a spatial dim, and to whether the window contains it.
 Place = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
@@ -67,14 +67,14 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: TensorDType, place: Place) -> list[Any]:
-    """The largest of each window and where it is in its plane: the first such, but the last NaN."""
+    """Returns the maximum of each window and its index in the plane: the first of equal ones, but the last NaN."""
     spatial, lowest = len(box), s.limits(dtype)[0]
     sizes = st.shape_of(value)[-spatial:]
 
     def body(outer: Sequence[Scalar], inner: Sequence[Scalar], best: Sequence[Scalar]) -> list[Scalar]:
         lead, at = outer[:-spatial], [place(i, outer[len(outer) - spatial + i], inner[i]) for i in range(spatial)]
         old, where = best
-        # Outside of the window the nearest element stands in, which then does not count.
+        # Positions outside of the window read the nearest element, which is then ignored.
         near = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(at, sizes, strict=True)]
         new, here = read(value, dtype, [*lead, *near]), _flat(near, sizes)
         better = (new > old) | (where < 0)
@@ -88,7 +88,7 @@ def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: Tensor
 
 
 def _flat(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
-    """The row-major number of a position in a box."""
+    """Returns the row-major index of a position in a box."""
     flat = whole(0)
     for at, size in zip(position, sizes, strict=True):
         flat = flat * size + at
@@ -112,7 +112,7 @@ def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("MaxPoolBackwardOp")
 def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """Each gradient goes to the element that its window took, one after another, since windows overlap."""
+    """Adds each gradient to the element that was the maximum of its window, sequentially, since windows overlap."""
     gradient = value_of(node.args[0], symbol_table)
     indices = value_of(argument(node, len(node.args) - 1, "indices"), symbol_table)
     meta, spatial = node.tensor_meta, spatial_dims(node)
@@ -132,7 +132,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("AvgPool2dOp", "AvgPool3dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
-    """The sum over each window by the number of its elements, padding counted or not as asked."""
+    """Divides the sum over each window by its number of elements; `count_include_pad` counts the padding."""
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     wide = summed_in(meta.dtype)
     summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
@@ -141,7 +141,7 @@ def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("AvgPoolBackwardOp")
 def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """The gradients, each divided by its window's number, stand `stride` apart; a window of ones sums them up."""
+    """Divides the gradients by their window's count, spaces them `stride` apart and sums them by a window of ones."""
     gradient, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node, 2)
     spatial, lead, wide = len(window.size), meta.shape[: -len(window.size)], summed_in(meta.dtype)
     shares = _averaged(gradient, meta.dtype, _counted(node, 5, window, meta.shape), wide)
@@ -157,9 +157,9 @@ Count = Callable[..., "Scalar | int"]
 
 
 def _counted(node: Op, first: int, window: Sliding, shape: Sequence[int]) -> Count | int:
-    """What the sum at a position is divided by, a number where it is the same everywhere.
+    """Returns the divisor of the sum at a position, or a number if it is the same everywhere.
 
-    Arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.
+    The arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.
     """
     divisor, whole_pads = (
         argument(node, first + 2, "divisor_override"),
@@ -184,7 +184,7 @@ def _counted(node: Op, first: int, window: Sliding, shape: Sequence[int]) -> Cou
 
 
 def _averaged(summed: Any, wide: TensorDType, count: Count | int, dtype: TensorDType) -> Any:
-    """`summed`, of element type `wide`, by what `count` gives for each position; integers are rounded towards 0."""
+    """Divides `summed`, of element type `wide`, by `count` at each position; integers are rounded towards 0."""
 
     def body(total: Any, _out: Any) -> list[Any]:
         by = count if isinstance(count, int) else count(*positions(0, rank))
@@ -205,18 +205,18 @@ def _quotient(total: Scalar, by: Scalar | int) -> Scalar:
 
 
 def _share(number: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
-    """Start and end of window `number` of `count` that share a dim of `size`: from the floor to the ceiling."""
+    """Returns start and end of window `number` of `count` adaptive windows of a dim of `size`: floor and ceiling."""
     start = _floor_div(number * size, count)
     return start, _floor_div((number + 1) * size + (count - 1), count)
 
 
 def _floor_div(value: Scalar, by: int) -> Scalar:
-    """Of numbers that are not negative."""
+    """Divides a number that is not negative, rounding down."""
     return Scalar(arith.divui(value.value, value.like(by).value), INDEX)
 
 
 def _longest_share(size: int, count: int) -> int:
-    """The size of the largest of `count` windows that share a dim of `size`."""
+    """Returns the size of the largest of `count` adaptive windows of a dim of `size`."""
     if size % count == 0:
         return size // count
     return max(-(-(i + 1) * size // count) - i * size // count for i in range(count))
@@ -224,7 +224,7 @@ def _longest_share(size: int, count: int) -> int:
 
 @lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
-    """Plain windows where the output's size divides the input's."""
+    """Uses plain windows if the output's size divides the input's."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     wide = summed_in(meta.dtype)
@@ -241,7 +241,7 @@ def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("AdaptiveAvgPoolBackwardOp")
 def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """The windows that hold an element are those which would share the outputs among the inputs."""
+    """Sums over the windows that contain an element: adaptive windows with input and output exchanged."""
     gradient, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     wide, sizes = summed_in(meta.dtype), meta.shape[-spatial:]
     shares = _averaged(gradient, meta.dtype, _lengths(sizes, st.shape_of(gradient)[-spatial:]), wide)
@@ -249,7 +249,7 @@ def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _lengths(sizes: Sequence[int], counts: Sequence[int]) -> Count:
-    """How many elements the window at a position has."""
+    """Returns the function that gives the number of elements of the window at a position."""
 
     def count(*position: Scalar) -> Scalar:
         found = whole(1)
@@ -262,7 +262,7 @@ def _lengths(sizes: Sequence[int], counts: Sequence[int]) -> Count:
 
 
 def _shared_sum(value: Any, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]) -> Any:
-    """The sums over windows that share the last dims of `value`."""
+    """Returns the sums over adaptive windows of the last dims of `value`."""
     sizes, counts, (dtype, wide) = st.shape_of(value)[-spatial:], shape[-spatial:], dtypes
     box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Tensors computed position by position: what no affine map says, such as a flip, a wrapped index or uneven windows."""
+"""Tensors computed position by position, where no affine map applies: flips, wrapped indices, uneven windows."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ Position = Scalar | int
 
 
 def read(value: Any, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
-    """The element of a tensor of `dtype` at whole numbers that lie inside of it."""
+    """Reads the element of a tensor of `dtype` at integer positions, which must be within bounds."""
     return Scalar(tensor.extract(value, [st.to_index(whole(p).value) for p in positions]), dtype)
 
 
 def whole(number: Position) -> Scalar:
-    """A position as a scalar."""
+    """Returns a position as a scalar."""
     return cast(number, INDEX) if isinstance(number, Scalar) else Scalar(constant(number, INDEX), INDEX)
 
 
 def loops(first: int, count: int) -> list[Scalar]:
-    """The positions along `count` loops of a body."""
+    """Returns the indices of loops `first` to `first + count - 1` of the enclosing body."""
     return [Scalar(st.index_to(st.loop_index(dim), INDEX), INDEX) for dim in range(first, first + count)]
 
 
 def computed(shape: Sequence[Any], dtype: TensorDType, body: Callable[..., Scalar]) -> Any:
-    """A tensor of `shape` whose element at each position is `body(*position)`."""
+    """Returns a tensor of `shape` whose element at each position is `body(*position)`."""
     rank = len(shape)
 
     def scalars(_out: Any) -> list[Any]:
@@ -44,9 +44,9 @@ def folded(
     shape: Sequence[Any], box: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
     body: Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
 ) -> list[Any]:  # fmt: skip
-    """Tensors of `shape`, one for each of `initial`, folded over the positions of `box` in row-major order.
+    """Folds over the positions of `box` in row-major order. Returns a tensor of `shape` for each of `initial`.
 
-    `body(position, position in the box, values so far)` gives the next values.
+    `body(position, position in the box, values so far)` returns the next values.
     """
     rank, inner = len(shape), len(box)
     types = [dtype for _, dtype in initial]

@@ -1,4 +1,4 @@
-"""Random bits by a counter, Philox 4x32-10: arithmetic on each element's own number, which fuses with its readers."""
+"""Random bits by the counter-based generator Philox 4x32-10, from each element's number. Fuses with its readers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from buddy.compiler.ops.utils import SymbolTable, constant, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-# Words of 32 bits lie in the low halves of 64: then a product is one instruction on vectors, and both halves are there.
+# The 32-bit words are the low halves of i64: a product is then one vector instruction and yields both halves.
 _WIDE, _WORD = TensorDType.Int64, 0xFFFFFFFF
 
 
 @lowering("PhiloxOp")
 def philox(node: Op, symbol_table: SymbolTable) -> Any:
-    """One block for each element; nodes that read other words of the same blocks share them once they are fused."""
+    """Computes one block per element; after fusion, nodes that read other words of the same block share it."""
     meta, stream = node.tensor_meta, int(argument(node, 1, "stream"))
     rank, chosen = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
 
@@ -40,7 +40,7 @@ def philox(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _place(shape: Any) -> Scalar:
-    """The number of an element in row-major order, in the body of a generic over `shape`."""
+    """Returns the row-major number of an element, in the body of a generic over `shape`."""
     place: Any = None
     for dim, size in enumerate(shape):
         index = st.loop_index(dim)

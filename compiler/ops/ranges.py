@@ -1,7 +1,6 @@
-"""Indices out of range and other values that eager refuses: they are looked through first, and where one is wrong,
-eager is asked.
+"""Checks for indices out of range and other values that eager rejects; if one is found, the node falls back to eager.
 
-What reads and writes by them stays inside its tensors anyhow (`bounds`), so that nothing depends on the look.
+Reads and writes stay within their tensors without these checks (`bounds`).
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 _FLAG = TensorDType.Int32
-# Whether values that eager refuses are looked for; a recipe says so for all that is lowered under it.
+# Whether the checks are emitted; the recipe decides.
 _checking = ContextVar("checking", default=True)
 
 
 @contextmanager
 def value_checks(wanted: bool) -> Iterator[None]:
-    """Lower with the checks of this module, or without them."""
+    """Enables or disables the checks of this module while lowering."""
     token = _checking.set(wanted)
     try:
         yield
@@ -44,10 +43,10 @@ def refuse_outside(
     wraps: bool = False,
     read: Callable[[Scalar], Scalar] = lambda x: x,
 ) -> None:
-    """Ask eager for `node` where an element of an index tensor is outside the dim of the size beside it.
+    """Falls back to eager for `node` if an element of an index tensor is out of range for its dim size in `indices`.
 
-    Where they may `wrap`, negative ones count from the end; `read` makes the index, from 0, of an element. Indices that
-    no input tells are PyTorch's own, and right.
+    With `wraps`, negative indices count from the end; `read` converts an element to an index from 0. Index tensors that
+    do not depend on inputs are made by PyTorch and are not checked.
     """
     if not _checking.get():
         return
@@ -58,14 +57,14 @@ def refuse_outside(
 
 
 def refuse_where(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
-    """Ask eager for `node` where `wrong`, a bool, holds."""
+    """Falls back to eager for `node` if `wrong`, a bool, is true."""
     if not _checking.get():
         return
     Carried([]).choose(wrong, lambda: ask_eager(node, symbol_table))
 
 
 def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:
-    """A tensor without dims: 1 where some index is outside. As unsigned numbers both ends are one comparison."""
+    """Returns a zero-dimensional tensor: 1 if some index is out of range. One unsigned comparison checks both ends."""
     shape = st.shape_of(value)
 
     def body(x: Scalar, found: Scalar) -> Scalar:
@@ -78,7 +77,7 @@ def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Ca
 
 
 def is_data(index: Op, symbol_table: SymbolTable) -> bool:
-    """Whether a tensor is made of what comes from outside of the function, and not of numbers and positions alone."""
+    """True if a tensor depends on inputs of the function, and not only on constants and positions."""
     waiting, seen = [index], set[Op]()
     while waiting:
         op = waiting.pop()

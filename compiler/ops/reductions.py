@@ -1,4 +1,4 @@
-"""Reductions and the normalisations made of them."""
+"""Reductions, and the normalisations built from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ lowering = ops_registry.lowering
 
 
 def axes_of(dims: Any, rank: int) -> list[int]:
-    """Dimensions as a sorted list from the front; `None` and an empty list mean all of them."""
+    """Returns sorted, non-negative dims; `None` and an empty list mean all dims."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(rank))
     listed = dims if isinstance(dims, (list, tuple)) else [dims]
@@ -32,7 +32,7 @@ def axes_of(dims: Any, rank: int) -> list[int]:
 def total(
     value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
 ) -> Any:
-    """The sum over `axes` (of squares, if asked), accumulated in `result`."""
+    """Returns the sum over `axes` (of squares, if `squared`), accumulated in `result`."""
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         x = cast(x, result)
@@ -68,7 +68,7 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     wide, keep = summed_in(result, _count(shape_of(value), axes)), bool(argument(node, 2, "keepdim", False))
 
     def body(x: Scalar, summed: Scalar) -> Scalar:
-        return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before it adds
+        return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before adding
 
     return in_type(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
 
@@ -77,13 +77,13 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
 def prod(node: Op, symbol_table: SymbolTable) -> Any:
     result = node.tensor_meta.dtype
     wide = summed_in(result)
-    # Numbers are cast before they are multiplied: a bool's product is that of integers.
+    # Cast before multiplying: the product of bools is an integer.
     return _reduced(node, symbol_table, 1, wide, lambda x, product: product * cast(cast(x, result), wide))
 
 
 @lowering("AnyOp")
 def any_of(node: Op, symbol_table: SymbolTable) -> Any:
-    """Whether some element is not 0; NaN is not. An empty list names no dim here, and each element is its own."""
+    """True where some element is not 0; NaN is not 0. An empty list reduces no dim."""
     if argument(node, 1, "dim") == []:
         return in_type(*_operand(node, symbol_table), node.tensor_meta.dtype)
     return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
@@ -91,7 +91,7 @@ def any_of(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("HashTensorOp")
 def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
-    """The exclusive or of the elements' bits: of floats as f64, of integers as 64 bits."""
+    """Returns the exclusive or of the elements' bits: floats as f64, integers as 64 bits."""
 
     def bits(x: Scalar) -> Scalar:
         if not x.dtype.is_float:
@@ -102,7 +102,7 @@ def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]) -> Any:
-    """A fold in `wide` over the node's dims, all where it names none, in the element type of the node's result."""
+    """Folds in `wide` over the node's dims (all if it names none); the result has the node's element type."""
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
     folded = reduce([(value, dtype)], shape, axes_of(argument(node, 1, "dim"), len(shape)), False, initial, wide, body)
@@ -112,12 +112,12 @@ def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDT
 
 @lowering("VectorNormOp")
 def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
-    """The `ord`-norm over the dims that the third argument names; 0 counts what is not 0, infinities take extremes."""
+    """Returns the `ord`-norm over the dims of the third argument; 0 counts nonzeros, infinities take extremes."""
     value, dtype = _operand(node, symbol_table)
     shape, meta = shape_of(value), node.tensor_meta
     order = float(argument(node, 1, "ord", 2))
     axes = axes_of(argument(node, 2, "dim"), len(shape))
-    # Of one element every norm but the count is its absolute value, whose powers might overflow.
+    # Over one element every norm except the count is the absolute value; its powers might overflow.
     wide = summed_in(meta.dtype, _count(shape, axes))
     alone = order and all(shape[axis] == 1 for axis in axes)
     initial, term, finish = _norm(1.0 if alone else order)
@@ -130,7 +130,7 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _norm(order: float) -> tuple[float, Callable[[Scalar, Scalar], Scalar], Callable[[Scalar], Scalar]]:
-    """What a norm starts from, how it takes an element in, and how it ends."""
+    """Returns a norm's initial value, its accumulation step, and its final step."""
 
     def powers(x: Scalar, total_: Scalar) -> Scalar:
         return total_ + s.power(s.absolute(x), order)
@@ -173,7 +173,7 @@ def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
 
 
 def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
-    """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
+    """Returns mean and variance over `axes`, kept as unit dims; two passes avoid cancellation."""
     shape = shape_of(value)
     count = _count(shape, axes)
     wide, long = summed_in(dtype), summed_in(dtype, count)
@@ -192,7 +192,7 @@ def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: flo
 
 @lowering("VarMeanOp", "VarOp")
 def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Variance, and mean where the node has it as a second result."""
+    """Returns the variance, and the mean if the node has it as a second result."""
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     correction = node.kwargs.get("correction")
@@ -205,9 +205,9 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scale: float = 1.0) -> Any:
-    """`softmax(scale * value)` along `axis`, shifted by the maximum so that nothing overflows.
+    """Returns `softmax(scale * value)` along `axis`, shifted by the maximum to avoid overflow.
 
-    The quotient is a product with the reciprocal of the sum: one division a row, one rounding more than eager's.
+    Multiplies by the reciprocal of the sum: one division per row, and one rounding more than eager.
     """
     wide = summed_in(dtype)
     shape = shape_of(value)
@@ -233,7 +233,7 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
-    """The `peak` along `axis`, which stays as a unit dim, and `sum(exp(scale * (value - peak)))` along it."""
+    """Returns the maximum `peak` along `axis`, kept as a unit dim, and `sum(exp(scale * (value - peak)))` along it."""
     wide = summed_in(dtype)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
@@ -244,7 +244,7 @@ def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) 
 
 
 def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
-    """`log(sum(exp(scale * value)))` along `axis`, which stays as a unit dim."""
+    """Returns `log(sum(exp(scale * value)))` along `axis`, kept as a unit dim."""
     peak, summed, wide = _shifted_sum(value, dtype, axis, scale)
     both = [(summed, wide), (peak, dtype)]
     return pointwise(both, shape_of(summed), wide, lambda x, m: s.log(x) + cast(m, wide) * scale), wide
@@ -252,7 +252,7 @@ def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -
 
 @lowering("LogSoftmaxOp")
 def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
-    """The peak is subtracted before the logarithm is: a large one would swallow it."""
+    """Subtracts the maximum before the logarithm, which would otherwise lose its digits to a large maximum."""
     value, dtype = _operand(node, symbol_table)
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
@@ -289,9 +289,10 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("BatchNormOp")
 def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """`x * scale + shift` per channel, from the running statistics; the saved ones, which training needs, are empty.
+    """Computes `x * scale + shift` per channel from the running statistics.
 
-    Scale and shift are tensors of their own, as in PyTorch, so that a channel takes one root and one division.
+    The saved statistics, for training, are empty. Scale and shift are separate tensors, as in PyTorch, so that a
+    channel needs one square root and one division.
     """
     (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
     weight, bias, average, variance = node.args[1:5]

@@ -1,4 +1,4 @@
-"""What an `ops_registry` is: a dict from op class name to lowering, with a decorator that fills it."""
+"""Defines the type of an `ops_registry`: a dict from op class name to lowering, with a decorator that fills it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Lowering = Callable[[Op, SymbolTable], Any]
 
 
 class Registry(dict[str, Lowering]):
-    """Lowerings by op class name. A lowering takes a node and the symbol table, and gives a value, an op or a list.
+    """Lowerings by op class name. A lowering takes a node and the symbol table and returns a value, an op or a list.
 
-    `absent` says for some classes why the dialect has no lowering of them: what the table shows beside such a node.
+    `absent` gives the reason why the dialect has no lowering of a class; the reason is shown in the table of nodes.
     """
 
     def __init__(self, *lowerings: dict[str, Lowering]) -> None:
@@ -24,7 +24,7 @@ class Registry(dict[str, Lowering]):
             self.update(found)
 
     def lowering(self, *names: str) -> Callable[[Lowering], Lowering]:
-        """Register the decorated function as the lowering of the op classes `names`."""
+        """Registers the decorated function as the lowering of the op classes `names`."""
 
         def decorate(function: Lowering) -> Lowering:
             for name in names:
@@ -34,5 +34,5 @@ class Registry(dict[str, Lowering]):
         return decorate
 
     def why_absent(self, name: str) -> str:
-        """Why the registry has no lowering of the op class `name`."""
+        """Returns the reason why the registry has no lowering of the op class `name`."""
         return self.absent.get(name, f"no lowering of {name}")

@@ -1,7 +1,7 @@
-"""The gradients of resampling: every output passes its own back to the elements that it was made of.
+"""Gradients of resampling: each output's gradient is distributed over the elements that the output was computed from.
 
-Where an output reads and with which weights is what PyTorch's `UpSample.h` computes, in f32 unless elements are f64;
-the nearest element is found in f32 even for these.
+Positions and weights are those of PyTorch's `UpSample.h`, in f32 unless the elements are f64; the nearest element is
+always found in f32.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True)
 class Axis:
-    """A dim of `size` elements resampled to `count`; `step` is how far apart the outputs are, in elements."""
+    """A dim of `size` elements resampled to `count`; `step` is the distance between outputs, in elements."""
 
     size: int
     count: int
@@ -39,7 +39,7 @@ class Axis:
     aligned: bool
 
     def source(self, number: Scalar, shift: float) -> Scalar:
-        """Where output `number` reads, its middle being `shift` behind its start."""
+        """Returns the position that output `number` reads, whose centre is `shift` after its start."""
         return number * self.step if self.aligned else (number + shift) * self.step - shift
 
     def inside(self, index: Scalar) -> Scalar:
@@ -70,12 +70,12 @@ def _cubic(axis: Axis, number: Scalar) -> list[Tap]:
 
 
 def _near(x: Scalar) -> Scalar:
-    """Keys' kernel at a distance of up to 1."""
+    """Keys' cubic convolution kernel, for distances up to 1."""
     return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
 
 
 def _far(x: Scalar) -> Scalar:
-    """Keys' kernel at a distance of 1 to 2."""
+    """Keys' cubic convolution kernel, for distances from 1 to 2."""
     return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
 
 
@@ -86,7 +86,7 @@ _TAPS: dict[str, Callable[[Axis, Scalar], list[Tap]]] = {
 
 
 def _axes(node: Op, spatial: int, name: str) -> list[Axis]:
-    """Arguments are the gradient, both sizes, `align_corners` but for the nearest element, and a scale a dim."""
+    """Returns the axes. Arguments: the gradient, both sizes, `align_corners` (not for nearest), a scale per dim."""
     pairs, by_nearest = list(zip(node.args[2][-spatial:], node.args[1], strict=True)), "nearest" in name
     aligned = not by_nearest and bool(node.args[3])
     scales = list(node.args[3 if by_nearest else 4 :])
@@ -100,7 +100,10 @@ def _axes(node: Op, spatial: int, name: str) -> list[Axis]:
 
 
 def _heeds_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int]]) -> bool:
-    """Whether eager takes the step from a given scale: not where the sizes alone tell it to copy elements."""
+    """True if eager computes the step from the given scale and not from the sizes.
+
+    It uses the sizes if these imply that elements are copied.
+    """
     if name == "_upsample_nearest_exact":
         return True
     if name == "upsample_bicubic":
@@ -123,7 +126,7 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
     real = TensorDType.Float32 if "nearest" in name else summed_in(meta.dtype)
 
     def places(at: Sequence[Any]) -> list[tuple[list[Scalar], Scalar]]:
-        """Every combination of the taps of all dims."""
+        """Returns every combination of the taps of all dims."""
         of_axes = [taps(axis, cast(loops.index_of(p), real)) for axis, p in zip(axes, at[1:], strict=True)]
         return [([index for index, _ in chosen], _product(chosen)) for chosen in product(*of_axes)]
 

@@ -1,4 +1,4 @@
-"""Scalar expressions: plain Python over these becomes `arith` and `math` ops in the body of a `linalg.generic`."""
+"""Scalar expressions: Python expressions on these emit `arith` and `math` ops in the body of a `linalg.generic`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNSIGNED = _SIGNED | {"lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """One element: an MLIR value with the element type that says how to read it (MLIR integers have no sign)."""
+    """One element: an MLIR value with its element type, which gives the signedness that MLIR integers lack."""
 
     value: Any
     dtype: TensorDType
@@ -33,7 +33,7 @@ class Scalar:
         return self.dtype.is_unsigned
 
     def like(self, operand: Operand) -> Scalar:
-        """`operand` as a scalar of this element type."""
+        """Returns `operand` as a scalar of this element type."""
         if isinstance(operand, Scalar):
             return cast(operand, self.dtype)
         if isinstance(operand, Size):
@@ -86,7 +86,7 @@ class Scalar:
         return self.like(0) - self
 
     def compare(self, relation: str, other: Operand) -> Scalar:
-        """A bool scalar; comparisons with NaN are false, but for `ne`."""
+        """Returns a bool scalar; comparisons with NaN are false, except `ne`."""
         right = self.like(other).value
         if self.dtype.is_float:
             predicate = getattr(arith.CmpFPredicate, _FLOAT_PREDICATE[relation])
@@ -108,12 +108,12 @@ class Scalar:
 
 
 def size_scalar(size: Size) -> Scalar:
-    """A size that only a call tells, as the integer that PyTorch computes with."""
+    """Returns a symbolic size as an i64 scalar, PyTorch's type for sizes."""
     return Scalar(arith.index_cast(mlir_element_type_get(TensorDType.Int64), index_value(size)), TensorDType.Int64)
 
 
 def cast(x: Scalar, dtype: TensorDType) -> Scalar:
-    """`x` in another element type, with PyTorch's meaning: to bool is `x != 0`, float to integer truncates."""
+    """Casts `x` with PyTorch's semantics: to bool is `x != 0`, float to integer truncates."""
     if x.dtype is dtype:
         return x
     if x.dtype.is_float8:
@@ -136,13 +136,13 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     return Scalar(_integer_cast(x, element), dtype)
 
 
-# What a float outside a type's range becomes is the processor's affair: eager converts to these through 32 bits, to the
-# others through 64, and wraps. The conversion gives the least integer for what it cannot hold, NaN among it.
+# The result for a float outside a type's range depends on the processor. Eager converts to these types through i32, to
+# others through i64, and wraps. The conversion returns the lowest integer for NaN and out-of-range numbers.
 _THROUGH_32_BITS = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.UInt16)
 
 
 def _float_to_u64(x: Scalar) -> Scalar:
-    """By a signed conversion, of what is left above 2^63 where the number is larger."""
+    """Converts by a signed conversion; subtracts 2^63 first if the number is not less than that."""
     large = x >= 2.0**63
     near = cast(select(large, x - 2.0**63, x), TensorDType.Int64)
     bits = near ^ select(large, near.like(-(1 << 63)), near.like(0))
@@ -152,10 +152,10 @@ def _float_to_u64(x: Scalar) -> Scalar:
 def _float_cast(value: Any, element: Any) -> Any:
     old = value.type.width
     if old == element.width:
-        # bf16 and f16 meet in f32: neither holds the other.
+        # Convert between bf16 and f16 through f32: neither contains the other.
         return arith.truncf(element, arith.extf(ir.F32Type.get(), value))
     if (old, element.width) == (64, 16):
-        # As in eager; no processor has an instruction for both steps at once.
+        # As in eager; no processor has an instruction for both steps.
         value, old = arith.truncf(ir.F32Type.get(), value), 32
     return (arith.extf if old < element.width else arith.truncf)(element, value)
 
@@ -199,12 +199,12 @@ copysign, fmod = _of_two_floats(math.copysign), _of_two_floats(arith.remf)
 
 
 def fma(x: Scalar, y: Operand, z: Operand) -> Scalar:
-    """x * y + z, rounded once."""
+    """Returns x * y + z, rounded once."""
     return Scalar(math.fma(x.value, x.like(y).value, x.like(z).value), x.dtype)
 
 
 def horner(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """`coefficients[0] + coefficients[1] x + …`"""
+    """Evaluates `coefficients[0] + coefficients[1] x + …`."""
     result = x.like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         result = fma(result, x, coefficient)
@@ -228,7 +228,7 @@ def absolute(x: Scalar) -> Scalar:
 
 
 def select(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
-    """`yes` where `condition` holds, else `no`; one of them at least is a scalar, whose element type both have."""
+    """Returns `yes` where `condition` holds, else `no`. At least one is a scalar, and both get its element type."""
     shaped = yes if isinstance(yes, Scalar) else no
     assert isinstance(shaped, Scalar)
     yes, no = shaped.like(yes), shaped.like(no)
@@ -236,27 +236,27 @@ def select(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
 
 
 def maximum(x: Scalar, y: Operand) -> Scalar:
-    """The larger; NaN when either is NaN, as in PyTorch."""
+    """Returns the larger; NaN if either is NaN, as in PyTorch."""
     return x._binary(y, arith.maximumf, arith.maxui if x.is_unsigned else arith.maxsi)
 
 
 def minimum(x: Scalar, y: Operand) -> Scalar:
-    """The smaller; NaN when either is NaN, as in PyTorch."""
+    """Returns the smaller; NaN if either is NaN, as in PyTorch."""
     return x._binary(y, arith.minimumf, arith.minui if x.is_unsigned else arith.minsi)
 
 
 def fmax(x: Scalar, y: Operand) -> Scalar:
-    """The larger; a number rather than NaN."""
+    """Returns the larger; ignores a NaN."""
     return x._binary(y, arith.maxnumf, arith.maxui if x.is_unsigned else arith.maxsi)
 
 
 def fmin(x: Scalar, y: Operand) -> Scalar:
-    """The smaller; a number rather than NaN."""
+    """Returns the smaller; ignores a NaN."""
     return x._binary(y, arith.minnumf, arith.minui if x.is_unsigned else arith.minsi)
 
 
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """`x ** exponent`; small constant exponents become products and roots, which is also what eager computes."""
+    """Returns `x ** exponent`; small constant exponents become products and roots, as in eager."""
     if not isinstance(exponent, (Scalar, Size)):
         if exponent == 0:
             return x.like(1)
@@ -276,7 +276,7 @@ def _repeated(x: Scalar, count: int) -> Scalar:
 
 
 def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
-    """The least and the greatest value of an element type."""
+    """Returns the least and the greatest value of an element type."""
     if dtype.is_float:
         return -pymath.inf, pymath.inf
     if dtype is TensorDType.Bool:
@@ -288,9 +288,9 @@ def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
 def repeat(
     start: Sequence[Scalar], condition: Callable[..., Scalar], step: Callable[..., Sequence[Scalar]]
 ) -> list[Scalar]:
-    """Repeat `step` on a tuple of scalars while `condition` of them holds.
+    """Applies `step` to a tuple of scalars while `condition` of them holds.
 
-    The functions may use nothing but what they are given: a body is cloned op by op, and loops in it as they are.
+    The functions may only use their arguments, since ops are cloned into the body one by one.
     """
     types = [x.dtype for x in start]
     kinds = [x.value.type for x in start]

@@ -1,4 +1,4 @@
-"""Scans: running sums, products, extremes and logarithms of sums along a dim."""
+"""Scans: cumulative sums, products, extremes and log-sum-exps along a dim."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from buddy.compiler.ops.utils import SymbolTable, normalized, value_of
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# What PyTorch accumulates scans in on the CPU (`at::acc_type`).
+# The types in which PyTorch accumulates scans on the CPU (`at::acc_type`).
 _ACCUMULATE_IN = {
     TensorDType.Float16: TensorDType.Float32,
     TensorDType.BFloat16: TensorDType.Float32,
     TensorDType.Float32: TensorDType.Float64,
 }
-# `(element, its position along the dim, *state)` to the state after it.
+# Maps `(element, its position along the dim, *state)` to the next state.
 Step = Callable[..., Sequence[Scalar]]
 
 
 def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, TensorDType]], step: Step) -> list[Any]:
-    """For each of `states`, initial values with their types, a result that holds it after each element along the dim.
+    """Scans along the node's dim; returns for each of `states` a tensor with the state at each element.
 
-    Elements are visited in memory's order, whichever the dim is: every line along it has a state of its own.
+    `states` are (initial value, type). Visits elements in memory order for every dim, since every line along the dim
+    has its own state.
     """
     dtype = node.args[0].tensor_meta.dtype
     value = value_of(node.args[0], symbol_table)
@@ -55,7 +56,7 @@ def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, Tensor
 
 
 def _fold(node: Op, symbol_table: SymbolTable, initial: float, combine: Callable[[Scalar, Scalar], Scalar]) -> Any:
-    """A scan whose state is one number in the type that PyTorch accumulates in; elements are cast to the result's."""
+    """Scans with one number as state, in PyTorch's accumulation type; elements are cast to the result's type."""
     result = node.tensor_meta.dtype
     wide = _ACCUMULATE_IN.get(result, result)
 
@@ -81,7 +82,7 @@ def logcumsumexp(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _log_add_exp(x: Scalar, y: Scalar) -> Scalar:
-    """`log(exp(x) + exp(y))`; two equal infinities are themselves, and NaN stays."""
+    """Returns `log(exp(x) + exp(y))`; for two equal infinities that infinity, and NaN for NaN."""
     low, high = s.minimum(x, y), s.maximum(x, y)
     infinite = low.compare("eq", high) & s.absolute(low).compare("eq", float("inf"))
     return s.select(infinite, high, s.log1p(s.exp(low - high)) + high)
@@ -98,14 +99,14 @@ def cummin(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _running_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
-    """Values and the positions that they come from: the last of equal ones, and the last NaN from the first one on."""
+    """Returns values and their positions: the last of equal ones, and after a NaN the position of the last NaN."""
     dtype = node.args[0].tensor_meta.dtype
     low, high = s.limits(dtype)
 
     def step(x: Scalar, at: Scalar, best: Scalar, where: Scalar) -> list[Scalar]:
         taken = x.compare("ge" if largest else "le", best)
         if dtype.is_float:
-            # Comparisons with NaN are false: one that is the best so far gives way to another only.
+            # Comparisons with NaN are false: once the extreme is NaN, only another NaN replaces it.
             taken = taken | x.compare("ne", x)
         return [s.select(taken, x, best), s.select(taken, at, where)]
 

@@ -1,4 +1,4 @@
-"""Writing by index: what later writes to the same place do, is what they do in eager, one after another."""
+"""Writes by index. Writes to the same position are applied sequentially, as in eager."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# Sums and products in half types are made in f32 and rounded once, as PyTorch's scatters do.
+# Sums and products in half types are computed in f32 and rounded once, as in PyTorch's scatters.
 Positions = Sequence[Any]
 Combine = Callable[[Scalar, Scalar], Scalar]
-# What is written at a position of the box.
+# Returns the value to write at a position of the box.
 Reader = Callable[[Positions], Scalar]
 
 
@@ -35,7 +35,7 @@ def _replace(_old: Scalar, new: Scalar) -> Scalar:
     return new
 
 
-# How a value meets what is there, and what it leaves unchanged: a function of the element type.
+# How a written value is combined with the old one, and the neutral element as a function of the element type.
 _COMBINE: dict[str, Combine] = {
     "": _replace,
     "add": lambda old, new: old + new, "sum": lambda old, new: old + new, "mean": lambda old, new: old + new,
@@ -49,13 +49,16 @@ _NEUTRAL: dict[str, Callable[[TensorDType], int | float]] = {
 
 
 class Writes:
-    """Writes into tensors of one shape: for every position of a box, `place` says where it goes."""
+    """Writes into tensors of one shape: `place` maps every position of a box to its target."""
 
     def __init__(self, box: Sequence[Any], place: Callable[[Positions], Positions]) -> None:
         self.box, self.place = box, place
 
     def into(self, target: Any, dtype: TensorDType, given: Reader, combine: Combine) -> Any:
-        """`target` after `target[place] = combine(target[place], given)` at each position, in row-major order."""
+        """Applies `target[place] = combine(target[place], given)` at each position, in row-major order.
+
+        Returns `target`.
+        """
 
         def visit(at: list[Any], held: list[Any]) -> list[Any]:
             where = self.place(at)
@@ -66,7 +69,7 @@ class Writes:
     def reduced(
         self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool, wide: TensorDType | None = None
     ) -> Any:
-        """The writes combined by `mode` in the type `wide`, and what was there before if it is their `own` too."""
+        """Combines the writes by `mode` in the type `wide`; with `own`, includes the old elements."""
         wide = wide or summed_in(dtype)
         shape = st.shape_of(target)
         start = _cast(target, dtype, wide)
@@ -85,7 +88,7 @@ class Writes:
 
 
 def _quotient(x: Scalar, count: Scalar) -> Scalar:
-    """Integers are rounded down."""
+    """Divides; integers are rounded down."""
     if x.dtype.is_float:
         return x / count
     return Scalar((arith.divui if x.is_unsigned else arith.floordivsi)(x.value, count.value), x.dtype)
@@ -98,7 +101,7 @@ def _cast(value: Any, dtype: TensorDType, wanted: TensorDType) -> Any:
 
 
 def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
-    """What a node's argument, a tensor or a number, has at a position; a tensor without dims has it everywhere."""
+    """Returns a reader of a node's argument, a tensor or number; a zero-dimensional one is the same everywhere."""
     if not isinstance(argument_, Op):
         kind = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
         return lambda _: number(argument_, kind)
@@ -107,7 +110,7 @@ def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
 
 
 def _along(node: Op, symbol_table: SymbolTable) -> Writes:
-    """`x[..., index[..., i, ...], ...]` for every element of the index tensor, the third argument."""
+    """Returns writes to `x[..., index[..., i, ...], ...]` for every element of the index tensor, the third argument."""
     indices, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     shape = node.tensor_meta.shape
     axis = normalized(node.args[1], len(shape))
@@ -125,13 +128,13 @@ def _along(node: Op, symbol_table: SymbolTable) -> Writes:
 
 @lowering("ScatterOp")
 def scatter(node: Op, symbol_table: SymbolTable) -> Any:
-    """`reduce` may be "add" or "multiply"."""
+    """Lowers scatter; `reduce` is "add", "multiply" or absent."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, given = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
     wide = summed_in(dtype) if mode else dtype
 
     def rounded(at: Positions) -> Scalar:
-        return cast(given(at), dtype)  # a number is one of the tensor's type first
+        return cast(given(at), dtype)  # a number is first converted to the tensor's type
 
     found = _along(node, symbol_table).into(_cast(target, dtype, wide), wide, rounded, _COMBINE[mode])
     return _cast(found, wide, dtype)
@@ -152,7 +155,7 @@ def scatter_reduce(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("IndexReduceOp")
 def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
-    """`x[:, index[i], :]` combined with `source[:, i, :]`."""
+    """Combines `x[:, index[i], :]` with `source[:, i, :]`."""
     target, (axis, index, source, mode) = value_of(node.args[0], symbol_table), node.args[1:5]
     shape = node.tensor_meta.shape
     axis, kind = normalized(axis, len(shape)), index.tensor_meta.dtype
@@ -166,7 +169,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
 
     own, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
     writes = Writes(st.shape_of(given), place)
-    # Unlike a scatter's, every step is rounded to the element type.
+    # Unlike in a scatter, every step is rounded to the element type.
     return writes.reduced(target, dtype, _reader(source, symbol_table), mode, own, wide=dtype)
 
 
@@ -197,9 +200,9 @@ def _written(subscripts: Subscripts, target: Any, dtype: TensorDType, given: Rea
 
 
 def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
-    """One mask, and as many values as it has ones, or one for all of them.
+    """Lowers a write through one mask, of one value or of as many as the mask has ones.
 
-    Raises `LoweringError` for a mask beside other indices.
+    Raises `LoweringError` for a mask combined with other indices.
     """
     ((first, mask), *others) = [(axis, item) for axis, item in enumerate(node.args[1]) if item is not None]
     if others:
@@ -233,12 +236,12 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
 
 
 def _up_to(at: Any, size: Any) -> Any:
-    """The position or the last one, for dims of size 1 that are read again, and for more ones than values."""
+    """Returns the position, clamped to the last one: for broadcast dims of size 1, and for more ones than values."""
     return arith.minui(at, position(size - 1))
 
 
 def _chosen(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[int | None], add: bool) -> Any:
-    """One value wherever the mask, over the dims `inside`, is set; dim `i` of the value is dim `axes[i]`."""
+    """Writes one value where the mask over the dims `inside` is set; dim `i` of the value is dim `axes[i]`."""
     (mask,) = [item for item in node.args[1] if item is not None]
     operands = [mask, node.args[2], node.args[0]]
     tensors = [value_of(op, symbol_table) for op in operands]
@@ -258,7 +261,7 @@ def _chosen(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[i
 
 @dataclass(frozen=True)
 class _Ones:
-    """A mask over the dims `inside` of a target, for whose ones there are `count` values."""
+    """A mask over the dims `inside` of a target, with `count` values for its ones."""
 
     flags: Any
     dtype: TensorDType
@@ -267,7 +270,7 @@ class _Ones:
 
 
 def _how_many(flags: Any, dtype: TensorDType) -> Scalar:
-    """How many elements of a mask are set, as int64."""
+    """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
     found = st.reduce(
         [(flags, dtype)], shape, list(range(len(shape))), False, 0, TensorDType.Int64,
@@ -280,7 +283,7 @@ def _one_by_one(
     target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[Positions, Any], Scalar],
     combine: Combine = _replace,
 ) -> Any:  # fmt: skip
-    """`target` combined with `given(position, how many ones came before)` where the mask is set."""
+    """Combines `target` with `given(position, number of earlier ones)` where the mask is set."""
     sizes = st.shape_of(target)
     outside = [axis for axis in range(len(sizes)) if axis not in ones.inside]
 
@@ -298,13 +301,13 @@ def _one_by_one(
         return [found, arith.addi(held[1], arith.index_castui(ir.IndexType.get(), flag.value))]
 
     box = [sizes[axis] for axis in ones.inside]
-    box[:1] = [size * smallest(ones.count, 1) for size in box[:1]]  # nothing is visited without a value to read
+    box[:1] = [size * smallest(ones.count, 1) for size in box[:1]]  # an empty loop if there are no values to read
     return for_each(box, [target, position(0)], visit)[0]
 
 
 @lowering("MaskedScatterOp")
 def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
-    """The source's elements, in order, where the mask is set."""
+    """Writes the source's elements, in order, where the mask is set."""
     (target, flags, source), meta = (value_of(arg, symbol_table) for arg in node.args[:3]), node.tensor_meta
     kind = node.args[2].tensor_meta.dtype
     count = product(st.shape_of(source))
@@ -326,7 +329,7 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("PutOp")
 def put(node: Op, symbol_table: SymbolTable) -> Any:
-    """`x.flatten()[index] = source`, one after another."""
+    """Applies `x.flatten()[index] = source` sequentially."""
     target, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     index, source = (node.args[i] for i in (1, 2))
     add = bool(argument(node, 3, "accumulate", False))

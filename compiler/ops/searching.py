@@ -1,4 +1,4 @@
-"""Searching sorted lines, and counting what falls between their elements."""
+"""Binary search in sorted rows, and histograms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ lowering = ops_registry.lowering
 
 
 def _bound(length: Any, goes_on: Callable[[Any], Scalar]) -> Any:
-    """The first position of a sorted line of `length` for which `goes_on` is false, by halving."""
+    """Returns the first position of a sorted row of `length` for which `goes_on` is false, by binary search."""
     index = ir.IndexType.get()
     loop = scf.WhileOp([index, index], [position(0), position(length)])
     before, after = (region.blocks.append(index, index) for region in loop.regions)
@@ -42,9 +42,9 @@ def _bound(length: Any, goes_on: Callable[[Any], Scalar]) -> Any:
 
 
 def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
-    """For each value, where it belongs in the line of `line` that stands beside it, or in its only line.
+    """Returns the insertion position of each value in its row of `line`, or in the only row.
 
-    Comparisons with NaN are false in both directions, so a NaN belongs at the end, as in eager.
+    Comparisons with NaN are false in both directions, so a NaN is inserted at the end, as in eager.
     """
     meta, kind = node.tensor_meta, line.tensor_meta.dtype
     boundaries, length = value_of(line, symbol_table), line.tensor_meta.shape[-1]
@@ -63,7 +63,7 @@ def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: b
         def goes_on(middle: Any) -> Scalar:
             at = middle if places is None else within(element(places, [*row, middle], TensorDType.Int64), length)
             here = cast(element(boundaries, [*row, at], kind), common)
-            # With NaN the comparison fails, and the search goes on.
+            # The comparison with NaN is false, so the search continues.
             return here.compare("gt" if right else "ge", cast(wanted, common)) ^ True
 
         return [index_of(_bound(length, goes_on), meta.dtype).value]
@@ -87,7 +87,7 @@ def bucketize(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("HistcOp")
 def histc(node: Op, symbol_table: SymbolTable) -> Any:
-    """How many elements are in each of equal parts of a range, which is that of the elements where it is empty."""
+    """Counts the elements in equal bins of a range; an empty range means that of the elements."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
     if not dtype.is_float:
@@ -101,9 +101,9 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     def count(at: list[Any], held: list[Any]) -> list[Any]:
         x = element(value, at, dtype)
         inside = x.compare("ge", low) & x.compare("le", high)
-        # What is outside, NaN for one, is counted as nothing in the first part.
+        # Elements outside of the range, and NaN, are counted as nothing in the first bin.
         share = s.select(inside, x, low) - low
-        # The quotient is no number where the range has no end: eager refuses that, here it must not leave memory.
+        # For an infinite range the quotient is NaN: eager rejects that; here the position must stay within the tensor.
         quotient = s.fmin(s.fmax(share * bins / (high - low), 0), bins)
         part = s.minimum(cast(quotient, TensorDType.Int64), bins - 1)
         here = [index_position(part)]
@@ -113,7 +113,7 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Scalar, Scalar]:
-    """The ends that were asked for, or those of the elements, one to each side where all are equal."""
+    """Returns the requested bounds, or those of the elements, widened by one on each side if all are equal."""
     if low != high:
         return number(low, dtype), number(high, dtype)
     axes = list(range(len(shape_of(value))))
@@ -125,7 +125,7 @@ def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Sca
 
 @lowering("NonzeroStaticOp")
 def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
-    """The positions of the first elements that are not 0, as many as the result has rows; the rest is filled."""
+    """Returns the positions of the first nonzero elements, as many as the result has rows; fills the rest."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, fill = node.tensor_meta, argument(node, 2, "fill_value", -1)
     size = meta.shape[0]
@@ -133,7 +133,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return out
     rows, *others = shape_of(value)
-    box = [rows * smallest(size, 1), *others]  # nothing is visited where there is no row to write to
+    box = [rows * smallest(size, 1), *others]  # an empty loop if there is no row to write to
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         found, count = held
@@ -150,8 +150,10 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("RepeatInterleaveOp")
 def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
-    """Each position as often as the number there says. Where one is negative, or they do not add up to the size that
-    the result is said to have, eager is asked."""
+    """Repeats each position by the count stored there.
+
+    Falls back to eager if a count is negative or the counts do not add up to the expected size.
+    """
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, flag = node.tensor_meta, TensorDType.Int32
     size = meta.shape[0]

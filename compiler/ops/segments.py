@@ -1,4 +1,4 @@
-"""Reductions of segments of a dim, which lie one behind the other."""
+"""Reductions of consecutive segments of a dim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 ops_registry = Registry()
 
 Combine = Callable[[Scalar, Scalar], Scalar]
-# How an element meets what came before it, and what a segment begins with.
+# How an element is combined with the previous result, and the initial value of a segment.
 _MODES: dict[str, tuple[Combine, float]] = {
     "sum": (lambda old, new: old + new, 0),
     "mean": (lambda old, new: old + new, 0),
@@ -34,8 +34,10 @@ _FLAG = TensorDType.Int32
 
 @ops_registry.lowering("SegmentReduceOp")
 def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
-    """Segments by their lengths or by where they begin and end. Where lengths are negative, or do not add up to the
-    size of the dim, eager is asked."""
+    """Reduces segments given by lengths or by offsets.
+
+    Falls back to eager if lengths are negative or do not add up to the size of the dim.
+    """
     data, meta, axis = node.args[0], node.tensor_meta, node.kwargs.get("axis", 0)
     shape, lengths, offsets = data.tensor_meta.shape, node.kwargs.get("lengths"), node.kwargs.get("offsets")
     if (lengths is None and offsets is None) or 0 in (*shape, *meta.shape):
@@ -48,7 +50,7 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     kind = told.tensor_meta.dtype
 
     def bounds(at: list[Any], cursor: Any) -> tuple[Any, Any, Scalar]:
-        """Where a segment begins and ends, and whether it has no length."""
+        """Returns start and end of a segment, and whether it is empty."""
         if offsets is not None:
             first, last = (element(ends, [at[0], plus(at[1], i)], kind) for i in (0, 1))
             return _inside(first, shape[axis]), _inside(last, shape[axis]), number(False, TensorDType.Bool)
@@ -71,13 +73,13 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _inside(value: Scalar, size: int) -> Any:
-    """A number as a position from 0 to `size`."""
+    """Clamps a number to a position from 0 to `size`."""
     wide = cast(value, TensorDType.Int64)
     return index_position(s.minimum(s.maximum(wide, 0), size))
 
 
 def _reduced(node: Op, into: Any, whole: Any, at: list[Any], ends: tuple[Any, Any]) -> Any:
-    """`into` [outer, segments, inner] with the segment `at` of `whole` reduced."""
+    """Returns `into` [outer, segments, inner] with segment `at` of `whole` reduced."""
     dtype, mode, initial = node.tensor_meta.dtype, node.args[1], node.kwargs.get("initial")
     combine, neutral = _MODES[mode]
     inner = node.tensor_meta.shape[len(node.tensor_meta.shape) - _inner_rank(node) :]
@@ -105,5 +107,5 @@ def _reduced(node: Op, into: Any, whole: Any, at: list[Any], ends: tuple[Any, An
 
 
 def _inner_rank(node: Op) -> int:
-    """How many dims are behind the one that is reduced."""
+    """Returns the number of dims after the reduced one."""
     return len(node.args[0].tensor_meta.shape) - 1 - int(node.kwargs.get("axis", 0))

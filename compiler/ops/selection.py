@@ -1,8 +1,8 @@
-"""Selections and unstable sorts with the steps of those that PyTorch's own kernels call.
+"""Selections and unstable sorts that use the same steps as PyTorch's kernels.
 
-Equal keys have no order of their own there, so where each goes is up to the algorithm. These are libstdc++'s
-`nth_element`, `partial_sort` and `sort` (GCC 13, bits/stl_algo.h and bits/stl_heap.h), and the quickselect of ATen
-(native/Sorting.cpp). Ranges are from `first` to before `last`.
+The order of equal keys depends on the algorithm. These are libstdc++'s `nth_element`, `partial_sort` and `sort` (GCC
+13, bits/stl_algo.h and bits/stl_heap.h), and ATen's quickselect (native/Sorting.cpp). Ranges include `first` and
+exclude `last`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from buddy.compiler.ops.line import Entry, Line
 from buddy.compiler.ops.loops import element, index_of, index_position, insert, position
 from buddy.compiler.ops.structured import filled
 
-# Up to this length libstdc++ sorts by insertion, and selects among the last few so.
+# libstdc++ uses insertion sort for ranges up to these lengths in `sort` and `nth_element`.
 SHORT_SORT, SHORT_SELECTION = 16, 3
 
 
 def nth_element(line: Line, nth: Any, length: int) -> None:
-    """Bring the entry that sorting would put at `nth` there, with none after it that must stand before it."""
+    """Moves the entry that sorting would put at `nth` there, with no entry after it that must come before it."""
 
     def long(first: Any, last: Any, depth: Any) -> Any:
         return compare("sgt", minus(last, first), SHORT_SELECTION) & compare("ne", depth, 0), [first, last, depth]
@@ -43,12 +43,12 @@ def nth_element(line: Line, nth: Any, length: int) -> None:
 
 
 def _depth(length: int) -> int:
-    """How many partitions may go wrong before a heap is used: twice the binary logarithm, rounded down."""
+    """Returns the number of partitions before libstdc++ uses a heap: twice the binary logarithm, rounded down."""
     return 2 * (length.bit_length() - 1)
 
 
 def _partitioned(line: Line, first: Any, last: Any) -> Any:
-    """Split around the median of three entries, which goes to `first`; gives where the second part begins."""
+    """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
     ab, bc, ac = line.before(low, middle), line.before(middle, high), line.before(low, high)
     rising = pick(bc, middle, pick(ac, high, low))
@@ -67,12 +67,12 @@ def _partitioned(line: Line, first: Any, last: Any) -> Any:
 
 
 def _skip(line: Line, start: Any, step: int, while_: Any) -> Any:
-    """The first position from `start` on, by `step`, where `while_` does not hold."""
+    """Returns the first position from `start` on, in steps of `step`, where `while_` does not hold."""
     return line.repeat([start], lambda i: (while_(i), [i]), lambda i: [plus(i, step)])[0]
 
 
 def sort(line: Line, length: int) -> None:
-    """Order the first `length` entries. What is still to be split is kept on a stack, a tensor of the line's own."""
+    """Sorts the first `length` entries. Ranges that remain to be split are on a stack, one of the line's tensors."""
     if length > SHORT_SORT:
         line.tensors.append(filled(0, [_depth(length) + 2, 3], TensorDType.Int64))
         _push(line, 0, (0, length, _depth(length)))
@@ -82,7 +82,7 @@ def sort(line: Line, length: int) -> None:
 
 
 def _split(line: Line, size: Any) -> Any:
-    """Take the range at `size` off the stack and split it until it is short, with right parts put there."""
+    """Pops the range at `size` off the stack and splits it until it is short; pushes the right parts."""
 
     def long(first: Any, last: Any, depth: Any, size: Any) -> Any:
         return compare("sgt", minus(last, first), SHORT_SORT) & compare("ne", depth, 0), [first, last, depth, size]
@@ -110,7 +110,7 @@ def _push(line: Line, size: Any, values: Sequence[Any]) -> None:
 
 
 def quick_select(line: Line, k: int, length: int) -> None:
-    """ATen's own `nth_element`, for `kthvalue`: around the median of three, from both ends."""
+    """ATen's own `nth_element` for `kthvalue`: partitions around the median of three, from both ends."""
 
     def long(left: Any, right: Any) -> Any:
         return compare("sgt", right, plus(left, 1)), [left, right]
@@ -130,7 +130,7 @@ def quick_select(line: Line, k: int, length: int) -> None:
 
 
 def _met(line: Line, pivot: Any, low: Any, high: Any) -> list[Any]:
-    """Where two scans that exchange what is on the wrong side of the pivot have passed each other."""
+    """Returns where two scans meet that exchange entries on the wrong side of the pivot."""
 
     def scan(i: Any, j: Any) -> Any:
         i = _skip(line, plus(i, 1), 1, lambda at: line.before(at, pivot))
@@ -149,7 +149,7 @@ def insertion_sort(line: Line, first: Any, last: Any) -> None:
         moved = line.get(i)
 
         def behind(j: Any) -> Any:
-            # Nothing before `first` is looked at: there the entry is compared with itself, which ends the loop.
+            # Reads nothing before `first`: there the entry is compared with itself, which ends the loop.
             previous = pick(compare("sgt", j, first), minus(j, 1), first)
             inside = compare("sgt", j, first)
             return line.order(moved[0], line.get(previous)[0]) & inside, [j]
@@ -164,7 +164,7 @@ def insertion_sort(line: Line, first: Any, last: Any) -> None:
 
 
 def partial_sort(line: Line, middle: Any, length: Any) -> None:
-    """The entries that stand first in order, up to `middle`; the others behind, as the heap leaves them."""
+    """Sorts the first `middle` entries; the heap determines the order of the others."""
     heap_select(line, 0, middle, length)
     _sort_heap(line, 0, middle)
 
@@ -190,14 +190,14 @@ def heap_select(line: Line, first: Any, middle: Any, last: Any) -> None:
 
 
 def _popped(line: Line, first: Any, length: Any, to: Any) -> None:
-    """Move the top of a heap of `length` entries to `to`, and what was there into the heap."""
+    """Moves the top of a heap of `length` entries to `to`, and the entry there into the heap."""
     moved = line.get(to)
     line.put(to, line.get(first))
     _adjusted(line, first, 0, length, moved)
 
 
 def _adjusted(line: Line, first: Any, top: Any, length: Any, moved: Entry) -> None:
-    """Fill the hole at `top` from below down to a leaf, then let `moved` rise from there."""
+    """Sifts the hole at `top` down to a leaf, then sifts `moved` up from there."""
 
     def has_two(hole: Any) -> Any:
         return compare("slt", hole, half(minus(length, 1))), [hole]

@@ -48,7 +48,7 @@ def expand(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("RepeatOp")
 def repeat(node: Op, symbol_table: SymbolTable) -> Any:
-    """Each dim is broadcast along a new dim in front of it, and the two are merged."""
+    """Broadcasts each dim along a new dim in front of it, and merges the two."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = [1] * (len(meta.shape) - len(st.shape_of(value))) + list(st.shape_of(value))
     apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
@@ -58,15 +58,15 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Any:
 
 def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], shape: Any, dtype: TensorDType) -> Any:
     if 0 in shape:
-        return st.empty(shape, dtype)  # MLIR takes no offset at the end of a dim, even where nothing is read
+        return st.empty(shape, dtype)  # MLIR accepts no offset at the end of a dim, even for an empty slice
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
 
 
 def _position(start: Any, size: Any, count: Any, step: Any) -> Any:
-    """A start within a dim of `size`, counted from the front and kept inside, with the `count` elements from there on.
+    """Returns a start in a dim of `size`, counted from the front and clamped so that `count` elements follow.
 
-    Of a number the program was traced with PyTorch knows that they are inside. One that a call tells is data: it may
-    be out of range, for which eager raises, and is then as close to it as memory allows (see `bounds`).
+    PyTorch guarantees that static starts are in range. A dynamic start is data: out of range, eager raises, and
+    compiled code clamps it (see `bounds`).
     """
     at = smallest(largest(from_front(start, size), 0), size)
     return largest(smallest(at, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else at
@@ -98,7 +98,7 @@ def select(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("SplitOp", "UnbindOp")
 def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Pieces along a dim, one after another; an unbound piece has no such dim."""
+    """Returns consecutive pieces along a dim; unbound pieces lack this dim."""
     value = value_of(node.args[0], symbol_table)
     shape = list(st.shape_of(value))
     unbound = node.target.startswith("unbind")
@@ -115,7 +115,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("SliceScatterOp", "SelectScatterOp")
 def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
-    """The first operand with a slice, or one index of a dim, replaced by the second."""
+    """Returns the first operand with a slice, or one index of a dim, replaced by the second."""
     value, source = value_of(node.args[0], symbol_table), node.args[1]
     piece = in_type(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
     shape = list(st.shape_of(value))
@@ -144,7 +144,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> Any:
     out, start = st.empty(meta.shape, meta.dtype), 0
     for part in node.args[0]:
         shape = part.tensor_meta.shape
-        # PyTorch lets a one-dimensional empty tensor stand among tensors of any rank.
+        # PyTorch allows a one-dimensional empty tensor among tensors of any rank.
         if len(shape) != len(meta.shape) or 0 in shape:
             continue
         value = value_of(part, symbol_table)
@@ -168,7 +168,7 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ArangeOp")
 def arange(node: Op, symbol_table: SymbolTable) -> Any:
-    """Floats are made of whole numbers or, where a bound is none, in f64 as in eager, and rounded once."""
+    """Computes floats from integers or, if a bound is not an integer, in f64 as in eager, and rounds once."""
     start, step = arange_bounds(node)
     meta = node.tensor_meta
     if 0 in meta.shape:

@@ -1,7 +1,7 @@
-"""Sizes that only a call tells, in the function that is being lowered: their values, and the shapes of its tensors.
+"""Symbolic sizes in the function that is being lowered: their values, and the shapes of its tensors.
 
-A type says `?` where the graph has an expression. Lowerings compute with the expressions (`shape_of` in `structured`
-gives them), and where MLIR needs a value, `index_value` makes one from the function's symbols.
+An MLIR type has `?` where the graph has a symbolic expression. Lowerings compute with the expressions (`shape_of` in
+`structured` returns them), and where MLIR needs a value, `index_value` computes it from the function's symbols.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from buddy.compiler.graph.sizes import Dim, Size, computed, is_dynamic, parsed
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops.utils import LoweringError, mlir_shape
 
-# How `one-shot-bufferize` leaves them in place: attributes of arguments and functions of ours.
+# Custom attributes of arguments and functions, which `one-shot-bufferize` preserves.
 SYMBOL = "buddy.symbol"  # on an argument of type index: its name
 SIZES = "buddy.sizes"  # on an argument with `?` dims: its sizes, each as text
 RESULTS = "buddy.result_sizes"  # on a function: the sizes of each of its results, an empty list for a static one
@@ -23,7 +23,7 @@ RESULTS = "buddy.result_sizes"  # on a function: the sizes of each of its result
 
 @dataclass
 class FunctionSizes:
-    """The values of a function's symbols, and the shapes of its tensors whose types do not say them."""
+    """The values of a function's symbols, and the shapes of its tensors whose types have `?` dims."""
 
     symbols: dict[str, Any] = field(default_factory=dict)
     shapes: dict[Any, tuple[Dim, ...]] = field(default_factory=dict)
@@ -34,7 +34,7 @@ _functions = [FunctionSizes()]
 
 @contextmanager
 def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
-    """What is lowered inside belongs to a function whose symbols have the values `symbols`, of type index."""
+    """Lowers the enclosed code for a function whose symbols have the values `symbols`, of type index."""
     _functions.append(FunctionSizes(symbols))
     try:
         yield _functions[-1]
@@ -43,16 +43,16 @@ def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
 
 
 def remember(value: Any, shape: Sequence[Dim]) -> Any:
-    """`value`, with its shape kept where its type has a `?` for some of it."""
+    """Returns `value`, and records its shape if its type has a `?`."""
     if is_dynamic(shape):
         _functions[-1].shapes[value] = tuple(shape)
     return value
 
 
 def known_shape(value: Any) -> tuple[Dim, ...]:
-    """The shape of a tensor.
+    """Returns the shape of a tensor.
 
-    Raises `LoweringError` for one with `?` dims that nobody has told the sizes of.
+    Raises `LoweringError` for a tensor with `?` dims whose sizes were not recorded.
     """
     kind = ir.RankedTensorType(value.type)
     if kind.has_static_shape:
@@ -63,19 +63,19 @@ def known_shape(value: Any) -> tuple[Dim, ...]:
 
 
 def index_value(size: Any) -> Any:
-    """A size as an MLIR value of type index; what is one already stays it. Emitted at the insertion point."""
+    """Returns a size as an MLIR value of type index, emitted at the insertion point if it is not one already."""
     if not isinstance(size, (int, Size)):
         return size
     return in_arithmetic(size, _functions[-1].symbols)
 
 
 def in_arithmetic(size: Dim, symbols: dict[str, Any]) -> Any:
-    """`size` computed from the values of `symbols`."""
+    """Emits the computation of `size` from the values of `symbols`."""
     return computed(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _applied)
 
 
 def _applied(name: str, left: Any, right: Any) -> Any:
-    if name == "%":  # with the sign of the divisor, as Python has it
+    if name == "%":  # the sign of the divisor, as in Python
         return arith.subi(left, arith.muli(arith.floordivsi(left, right), right))
     functions = {
         "+": arith.addi, "*": arith.muli, "//": arith.floordivsi, "max": arith.maxsi, "min": arith.minsi,
@@ -84,17 +84,17 @@ def _applied(name: str, left: Any, right: Any) -> Any:
 
 
 def split_sizes(sizes: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Sizes as slice ops take them: the values of those that are no numbers, then all with a mark for these."""
+    """Returns sizes as slice ops take them: the dynamic values, then static sizes (with a marker for dynamic ones)."""
     return [index_value(size) for size in sizes if not isinstance(size, int)], mlir_shape(sizes)
 
 
 def sizes_attribute(shape: Sequence[Dim]) -> Any:
-    """A shape as an attribute: its sizes as texts where some are symbolic, else nothing."""
+    """Returns a shape as an attribute: the sizes as texts if some are symbolic, else `None`."""
     return ir.ArrayAttr.get([ir.StringAttr.get(str(size)) for size in shape] if is_dynamic(shape) else [])
 
 
 def symbol_attributes(name: str) -> Any:
-    """The attributes of an argument that is the value of symbol `name`."""
+    """Returns the attributes of an argument that is the value of symbol `name`."""
     return ir.DictAttr.get({SYMBOL: ir.StringAttr.get(name)})
 
 
@@ -102,12 +102,12 @@ def symbol_attributes(name: str) -> Any:
 
 
 def read_sizes(attribute: Any) -> list[Dim]:
-    """What `sizes_attribute` wrote; a number is one again."""
+    """Parses the result of `sizes_attribute`; numbers become ints."""
     return [parsed(ir.StringAttr(text).value) for text in ir.ArrayAttr(attribute)]
 
 
 def result_attributes(function: Any) -> list[Any]:
-    """The sizes of each result that a function once had, none for those whose types say them."""
+    """Returns the recorded sizes of each result of a function; empty for results with static types."""
     if RESULTS in function.attributes:
         return [ir.ArrayAttr(shape) for shape in ir.ArrayAttr(function.attributes[RESULTS])]
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -115,7 +115,7 @@ def result_attributes(function: Any) -> list[Any]:
 
 
 def symbols_of(function: Any, values: Sequence[Any]) -> dict[str, Any]:
-    """The symbols among a function's arguments, and for each its value among `values`, in the order of arguments."""
+    """Maps the symbols among a function's arguments to their `values`, in the order of arguments."""
     if "arg_attrs" not in function.attributes:
         return {}
     pairs = zip(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])), values, strict=False)

@@ -1,4 +1,4 @@
-"""Sorting along a dim: a stable merge sort from the bottom up, and what is read off sorted lines."""
+"""Sorting along a dim by a bottom-up stable merge sort, and ops that use sorted rows."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-# `at::internal::GRAIN_SIZE`, from which on ATen sorts integers by their digits (native/cpu/SortingKernel.cpp).
+# `at::internal::GRAIN_SIZE`: from this length on, ATen radix-sorts integers (native/cpu/SortingKernel.cpp).
 RADIX_FROM = 32768
 
 
 def ascending(x: Scalar, y: Scalar) -> Scalar:
-    """NaN stands after all numbers, as in PyTorch."""
+    """Orders NaN after all numbers, as in PyTorch."""
     before = x < y
     return before | (y.compare("ne", y) & x.compare("eq", x)) if x.dtype.is_float else before
 
 
 def descending(x: Scalar, y: Scalar) -> Scalar:
-    """NaN stands before all numbers, as in PyTorch."""
+    """Orders NaN before all numbers, as in PyTorch."""
     return ascending(y, x)
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Keys [rows, n] of `dtype`, and for each the place (i64) along its line that it comes from."""
+    """Keys [rows, n] of `dtype`, and for each key its original position (i64) in the row."""
 
     keys: Any
     places: Any
@@ -70,10 +70,10 @@ class Lines:
 
 
 def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> Lines:
-    """The lines of `keys` [rows, n], each sorted; equal keys stay in their order.
+    """Sorts the rows of `keys` [rows, n] stably.
 
-    Passes go to a spare line and back, two at a time, so that nothing is copied: the first merges runs of `width`, the
-    second of twice that.
+    Passes come in pairs, to a scratch buffer and back, so that nothing is copied: the first merges runs of `width`, the
+    second runs of twice that.
     """
     rows, length = shape_of(keys)
     shape = shape_of(keys)
@@ -95,13 +95,13 @@ def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> Lines:
 
 
 def _places(shape: Sequence[int]) -> Any:
-    """Every element's position along its line."""
+    """Returns every element's position in its row."""
     out = empty(shape, TensorDType.Int64)
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
 
 
 def _pairs_of_passes(length: Extent) -> Extent:
-    """How often two passes must be made for runs of 1 to become one of `length`: half its binary logarithm."""
+    """Returns the number of pairs of passes that merge runs of 1 to one of `length`: half its binary logarithm."""
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
@@ -110,7 +110,7 @@ def _pairs_of_passes(length: Extent) -> Extent:
 
 
 def _merged(source: Lines, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
-    """Keys and places `into`, whose row takes the row of `source` with neighbouring runs of `width` merged."""
+    """Returns `into` with the row of `source` in its row, neighbouring runs of `width` merged."""
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
 
@@ -137,12 +137,12 @@ def _merged(source: Lines, row: Any, into: Sequence[Any], into_row: Any, width: 
 
 
 def _within(at: Any, length: Any) -> Any:
-    """A position that may be read: what is past the end is not looked at, only loaded."""
+    """Returns a position that is safe to load; a value past the end is ignored."""
     return arith.minui(at, arith.subi(length, position(1)))
 
 
 def _lines_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any, list[int], TensorDType]:
-    """The node's operand as [rows, n] along `dim`, all of it where that is None, and the dims in that order."""
+    """Returns the operand as [rows, n] along `dim` (flattened if `None`), and the order of the original dims."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     shape = shape_of(value)
     if dim is None or not shape:
@@ -154,7 +154,7 @@ def _lines_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any
 
 
 def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Lines back in the shapes of the node's results, whose dims `order` has brought behind one another."""
+    """Returns rows in the shapes of the node's results, whose dims were permuted by `order`."""
     results = []
     for value, meta in zip(found, node.metas, strict=False):
         assert meta is not None
@@ -167,11 +167,11 @@ def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[An
 
 
 def _part(lines: Lines, start: int, count: int) -> list[Any]:
-    """Keys and places of `count` columns."""
+    """Returns keys and places of `count` columns."""
     rows = shape_of(lines.keys)[0]
 
     def columns(value: Any, dtype: TensorDType) -> Any:
-        if 0 in (rows, count):  # of nothing there is no slice: each starts inside
+        if 0 in (rows, count):  # MLIR accepts no empty slice here: a start must be in range
             return empty([rows, count], dtype)
         kind = tensor_type([rows, count], dtype)
         return tensor.extract_slice(kind, value, [], [], [], [0, start], [rows, count], [1, 1])
@@ -181,7 +181,7 @@ def _part(lines: Lines, start: int, count: int) -> list[Any]:
 
 @lowering("SortOp")
 def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Equal keys are where eager has them, whether they must stay in their order or not."""
+    """Sorts; the order of equal keys is eager's, for unstable sorts too."""
     stable = node.target == "sort.stable" and argument(node, 1, "stable")
     first = int(node.target == "sort.stable" and len(node.args) > 1)
     dim, down = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
@@ -196,13 +196,13 @@ def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _by_digits(node: Op) -> bool:
-    """Whether eager takes a radix sort, which is stable: for one long line of integers."""
+    """True if eager uses a radix sort, which is stable: for one long row of integers."""
     meta = node.args[0].tensor_meta
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= RADIX_FROM
 
 
 def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[Line], None]) -> Lines:
-    """The lines of `keys` [rows, n], each after `steps` of an algorithm that leaves equal keys where it leaves them."""
+    """Applies `steps`, an algorithm whose order of equal keys matters, to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
     def line(at: list[Any], held: list[Any]) -> list[Any]:
@@ -215,7 +215,7 @@ def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[Lin
 
 
 def _length(keys: Any) -> int:
-    """The static length of lines; what depends on it is decided when compiling."""
+    """Returns the static length of rows; it selects the algorithm at compile time."""
     length = shape_of(keys)[1]
     if not isinstance(length, int):
         raise LoweringError(f"a selection among {length} elements, a number that only a call tells")
@@ -224,7 +224,7 @@ def _length(keys: Any) -> int:
 
 @lowering("TopkOp")
 def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """By a heap where few of many are asked for, as in ATen; equal keys are in the order that eager has them in."""
+    """Uses a heap if few of many are requested, as in ATen; equal keys are in eager's order."""
     keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
     count, length = node.args[1], _length(keys)
 
@@ -249,7 +249,7 @@ def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
-    """From each line the key and the place at the position `at(given[row])`."""
+    """Returns from each row the key and the place at position `at(given[row])`."""
     rows = shape_of(given)[0]
     outs = [empty([rows, 1], lines.dtype), empty([rows, 1], TensorDType.Int64)]
 
@@ -261,7 +261,7 @@ def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[An
 
 
 def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
-    """What sorting each line would put at `at(how many keys are not NaN, n)`, and its place."""
+    """Returns the entry that sorting each row would put at `at(number of keys that are not NaN, n)`, and its place."""
     length = _length(keys)
     if not length:
         raise LoweringError("no element has a middle")
@@ -269,7 +269,7 @@ def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) 
 
 
 def _numbers(keys: Any, dtype: TensorDType) -> Any:
-    """How many keys of each line are not NaN."""
+    """Returns the number of keys in each row that are not NaN."""
     shape, kind = shape_of(keys), TensorDType.Int64
     if not dtype.is_float:
         return filled(shape[1], shape[:1], kind)
@@ -278,7 +278,7 @@ def _numbers(keys: Any, dtype: TensorDType) -> Any:
 
 @lowering("MedianOp")
 def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The lower one of two, or the first NaN; of equal keys the first, as in ATen, where places break ties."""
+    """Returns the lower of two medians, or the first NaN; of equal keys the first: ATen breaks ties by position."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
 
     def at(count: Scalar, length: int) -> Scalar:
@@ -300,7 +300,7 @@ def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("ModeOp")
 def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The least of the keys that occur most often, and the last place it is at."""
+    """Returns the least of the most frequent keys, and its last position."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
         raise LoweringError("eager sorts by `<` alone, so that a NaN divides equal floats as its algorithm has it")
@@ -314,7 +314,7 @@ def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _longest(lines: Lines, row: Any) -> Any:
-    """The last position of the first of the longest runs of equal keys."""
+    """Returns the last position of the first of the longest runs of equal keys."""
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         run, longest, end = (Scalar(x, TensorDType.Int64) for x in held)

@@ -1,4 +1,4 @@
-"""Structured ops: the builders, one per family, that lowerings are written with. Tensors in, tensors out."""
+"""Builders of structured ops on tensors, one per family, which lowerings use."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PARALLEL, REDUCTION = "parallel", "reduction"
 
 
 def shape_of(value: Any) -> tuple[Any, ...]:
-    """Numbers, or a `Size` for each dim that only a call tells.
+    """Returns the shape: an int per static dim, a `Size` per dynamic dim.
 
-    Raises `LoweringError` for a tensor with such dims that no builder of this module made.
+    Raises `LoweringError` for a tensor with dynamic dims that was not made by this module's builders.
     """
     return known_shape(value)
 
@@ -37,7 +37,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A dim of a known size that is read backwards along a loop."""
+    """A dim of static size that is read backwards along a loop."""
 
     loop: int
     size: int
@@ -47,7 +47,7 @@ Dim = int | Window | Mirror | None
 
 
 def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
-    """A map from `rank` loops to the named loop dims; `None` stands for a constant 0 (a broadcast unit dim)."""
+    """Returns a map from `rank` loops to the given loop dims; `None` is a constant 0 (a broadcast unit dim)."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
 
 
@@ -62,7 +62,7 @@ def _expression(dim: Dim) -> Any:
 
 
 def broadcast_dims(operand_shape: Sequence[Extent], shape: Sequence[Extent]) -> list[int | None]:
-    """Loop dims that an operand reads when it is broadcast to `shape`."""
+    """Returns the loop dims that an operand reads when it is broadcast to `shape`."""
     offset = len(shape) - len(operand_shape)
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
 
@@ -80,7 +80,7 @@ def generic(
     inputs: Sequence[Any], dims: Sequence[Sequence[Dim]], outs: Sequence[Any],
     out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
 ) -> list[Any]:  # fmt: skip
-    """A `linalg.generic`; `body` takes one MLIR scalar per operand and gives one per result."""
+    """Emits a `linalg.generic`; `body` takes one MLIR scalar per operand and returns one per result."""
     rank = len(iterators)
     maps = [ir.AffineMapAttr.get(affine_map(rank, d)) for d in (*dims, *out_dims)]
     kinds = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in iterators]
@@ -97,7 +97,7 @@ def generic(
 def pointwise(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[Extent], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> Any:
-    """A tensor of `shape` whose elements are `body` of the broadcast inputs' elements."""
+    """Returns a tensor of `shape` whose elements are `body` of the broadcast inputs' elements."""
     types = [t for _, t in inputs]
 
     def scalars(*values: Any) -> list[Any]:
@@ -113,7 +113,7 @@ def reduce(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """Fold the inputs, broadcast to `shape`, over `axes` from `initial`: `body(*elements, accumulated)`."""
+    """Folds the inputs, broadcast to `shape`, over `axes` from `initial`: `body(*elements, accumulated)`."""
     if any(shape[i] == 1 for i in axes):
         return _reduce_without_units(inputs, shape, axes, keep, initial, dtype, body)
     rank, types = len(shape), [t for _, t in inputs]
@@ -133,7 +133,7 @@ def _reduce_without_units(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """`reduce` with no loop for an axis of size 1: behind a fused reshape no operand would tell how far it goes."""
+    """`reduce` without loops for axes of size 1: after a fused reshape no operand would determine their bounds."""
     rank, units = len(shape), [i for i in axes if shape[i] == 1]
     rest, squeezed = [i for i in range(rank) if i not in units], []
     for value, kind in inputs:
@@ -150,9 +150,9 @@ def contract(
     a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
     unsigned: tuple[bool, bool] = (False, False),
 ) -> Any:  # fmt: skip
-    """A contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`.
+    """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`.
 
-    Factors are widened to `dtype`: integers with their sign, but those of a factor that is `unsigned`.
+    Widens factors to `dtype`; integers are sign-extended, or zero-extended for `unsigned` factors.
     """
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
@@ -167,7 +167,7 @@ def contract(
 
 
 def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[Any]]:
-    """A body for integers. `linalg.contract` would widen both factors in one way."""
+    """Returns a body for integers. `linalg.contract` would widen both factors in the same way."""
     element = mlir_element_type_get(dtype)
 
     def body(a: Any, b: Any, total: Any) -> list[Any]:
@@ -181,7 +181,7 @@ def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[.
 
 
 def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:
-    """The tensor with result dim `i` being input dim `permutation[i]`."""
+    """Transposes: result dim `i` is input dim `permutation[i]`."""
     if list(permutation) == sorted(permutation):
         return value
     shape = shape_of(value)
@@ -197,7 +197,7 @@ def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
 
 
 def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
-    """The same elements in row-major order, in another shape: collapse to common groups, then expand."""
+    """Reshapes in row-major order: collapses to common groups, then expands."""
     old, new = shape_of(value), tuple[Any, ...](shape)
     if old == new:
         return value
@@ -224,7 +224,7 @@ Groups = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
 def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
-    """As `_common_groups`, where products that are not seen to be equal part no groups: only the whole surely is."""
+    """As `_common_groups` for symbolic sizes; a group ends only where products are provably equal."""
     if not old or not new:
         return []
     groups: Groups = []
@@ -232,7 +232,7 @@ def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
     for a in range(1, len(old)):
         found = (b for b in range(j + 1, len(new)) if product(old[i:a]) == product(new[j:b]))
         b = next(found, None)
-        # Dims of size 1 behind a cut go with what follows; there has to be something else.
+        # Dims of size 1 after a boundary belong to the next group, which needs another dim.
         if b is not None and product(old[a:]) == product(new[b:]):
             groups.append(((i, a), (j, b)))
             i, j = a, b
@@ -240,7 +240,7 @@ def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
 
 
 def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
-    """Ranges of dims of both shapes with equal products, as fine as can be; none for a scalar on either side."""
+    """Returns the finest ranges of dims of both shapes with equal products; none if either is a scalar."""
     if not old or not new:
         return []
     groups: Groups = []
@@ -254,7 +254,7 @@ def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
             else:
                 right, j = right * new[j], j + 1
         groups.append(((a, i), (b, j)))
-    # Unit dims that are over on one side join the last group.
+    # Remaining unit dims on one side join the last group.
     (a, _), (b, _) = groups[-1]
     groups[-1] = ((a, len(old)), (b, len(new)))
     return groups
@@ -264,8 +264,10 @@ def slice_of(
     value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any], shape: Sequence[Extent],
     dtype: TensorDType,
 ) -> Any:  # fmt: skip
-    """The elements at `offsets` and every `strides` from there, `sizes` of them, as a tensor of `shape`, which may lack
-    dims of size 1. Offsets and strides are numbers, sizes, or values of type index."""
+    """Extracts `sizes` elements at `offsets`, every `strides`, as a tensor of `shape`, which may lack unit dims.
+
+    Offsets and strides are numbers, sizes, or values of type index.
+    """
     (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
     kind = tensor_type(shape, dtype)
     return remember(tensor.extract_slice(kind, value, moved, counts, steps, fixed, known, even), shape)
@@ -274,14 +276,14 @@ def slice_of(
 def insert_slice(
     piece: Any, value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]
 ) -> Any:
-    """`value` with `piece` in the place that `slice_of` would read."""
+    """Returns `value` with `piece` inserted where `slice_of` would read."""
     (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
     shape = shape_of(value)
     return remember(tensor.insert_slice(piece, value, moved, counts, steps, fixed, known, even), shape)
 
 
 def fitted(value: Any, meta: TensorMeta) -> Any:
-    """`value` with the sizes that the graph says, where the two only differ in which of them the types know."""
+    """Returns `value` cast to the sizes of the graph, if they differ only in which of them are static."""
     wanted = meta_type(meta)
     if not isinstance(value.type, ir.RankedTensorType) or len(value.type.shape) != len(meta.shape):
         return value
@@ -297,5 +299,5 @@ def to_index(value: Any) -> Any:
 
 
 def loop_index(dim: int) -> Any:
-    """The position along loop `dim`, inside a body."""
+    """Returns the position along loop `dim`, inside a body."""
     return linalg.IndexOp(dim).result

@@ -1,4 +1,4 @@
-"""Subscripts by index tensors, `x[i, :, j]`: which dims they choose, and where in `x` an element of the result is."""
+"""Subscripts by index tensors, `x[i, :, j]`: maps elements of the result to positions in `x`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 @dataclass(frozen=True)
 class Subscripts:
-    """`tensors` and their types index the dims `chosen` of a source of shape `source`; `dims` are the loops they read.
+    """Index `tensors`, with types, for the dims `chosen` of a source of shape `source`; `dims` are the loops they read.
 
-    `shape` is that of what is read or written. `loops[axis]` is the loop that runs along an axis that is not chosen.
+    `shape` is the shape that is read or written. `loops[axis]` is the loop along an axis that is not indexed.
     """
 
     tensors: tuple[Any, ...]
@@ -30,7 +30,7 @@ class Subscripts:
     loops: tuple[int | None, ...]
 
     def place(self, elements: Sequence[Any], at: Sequence[Any]) -> list[Any]:
-        """The position in the source of the element at `at`, where the index tensors have `elements`."""
+        """Returns the source position of the element at `at`; `elements` are those of the index tensors."""
         indices = map(Scalar, elements, self.types)
         found = {
             axis: within(index, self.source[axis], wraps=True)
@@ -39,14 +39,14 @@ class Subscripts:
         return [found[axis] if loop is None else at[loop] for axis, loop in enumerate(self.loops)]
 
     def sized(self, listed: Sequence[Op | None]) -> list[tuple[Op, int]]:
-        """The index tensors among the subscripts, each with the size of the dim that it indexes."""
+        """Returns the index tensors among the subscripts, each with the size of the dim that it indexes."""
         return [(op, self.source[axis]) for axis, op in enumerate(listed) if op is not None]
 
 
 def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
-    """The index tensors' broadcast dims stand where the indices do, or first when a slice parts them.
+    """Places the index tensors' broadcast dims where the indices are, or first if a slice separates the indices.
 
-    Raises `LoweringError` for masks, since what they choose is not known before the program runs.
+    Raises `LoweringError` for masks, whose result size is unknown at compile time.
     """
     if any(item is not None and is_mask(item) for item in listed):
         raise LoweringError("a mask gives a result whose size is not known before the program runs")
@@ -73,7 +73,7 @@ def is_mask(item: Op) -> bool:
 
 
 def broadcast_shape(shapes: Sequence[Sequence[int]]) -> list[int]:
-    """The shape that all of `shapes` broadcast to."""
+    """Returns the shape that all of `shapes` broadcast to."""
     rank = max(map(len, shapes))
     padded = [[1] * (rank - len(shape)) + list(shape) for shape in shapes]
     return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]

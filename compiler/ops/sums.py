@@ -1,4 +1,4 @@
-"""The element types that sums are taken in, and sums over elements that come to the same place."""
+"""Accumulator types, and sums over elements that map to the same position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
 
-# The places that an element goes to, each along the last dims, with its weight there: 1 where there is none.
+# Maps a position to the targets of its element along the last dims, each with a weight; `None` means 1.
 Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
 
 MANY = 1 << 16
@@ -19,26 +19,26 @@ _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorD
 
 
 def summed_in(dtype: TensorDType, count: Any = 1) -> TensorDType:
-    """The type that `count` elements of `dtype` are summed in: f32 for halves, as PyTorch does, and f64 for many.
+    """Returns the accumulator type for `count` elements of `dtype`: f32 for half types, as in PyTorch, f64 for many.
 
-    PyTorch adds many numbers in pairs of sums. Here one sum may take them all, in which f32 loses the digits that a
-    sum has more than its terms: 16 bits of 24 at 65,536 equal ones.
+    PyTorch adds many numbers pairwise. Here one accumulator may take them all, and f32 then loses the digits that the
+    sum has more than its terms: 16 bits of 24 for 65,536 equal terms.
     """
     wide = _WIDE.get(dtype, dtype)
     return TensorDType.Float64 if wide is TensorDType.Float32 and isinstance(count, int) and count >= MANY else wide
 
 
 def in_type(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
-    """A tensor of `dtype` with each element cast to `result`."""
+    """Casts each element of a tensor of `dtype` to `result`."""
     if dtype is result:
         return value
     return st.pointwise([(value, dtype)], st.shape_of(value), result, lambda x: cast(x, result))
 
 
 def passed_back(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
-    """A tensor of `shape` and `dtype` in which the elements of `value` are added up, one after another.
+    """Returns a tensor of `shape` and `dtype` in which the elements of `value` are accumulated sequentially.
 
-    Both have the same dims in front of the last `spatial`. `taps(position)` says where an element goes; the position is
+    Both have the same dims before the last `spatial`. `taps(position)` returns an element's targets; the position is
     the number of its plane, then the MLIR indices along the last dims.
     """
     wide, planes = summed_in(dtype), prod(shape[:-spatial])

@@ -1,4 +1,4 @@
-"""Element types, tensor types and constants in MLIR for the Buddy graph's own."""
+"""MLIR element types, tensor types and constants for those of the Buddy graph."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 
-# What nodes' arguments say is the graph's business; lowerings find it beside the rest.
+# Re-exported for lowerings: defined by the graph package.
 __all__ = [
     "LoweringError", "SymbolTable", "TransientLoweringError", "argument", "constant", "constant_attribute", "meta_type",
     "mlir_element_type_get", "normalized", "permutation_of", "tensor_type", "value_of",
@@ -19,17 +19,17 @@ __all__ = [
 
 SymbolTable = Mapping[tuple[str, int], Any]
 
-# Unsigned integers are signless in MLIR: signedness belongs to the ops, as in LLVM.
+# Unsigned integers are signless in MLIR; as in LLVM, ops define the signedness.
 _SPELLING = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}
 
 
 def mlir_element_type_get(dtype: TensorDType) -> Any:
-    """The MLIR type of one element, in the current context."""
+    """Returns the MLIR type of one element, in the current context."""
     return ir.Type.parse(_SPELLING.get(dtype, dtype.value))
 
 
 def mlir_shape(shape: Sequence[Any]) -> list[int]:
-    """A shape as MLIR's types have it: a mark for each size that is no number."""
+    """Returns a shape for MLIR types: a marker for each dynamic size."""
     return [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in shape]
 
 
@@ -42,9 +42,9 @@ def meta_type(meta: TensorMeta) -> Any:
 
 
 def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
-    """The MLIR value of a node argument that is a tensor.
+    """Returns the MLIR value of a node argument that is a tensor.
 
-    Raises `LoweringError` when it is not.
+    Raises `LoweringError` if it is not.
     """
     if not isinstance(argument, Op):
         raise LoweringError(f"a tensor is needed where the graph has {argument!r}")
@@ -52,7 +52,7 @@ def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
 
 
 def constant_attribute(value: bool | int | float, dtype: TensorDType) -> Any:
-    """An attribute of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
+    """Returns an attribute of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
     element = mlir_element_type_get(dtype)
     if dtype.is_float:
         return ir.FloatAttr.get(element, float(value))
@@ -62,19 +62,19 @@ def constant_attribute(value: bool | int | float, dtype: TensorDType) -> Any:
 
 
 def constant(value: bool | int | float, dtype: TensorDType) -> Any:
-    """An `arith.constant` of `dtype`."""
+    """Emits an `arith.constant` of `dtype`."""
     return arith.constant(mlir_element_type_get(dtype), constant_attribute(value, dtype))
 
 
 def _wrapped(value: int, width: int) -> int:
-    """`value` modulo 2**width, as the signed number that MLIR's attribute takes."""
+    """Returns `value` modulo 2**width, as a signed number for MLIR's attribute."""
     value &= (1 << width) - 1
     return value - (1 << width) if value >> (width - 1) else value
 
 
 class LoweringError(Exception):
-    """A node that this registry cannot lower as it stands; the text is the reason shown in the table."""
+    """The registry cannot lower the node; the text is the reason shown in the table of nodes."""
 
 
 class TransientLoweringError(LoweringError):
-    """A node that may be lowered another time, so that what is compiled without it is not kept for others."""
+    """The lowering may succeed another time, so the compilation without it must not be cached."""

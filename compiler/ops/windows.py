@@ -1,4 +1,4 @@
-"""Windows that slide over the last dims, as convolutions and pools have them."""
+"""Sliding windows over the last dims, for convolutions and pools."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Sliding:
     dilation: tuple[int, ...]
 
     def dims(self, first_outer: int, first_inner: int) -> list[st.Dim]:
-        """What the window reads when its outer and its inner loops start at these dims."""
+        """Returns the dims that the window reads; its outer and inner loops start at these loop dims."""
         pairs = zip(self.stride, self.dilation, strict=True)
         return [st.Window(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
 
     def with_unit_dim(self) -> Sliding:
-        """The same window on an input with a dim of size 1 in front of its others."""
+        """Returns the same window for an input with a leading dim of size 1."""
         return Sliding((1, *self.size), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
 
     def without_padding(self) -> Sliding:
         return dataclasses.replace(self, padding=(0,) * len(self.size))
 
     def reach(self, outputs: Sequence[int]) -> list[int]:
-        """The padded input sizes that windows at `outputs` positions touch."""
+        """Returns the padded input sizes that windows at `outputs` positions read."""
         return [
             (n - 1) * step + (k - 1) * gap + 1
             for n, step, k, gap in zip(outputs, self.stride, self.size, self.dilation, strict=True)
@@ -45,7 +45,7 @@ class Sliding:
 
 
 def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
-    """`value` with its last dims padded by `fill`, as far as the windows reach."""
+    """Returns `value` with its last dims padded by `fill`, as far as the windows reach."""
     shape, spatial = st.shape_of(value), len(window.size)
     lead, sizes = list(shape[:-spatial]), shape[-spatial:]
     needed = [largest(r, p + n) for r, p, n in zip(window.reach(outputs), window.padding, sizes, strict=True)]
@@ -54,7 +54,7 @@ def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dty
 
 
 def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """One number per spatial dim, from a number, a list of one, or a full list."""
+    """Returns one number per spatial dim, from a number, a list of one, or a full list."""
     if values is None:
         return tuple(default)
     listed = [values] if isinstance(values, int) else list(values)
@@ -64,7 +64,7 @@ def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int
 
 
 def pool_window(node: Op, first: int = 1) -> Sliding:
-    """Kernel size, stride (the kernel's size by default) and padding, which a pool has as arguments from `first` on."""
+    """Returns the window of a pool: kernel size, stride (default: kernel size), padding, from argument `first` on."""
     count = spatial_dims(node)
     size = spread(node.args[first], count)
     stride = spread(argument(node, first + 1, "stride"), count, size)
@@ -74,7 +74,7 @@ def pool_window(node: Op, first: int = 1) -> Sliding:
 
 
 def spatial_dims(node: Op) -> int:
-    """How many dims the windows of a node slide over: the number in its target's name, `2` in `avg_pool2d`."""
+    """Returns the number of dims that a node's windows slide over, from its target's name: `2` in `avg_pool2d`."""
     return int(node.target[node.target.index("d", _first_digit(node.target)) - 1])
 
 

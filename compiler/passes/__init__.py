@@ -1,1 +1,1 @@
-"""Every pass a recipe may name. The passes written here are one per module; the folder listing is the catalogue."""
+"""The passes that a recipe may name. Each pass of this project is one module; the folder listing is the catalogue."""

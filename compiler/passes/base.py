@@ -1,4 +1,4 @@
-"""What a pass written in this project is: a dataclass with a name, a summary, its options as fields, and `run`."""
+"""Base class of this project's passes: a dataclass with a name, a summary, its options as fields, and `run`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.support.target import Target, host
 
 @dataclass(frozen=True)
 class Remark:
-    """What pass `pass_name` did, or why it did nothing, to the op that comes from `nodes`."""
+    """What pass `pass_name` did to the op that comes from `nodes`, or why it did nothing."""
 
     pass_name: str
     nodes: tuple[str, ...]
@@ -24,7 +24,7 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may consult beside the IR. `threads` are those of the recipe; passes that read it are `THREADED`."""
+    """What a pass may read besides the IR. Passes that read `threads`, the recipe's, are `THREADED`."""
 
     locations: LocationSets
     target: Target = field(default_factory=host)
@@ -33,7 +33,7 @@ class PassContext:
 
     @classmethod
     def of(cls, recipe: Recipe, locations: LocationSets) -> PassContext:
-        """What the passes of `recipe` may consult. Raises `MachineError` for a target that is none."""
+        """Returns the context for the passes of `recipe`. Raises `MachineError` for an unknown target."""
         return cls(locations, target_of(recipe.target), recipe.threads)
 
     def remark(self, pass_name: str, location: Any, text: str) -> None:
@@ -42,43 +42,43 @@ class PassContext:
 
 
 class MlirPass:
-    """A pass over MLIR written in Python. Subclasses are frozen dataclasses whose fields are the options."""
+    """An MLIR pass written in Python. Subclasses are frozen dataclasses whose fields are the options."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     anchor: ClassVar[str] = "builtin.module"
 
     def run(self, root: Any, context: PassContext) -> None:
-        """Rewrite `root` (an operation of kind `anchor`) in place.
+        """Rewrites `root` (an operation of kind `anchor`) in place.
 
-        Raises `PassError` where the IR is not what the pass can work on and leaving it alone would be wrong.
+        Raises `PassError` if the pass cannot handle the IR, and leaving it unchanged would be wrong.
         """
         raise NotImplementedError
 
     @classmethod
     def options(cls) -> dict[str, OptionValue]:
-        """Option names with their defaults."""
+        """Returns option names with their defaults."""
         return {f.name.replace("_", "-"): cast(OptionValue, f.default) for f in dataclasses.fields(cast(Any, cls))}
 
     @classmethod
     def create(cls, options: dict[str, OptionValue]) -> MlirPass:
-        """The pass with `options`.
+        """Creates the pass with `options`.
 
-        Raises `ValueError` that names an option it does not have, and those it has, or what an option takes.
+        Raises `ValueError` for an unknown option, listing the known ones, and for an invalid value.
         """
         given = typed_options(cls.name, cls.options(), options)
         return cls(**{key.replace("-", "_"): value for key, value in given.items()})
 
 
 class PassError(Exception):
-    """A pass of ours met IR that it must refuse; the text says what and where."""
+    """A pass of this project cannot handle the IR; the text says what and where."""
 
 
 _REGISTRY: dict[str, type[MlirPass]] = {}
 
 
 def register(cls: type[MlirPass]) -> type[MlirPass]:
-    """Class decorator: put a pass into the catalogue under its name."""
+    """Class decorator: adds a pass to the catalogue under its name."""
     _REGISTRY[cls.name] = cls
     return cls
 

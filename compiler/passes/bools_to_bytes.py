@@ -1,6 +1,6 @@
-"""`bools-to-bytes`: buffers of i1 become buffers of i8, which is how they lie in memory, so that vectors can read them.
+"""`bools-to-bytes`: converts buffers of i1 to buffers of i8, as they are stored, so that vectors can load them.
 
-A vector of i1 would be read as packed bits.
+A vector of i1 would be loaded as packed bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOVES = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "linalg.br
 @register
 @dataclass(frozen=True)
 class BoolsToBytes(MlirPass):
-    """Values stay i1 between a load and a store. Functions take bytes too: the same memory, under another type."""
+    """Values stay i1 between loads and stores. Functions take buffers of bytes too: the same memory, another type."""
 
     name: ClassVar[str] = "bools-to-bytes"
     summary: ClassVar[str] = "buffers of i1 become buffers of i8, one byte an element, that vectors can read"
@@ -48,7 +48,7 @@ def _store(op: Any) -> None:
 
 
 def _move(op: Any) -> None:
-    """An op whose body only hands an element on."""
+    """Rewrites an op whose body only yields an element."""
     if not _is_bools(op.operands[0].type) and op.operands[0].type == _bool():
         with ir.InsertionPoint(op), op.location:
             op.operands[0] = arith.extui(_byte(), op.operands[0])
@@ -79,7 +79,7 @@ def _generic(op: Any) -> None:
 
 
 def _folded(argument: Any, end: Any, place: int) -> bool:
-    """Make a fold of bools one of bytes; whether the output that `argument` accumulates is one."""
+    """Rewrites a reduction of bools to one of bytes. Returns whether `argument` is the accumulator of one."""
     users = [use.owner.operation for use in argument.uses]
     value = end.operands[place]
     if len(users) != 1 or users[0].name not in _FOLDS or users[0].results[0] != value:
@@ -107,7 +107,7 @@ def _replace(user: Any, old: Any, new: Any) -> None:
 
 
 def _retype(op: Any) -> None:
-    """Give buffers of bools that `op` makes, or that its blocks take, their type in bytes."""
+    """Changes the type of buffers of bools to bytes, in the results and block arguments of `op`."""
     if op.name == "func.func":
         kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
         bytes_ = ir.FunctionType.get([_in_bytes(t) for t in kind.inputs], [_in_bytes(t) for t in kind.results])

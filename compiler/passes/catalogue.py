@@ -1,4 +1,4 @@
-"""Every pass a recipe may name: ours, and those that the bindings register, with summaries and options."""
+"""The passes that a recipe may name: ours and those that the bindings register, with summaries and options."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _ANCHORS = ("builtin.module", "func.func", "gpu.module")
 
 
 def catalogue() -> tuple[PassInfo, ...]:
-    """The passes in order of name: graph passes, those written in Python, MLIR's, those of the user's `mlir-opt` alone.
+    """Returns the passes by name: graph passes, ours in Python, MLIR's, and those that only the user's `mlir-opt` has.
 
-    Those of MLIR's that this build lacks are left out; what it has beyond those that are described here is found apart
-    (`discovery`).
+    MLIR passes that this build lacks are omitted; those that it has beyond the described ones are found by `discovery`.
     """
     graph = [_of_graphs(name, transform) for name, transform in transforms().items()]
     ours = [_own(found) for found in own_passes().values()]
@@ -36,17 +35,17 @@ def catalogue() -> tuple[PassInfo, ...]:
     return tuple(sorted((*graph, *ours, *upstream, *tools), key=lambda info: info.name))
 
 
-# Its passes abort on a module of a context without its dialects, so no run asks where they may stand: parsing tells.
+# torch-mlir's passes abort on a context without its dialects, so their anchor is found by parsing, without a run.
 _TORCH_MLIR = "torch-mlir"
 
 
-# It runs anywhere, and writes a file where it is told of none: of it, too, parsing tells.
+# This pass runs on any anchor, and writes a file if no file name is given, so it is only parsed too.
 _WRITES = "snapshot-op-locations"
 
 
 @lru_cache(maxsize=1)
 def _of_mlir() -> tuple[PassInfo, ...]:
-    torch_dialect()  # whose module registers torch-mlir's passes
+    torch_dialect()  # registers torch-mlir's passes
     with ir.Context():
         return tuple(info for listed in _upstream() if (info := pass_as_registered(*listed)))
 
@@ -72,7 +71,7 @@ def _spelled(value: OptionValue) -> str:
 
 
 def _upstream() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Names and summaries of MLIR's passes, and options that are not printed: lists that are empty unless told."""
+    """Returns names and summaries of MLIR's passes, and their list options, which MLIR does not print when empty."""
     text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     fields = (line.split("  ") for line in lines)
@@ -80,9 +79,9 @@ def _upstream() -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> PassInfo | None:
-    """The pass as this build of MLIR knows it: its default options, and the anchor it may stand on.
+    """Returns the pass as this build of MLIR registers it, with its default options and its anchor.
 
-    `lists` are options that it has beside those that it prints.
+    `lists` are options that MLIR does not print.
     """
     for anchor in _ANCHORS:
         nested = name if anchor == "builtin.module" else f"{anchor}({name})"
@@ -97,7 +96,7 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
 
 
 def _can_be_scheduled(manager: Any) -> bool:
-    """Whether its pass may run on its anchor, which MLIR only says when it runs. Other failures do not count."""
+    """True if the pass may run on its anchor, which MLIR checks only when it runs. Other failures do not count."""
     with ir.Location.unknown():
         empty = ir.Module.create()
     try:
@@ -117,7 +116,7 @@ def _options(printed: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
 
 
 def _closing(text: str, start: int) -> int:
-    """The position of the brace that closes the one at `start`."""
+    """Returns the position of the brace that closes the one at `start`."""
     depth = 0
     for position in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[position], 0)

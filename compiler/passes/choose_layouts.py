@@ -1,4 +1,7 @@
-"""`choose-layouts`: tensors between convolutions keep their channels last, where vectors of them are contiguous."""
+"""`choose-layouts`: keeps tensors between convolutions in channels-last layout.
+
+Vectors of channels are then contiguous.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ from buddy.compiler.passes.layouts.values import Layouts, Order
 @register
 @dataclass(frozen=True)
 class ChooseLayouts(MlirPass):
-    """Convolutions ask for channels last; what reads their results follows, and ops that cannot get a transpose.
+    """Converts convolutions to channels last, and propagates the layout to readers and to transposes.
 
-    Only the order in memory changes: which numbers are computed, and how, stays as it is.
+    Only the memory layout changes, not what is computed.
     """
 
     name: ClassVar[str] = "choose-layouts"
@@ -64,7 +67,7 @@ def _has_unknown_sizes(op: Any) -> bool:
 
 
 def _follow(op: Any, layouts: Layouts) -> None:
-    """Let `op` work on what follows convolutions in the orders that it has, or put it back into its own."""
+    """Rewrites `op` to the layouts of its operands, or converts the operands back to the plain layout."""
     moved = any(layouts.moved(value) for value in op.operands if _is_tensor(value))
     if not moved and op.name != "linalg.transpose":
         if op.name in ARRANGED or op.name == "linalg.generic":
@@ -92,7 +95,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _erase_unused(block: Any) -> None:
-    """Erase the ops on tensors whose results nothing uses."""
+    """Erases ops on tensors whose results have no uses."""
     for op in reversed([op.operation for op in block.operations]):
         pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
         if pure and len(op.results) and not any(True for result in op.results for _ in result.uses):

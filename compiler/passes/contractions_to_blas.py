@@ -1,4 +1,4 @@
-"""`contractions-to-blas`: matrix products on memrefs become calls of a packaged OpenBLAS, to compare with kernels."""
+"""`contractions-to-blas`: replaces matrix products on memrefs by calls of a packaged OpenBLAS, for comparison."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from buddy.compiler.support import blas
 @register
 @dataclass(frozen=True)
 class ContractionsToBlas(MlirPass):
-    """With `nodes`, node names with commas between them, only the products that come from those are replaced.
+    """With `nodes`, a comma-separated list of node names, only the products of these nodes are replaced.
 
-    What the library cannot do, and everything where there is no library, is left to the passes that follow.
+    Products that the library does not support, and all products if it is not installed, are left to later passes.
     """
 
     name: ClassVar[str] = "contractions-to-blas"

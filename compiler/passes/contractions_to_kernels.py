@@ -1,4 +1,4 @@
-"""`contractions-to-kernels`: contractions on memrefs become calls of register-blocked kernels, weights packed ahead."""
+"""`contractions-to-kernels`: replaces contractions on memrefs by calls of register-blocked kernels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from buddy.compiler.passes.kernels.weights import drop_dead_views
 @register
 @dataclass(frozen=True)
 class ContractionsToKernels(MlirPass):
-    """One kernel function per distinct contraction; `pack-weights` moves the packing of parameters out of the call.
+    """Emits one kernel function per distinct contraction; `pack-weights` moves the packing of weights out of the call.
 
-    `rows` and `vectors` are those of the block of C that stays in registers, `depth` the steps of K that are added up
-    before it is stored; 0 leaves the choice to an estimate of the time. Where few rows are streamed they say nothing.
+    `rows` and `vectors` are the size of the register block of C, `depth` the steps of K that are accumulated before it
+    is stored; 0 selects by an estimate of the time. They have no effect on products with few rows, which are streamed.
     """
 
     name: ClassVar[str] = "contractions-to-kernels"
@@ -43,7 +43,7 @@ class ContractionsToKernels(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         wanted = Wanted(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights)
-        # All chosen before the first is rewritten: a kernel takes ops around it away.
+        # Collect all before rewriting: a kernel absorbs neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
         for op, known in [(op, is_contraction(op)) for op in ops if op.name in NAMED or is_contraction(op)]:
             try:

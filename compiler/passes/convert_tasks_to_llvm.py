@@ -1,9 +1,9 @@
-"""`convert-tasks-to-llvm`: calls of tasks become calls of `buddy_fork`, which the runner gives to its OpenMP runtime.
+"""`convert-tasks-to-llvm`: converts calls of tasks to calls of `buddy_fork`, which the runner maps to OpenMP.
 
 `buddy_fork(task, data, threads)` calls `task(data, thread, threads)` once on each of up to `threads` threads, and
-returns when all have. `data` is what the call would have passed. Each thread does its share of the run `[begin, end)`:
-shares are contiguous and differ by at most one iteration. So objects know nothing of the runtime, and how the work is
-divided has no part in any result.
+returns when all have returned. `data` holds the arguments of the call. Each thread processes its share of the range
+`[begin, end)`: shares are contiguous and differ by at most one iteration. So object files do not depend on the runtime,
+and the division of the work does not affect results.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import FORK
 
-# On a task whose last argument is scratch memory: how many bytes of it each thread has to itself.
+# On a task whose last argument is scratch memory: the bytes per thread.
 SLOT = "buddy.slot"
 
-_DYNAMIC = -(1 << 31)  # what marks a GEP index that is an operand
+_DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 
 
 @register
@@ -69,18 +69,18 @@ def _constant(number: int, bits: int) -> Any:
 
 
 def _data_type(task: Any) -> Any:
-    """The struct of a task's arguments."""
+    """Returns the struct type of a task's arguments."""
     types = ir.TypeAttr(task.attributes["function_type"]).value
     return ir.Type.parse(f"!llvm.struct<({', '.join(map(str, llvm.FunctionType(types).inputs))})>")
 
 
 def _field(data: Any, type_: Any, number: int) -> Any:
-    """The address of field `number` of the struct of `type_` at `data`."""
+    """Returns the address of field `number` of the struct of `type_` at `data`."""
     return llvm.getelementptr(_pointer(), data, [], [0, number], ir.TypeAttr.get(type_), [])
 
 
 def _fork(call: Any, task: Any) -> None:
-    """`call` as a call of `buddy_fork`. The data lie in the caller's frame, made once, at its start."""
+    """Replaces `call` by a call of `buddy_fork`. The data are allocated once, at the start of the caller."""
     type_, function = _data_type(task), call.parent.operation
     while function.name != "llvm.func":
         function = function.parent.operation
@@ -105,7 +105,7 @@ def _call(name: str, operands: list[Any]) -> None:
 
 
 def _take_a_share(task: Any) -> None:
-    """Give `task` the signature that `buddy_fork` calls, and let it work on the share of its thread."""
+    """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread."""
     type_, body = _data_type(task), task.regions[0].blocks[0]
     slot = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0
     entry = body.create_before(_pointer(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
@@ -126,7 +126,7 @@ def _take_a_share(task: Any) -> None:
 
 
 def _share(begin: Any, end: Any, thread: Any, threads: Any) -> list[Any]:
-    """The bounds of share `thread` of `threads`: `begin + count * thread / threads`, and the same for the next one."""
+    """Returns the bounds of share `thread` of `threads`: `begin + count * thread / threads`, and for the next one."""
     flags = llvm.IntegerOverflowFlags.none
     count = llvm.sub(end, begin, flags)
     following = llvm.add(thread, _constant(1, 64), flags)

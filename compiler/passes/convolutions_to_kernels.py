@@ -1,4 +1,4 @@
-"""`convolutions-to-kernels`: convolutions on channels-last memrefs become calls of kernels, weights packed ahead."""
+"""`convolutions-to-kernels`: replaces convolutions on channels-last memrefs by calls of kernels with packed weights."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
 from buddy.compiler.passes.kernels.stages import neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
-# What `auto` asks of Winograd's kernel: less may be an error of the estimate, and it takes more memory.
+# The least estimated gain for which `auto` uses Winograd: less may be an estimation error, and it needs more memory.
 _LEAST_GAIN = 1.15
 _WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 
@@ -25,15 +25,14 @@ _WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 @register
 @dataclass(frozen=True)
 class ConvolutionsToKernels(MlirPass):
-    """One kernel function per distinct convolution; `pack-weights` moves the packing of parameters out of the call.
+    """Emits one kernel function per distinct convolution; `pack-weights` moves the packing of weights out of the call.
 
-    `winograd` is the size of the tiles that windows of 3x3 are computed in with fewer products, 2 or 4; "never" does
-    without. "auto" takes 2 where that is faster, the transform of the weights counted in if it is made at each call:
-    its error is about that of the window's own products, while that of 4 is some three times as large. Where a tile's
-    sums are not all finite, it adds up the window's own products, so that infinities and NaN come out where they
-    should.
+    `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses 2
+    where that is faster, including the transform of weights if it is made in each call: its error is about that of the
+    direct products, while that of 4 is about three times as large. If a tile's sums are not all finite, the tile is
+    computed by direct products, so that infinities and NaN appear in the right outputs.
 
-    A convolution that is a plain matrix product, and one whose channels are not the last dim, is left for
+    A convolution that is a plain matrix product, and one whose channels are not the last dim, is left to
     `contractions-to-kernels`.
     """
 
@@ -51,7 +50,7 @@ class ConvolutionsToKernels(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights)
-        # All chosen before the first is rewritten: a kernel takes ops around it away.
+        # Collect all before rewriting: a kernel absorbs neighbouring ops.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
         for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
             try:
@@ -83,7 +82,7 @@ class ConvolutionsToKernels(MlirPass):
         drop_dead_views(raw)
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[Chosen, list[str]]:
-        """The kernel, and what is to be said about the choice."""
+        """Returns the kernel, and remarks on the choice."""
         notes = [] if packed else ["packed at each call"]
         if self.winograd == "never" or conv.depthwise:
             return choose(conv, context.target), notes
@@ -96,5 +95,5 @@ class ConvolutionsToKernels(MlirPass):
 
 
 def _uncut(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:
-    """Lines and pixels are loops by themselves already."""
+    """Returns `conv` unchanged: lines and pixels are separate loops already."""
     return conv

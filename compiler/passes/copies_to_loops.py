@@ -1,4 +1,4 @@
-"""`copies-to-loops`: `memref.copy` becomes `linalg.copy`, so that no runtime library has to provide `memrefCopy`."""
+"""`copies-to-loops`: replaces `memref.copy` by `linalg.copy`, which does not need the runtime's `memrefCopy`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """The pass that lowers linalg to loops then lowers copies as well. A copy of a buffer to itself goes."""
+    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased."""
 
     name: ClassVar[str] = "copies-to-loops"
     summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"

@@ -1,12 +1,12 @@
-"""`count-cycles`: code that counts how long each part of a function takes, by the nodes that the part comes from.
+"""`count-cycles`: instruments functions to count the cycles of each part, by the nodes that the part comes from.
 
-The ops of a function's body are divided into regions: a run of ops that come from the same nodes, with what only
-prepares them (constants, views). After each region the counter is read and the difference since the last reading added
-to the region's own number, so that what is counted adds up to the whole function.
+A function's body is divided into regions: consecutive ops that come from the same nodes, with their preparation
+(constants, views). After each region the counter is read, and the difference to the last reading is added to the
+region's counter, so that the counters add up to the whole function.
 
-A function that is called has numbers of its own for each call: the caller leaves the number of the first one in the
-word in front of all numbers, where the callee finds it. A call in a loop counts as part of the loop, and so does what
-threads share: its time is that of the thread that waits for it.
+A called function has separate counters for each call: the caller stores the number of the first one in the word before
+all counters, where the callee reads it. A call in a loop counts as part of the loop, and so does a parallel task: its
+time is that of the waiting thread.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import COUNTERS, Region
 from buddy.compiler.support.cycle_counter import Counter, counter
 
-# Where the entry's numbers begin: behind the word that callees read.
+# The first counter of the entry follows the word that callees read.
 _FIRST = 1
-_DYNAMIC = -(1 << 31)  # what marks a GEP index that is an operand
+_DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 _WORKING = ("linalg.", "vector.transfer_", "scf.", "affine.")
 
 
 @register
 @dataclass(frozen=True)
 class CountCycles(MlirPass):
-    """Stands behind the passes that give functions their memory, and before loops are lowered.
+    """Runs after the passes that assign memory to functions, and before loops are lowered.
 
-    Without `inside-calls` a call counts as one region, whatever it calls. Without `ordered` the counter is read while
-    work before it may still be under way, which costs less and tells short regions apart less well.
+    Without `inside-calls` a call counts as one region. Without `ordered` the counter may be read before earlier
+    instructions have completed, which costs less and separates short regions less precisely.
     """
 
     name: ClassVar[str] = "count-cycles"
@@ -83,7 +83,7 @@ def _word() -> Any:
 
 @dataclass
 class _Part:
-    """Ops that follow each other; `call` is the frame of the function that they are a call of, if that has its own."""
+    """Consecutive ops; `call` is the frame of the called function, if its calls are counted separately."""
 
     ops: list[Any]
     nodes: tuple[str, ...]
@@ -97,7 +97,7 @@ class _Part:
 
 @dataclass
 class _Frame:
-    """The numbers of one call of `function`: those of its parts, then those of each call in it."""
+    """The counters of one call of `function`: those of its parts, then those of each call in it."""
 
     function: Any
     parts: list[_Part] = field(default_factory=list)
@@ -111,7 +111,7 @@ class _Frame:
         return len(self.parts) + sum(part.call.size for part in self.parts if part.call)
 
     def offsets(self) -> Iterator[tuple[_Part, int]]:
-        """The parts that are calls, and where the numbers of each call begin."""
+        """Yields the parts that are calls, with the offset of each call's counters."""
         offset = len(self.parts)
         for part in self.parts:
             if part.call is not None:
@@ -119,7 +119,7 @@ class _Frame:
                 offset += part.call.size
 
     def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[Region]:
-        """The regions of one call, in order; `site` are the nodes that the call comes from, of all that share it."""
+        """Yields the regions of one call, in order; `site` are the nodes of this call."""
         nodes = [_at(site, part.nodes) for part in self.parts]
         for part, found in zip(self.parts, nodes, strict=True):
             yield Region(found, self.name, part.what, parent)
@@ -131,13 +131,13 @@ class _Frame:
 
 
 def _at(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Of the nodes that a part of a shared function comes from, those of one call; all, where the call names none."""
+    """Selects, of the nodes of a part of a shared function, those of one call; all if the call has none of them."""
     own = tuple(name for name in nodes if site is not None and name in site)
     return own or nodes
 
 
 class _Functions:
-    """Takes functions apart, each once. Those that are called from a loop or from a task stay whole."""
+    """Divides functions into parts, each once. Functions called from a loop or a task are not divided."""
 
     def __init__(self, root: Any, locations: LocationSets, inside_calls: bool) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
@@ -147,7 +147,7 @@ class _Functions:
         self.frames: dict[str, _Frame] = {}
 
     def frame(self, function: Any) -> _Frame:
-        """The frame of `function`, made with those of what it calls."""
+        """Returns the frame of `function`, creating it and those of its callees."""
         name = symbol_of(function)
         if name not in self.frames:
             parts = list(self._parts(function))
@@ -155,7 +155,7 @@ class _Functions:
         return self.frames[name]
 
     def _parts(self, function: Any) -> Iterator[_Part]:
-        """The body without its terminator; what only prepares something belongs to what comes next."""
+        """Yields the parts of the body without its terminator; preparation belongs to the next part."""
         waiting: list[Any] = []
         last: _Part | None = None
         *body, _ = function.regions[0].blocks[0].operations
@@ -177,7 +177,7 @@ class _Functions:
             yield last
 
     def _called(self, op: Any) -> _Frame | None:
-        """The frame of the function that `op` calls, unless it is told nothing new by it."""
+        """Returns the frame of the function that `op` calls, or `None` if it would add no detail."""
         name = callee_of(op) if op.name == "func.call" else ""
         if name not in self._bodies or name in self._whole:
             return None
@@ -188,14 +188,14 @@ class _Functions:
 
 
 def _works(op: Any) -> bool:
-    """Whether an op of a body does something by itself, rather than prepare what others do."""
+    """True if an op takes time itself, rather than prepare operands of others."""
     return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_WORKING)
 
 
 def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
-    """The functions that are called elsewhere than in the body of a function that is taken apart itself, and tasks.
+    """Returns tasks, and functions that are called from elsewhere than the body of a divided function.
 
-    A function in a loop of calls, of itself or of others, would have numbers without end.
+    Recursive functions are included: they would need an unlimited number of counters.
     """
     whole = {name for name, op in bodies.items() if THREADS in op.attributes}
     calls = [(name, call) for name, op in bodies.items() for call in calls_in(op)]
@@ -209,7 +209,7 @@ def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
 
 
 def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
-    """The functions that call themselves, at once or by others: what is left when those that do not are taken away."""
+    """Returns the functions that call themselves, directly or not: the rest after removing leaves repeatedly."""
     left = dict(called)
     while leaves := [name for name, callees in left.items() if not any(callee in left for callee in callees)]:
         for name in leaves:
@@ -221,7 +221,7 @@ def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 class _Writer:
-    """Writes the counting into one function."""
+    """Emits the counting code of one function."""
 
     def __init__(self, frame: _Frame, counter: Counter, is_entry: bool) -> None:
         self._frame, self._counter, self._is_entry = frame, counter, is_entry
@@ -246,7 +246,7 @@ class _Writer:
                 llvm.store(llvm.add(first, _constant(offset), _flags()), numbers)
 
     def _count(self, number: int, own: Any, before: Any) -> Any:
-        """Add what has passed since `before` to number `number`; the counter now."""
+        """Adds the cycles since `before` to counter `number`. Returns the new counter value."""
         now = self._read()
         place = _element(own, _constant(number))
         passed = llvm.sub(now, before, _flags())

@@ -1,9 +1,8 @@
-"""Finds the passes and dialects that the bindings have registered, which can check a name but not list them.
+"""Finds the passes and dialects that the bindings register; the bindings can check a name but not list the names.
 
-Every registered name stands in the bindings' libraries as a string, so the strings that could be one are tried. Trying
-a pass may end the process, so that is done in a child; what was found is kept on disk for as long as the libraries stay
-as they are. Run as a program it answers one question (`buddy.compiler.support.processes.one_shot`); the engine reads
-what is on disk itself.
+Every registered name is a string in the bindings' libraries, so all strings of that form are tried. Trying a pass may
+crash, so a child process does it; results are cached on disk until the libraries change. As a program this module
+answers one request (`buddy.compiler.support.processes.one_shot`); the engine reads the cache itself.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from buddy.compiler.support.disk_cache import CATALOGUES
 from buddy.compiler.support.processes.one_shot import answer_apart
 from buddy.compiler.support.processes.parent_death import die_with_parent
 
-# A string of its own: a zero byte on both sides.
+# A zero-terminated string that starts after a zero byte.
 _PASS = re.compile(rb"(?<![^\0])[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
 _OP = re.compile(rb"(?<![^\0])([a-z][a-z0-9_]*)((?:\.[a-z][A-Za-z0-9_]*)+)(?=\0)")
 _LONGEST = 80
@@ -34,7 +33,7 @@ SUMMARY = "registered in {package}, which says no more of it"
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What the bindings have registered, and which they are. `problem` says why nothing could be found."""
+    """The passes and dialects that the bindings register. `problem` says why the search failed."""
 
     passes: tuple[PassInfo, ...] = ()
     dialects: tuple[DialectInfo, ...] = ()
@@ -43,7 +42,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What was found in libraries of these states (path, bytes, nanoseconds), which are all of their folders."""
+    """A cached result. `states` are the (path, bytes, nanoseconds) of all libraries in `folders`."""
 
     version: str
     folders: tuple[str, ...]
@@ -52,7 +51,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 def registered(question: None = None) -> Found:
-    """What is registered now, from disk where the libraries are those of the last time."""
+    """Returns what is registered, from the cache if the libraries have not changed."""
     try:
         libraries, version, key = bindings.libraries(), bindings.version(), _key()
         kept = _kept(key)
@@ -66,7 +65,7 @@ def registered(question: None = None) -> Found:
 
 
 def known() -> Found | None:
-    """What `registered` would say, where that is on disk and needs no process: no bindings are loaded, no tool run."""
+    """Returns the cached result, if there is one: loads no bindings and runs no tool."""
     try:
         kept = _kept(_key()) if bindings.where() is not None and mlir_tool.tool() is None else None
         if kept is None or kept.states != _states(bindings.libraries_in(map(Path, kept.folders))):
@@ -77,7 +76,7 @@ def known() -> Found | None:
 
 
 def _key() -> str:
-    """Under what it is kept: the package that Python finds now, and how that says where its libraries lie."""
+    """Returns the cache key: the package that Python finds, and the file that locates its libraries."""
     folder = bindings.where()
     saying = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
     return digest(bindings.PACKAGE, str(folder), saying, Path(__file__).read_text(encoding="utf-8"))
@@ -102,14 +101,14 @@ def _bindings(kept: _Kept) -> BindingsInfo:
 
 
 def _tool() -> tuple[str, str]:
-    """The path of the user's `mlir-opt`, and why it cannot be used: "" for none."""
+    """Returns the path of the user's `mlir-opt`, and why it cannot be used ("" if it can)."""
     try:
         found = mlir_tool.tool()
     except mlir_tool.ToolError as error:
         return "", str(error)
     if found is None:
         return "", ""
-    from buddy.compiler.passes import mlir_opt  # here alone: the engine asks for what is known, and loads no MLIR
+    from buddy.compiler.passes import mlir_opt  # imported here, because the engine calls `known` and must not load MLIR
 
     return found.path, mlir_opt.problem()
 
@@ -121,7 +120,7 @@ def _looked_for(libraries: list[Path]) -> Found:
 
 
 def _constants(library: Path) -> bytes:
-    """The part of a library that strings stand in: all of it, where it is not of the kind whose parts are known."""
+    """Returns the part of a library that contains strings, or the whole file if it is not ELF."""
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
@@ -138,7 +137,7 @@ def _constants(library: Path) -> bytes:
 
 
 def _in_children(names: list[str]) -> Iterator[PassInfo]:
-    """The passes among `names`. One that ends the child that tries it is registered all the same; no more is said."""
+    """Yields the passes among `names`. A pass that crashes its child is registered too, but has no details."""
     start = 0
     while start < len(names):
         reached, told = len(names), True
@@ -155,8 +154,10 @@ def _in_children(names: list[str]) -> Iterator[PassInfo]:
 
 
 def _child(names: list[str]) -> Iterator[bytes]:
-    """What a forked child says of `names`, line by line: the number of each that is a pass as it begins with it, what
-    it found, and at its end how many names there were."""
+    """Yields the lines that a forked child writes about `names`.
+
+    For each pass: its number before it is tried, then its details; at the end the number of names.
+    """
     read, write = os.pipe()
     parent, child = os.getpid(), os.fork()
     if child == 0:
@@ -195,7 +196,7 @@ def _try(names: Iterable[str], out: BinaryIO) -> None:
 
 
 def _silence() -> None:
-    """Some passes print; nobody has asked for that here."""
+    """Discards the output of passes."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -205,7 +206,7 @@ def _silence() -> None:
 
 
 def _dialects(texts: Iterable[bytes]) -> tuple[DialectInfo, ...]:
-    """The dialects that are registered, with how many of the ops that are spelled somewhere belong to each."""
+    """Returns the registered dialects, each with the number of its ops whose names occur in the libraries."""
     from buddy.compiler.mlir.bindings import ir
 
     spelled = {(d.decode(), (d + rest).decode()) for text in texts for d, rest in _OP.findall(text)}

@@ -1,6 +1,6 @@
-"""`drop-unit-loops`: contractions lose loops of one iteration that only reshapes around them have made.
+"""`drop-unit-loops`: removes loops of one iteration from contractions, if they come from reshapes around them.
 
-TOSA's matmul has a batch of one wherever a model has none; the reshapes hide transposed weights from other passes.
+TOSA's matmul has a batch dim of size 1 for models without a batch; the reshapes hide transposed weights.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from buddy.compiler.passes.kernels.reshapes import groups_without
 @register
 @dataclass(frozen=True)
 class DropUnitLoops(MlirPass):
-    """Only where a factor is a reshape of a tensor without these dims, which is then read itself."""
+    """Applies only if a factor is a reshape of a tensor without these dims; the contraction then reads that tensor."""
 
     name: ClassVar[str] = "drop-unit-loops"
     summary: ClassVar[str] = "contractions read through reshapes that add dims of size 1, and lose these loops"
 
     def run(self, root: Any, context: PassContext) -> None:
-        # Chosen before any is erased: what is inside an erased op is gone too.
+        # Collect all before erasing: ops inside an erased op are invalid.
         for op in [op for op in collect(root) if _is_static(op)]:
             if is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
@@ -36,7 +36,7 @@ class DropUnitLoops(MlirPass):
 
 
 def _is_static(op: Any) -> bool:
-    """Whether `op` is a linalg op on tensors of known sizes with one result."""
+    """True if `op` is a linalg op with one result on tensors of static sizes."""
     if not op.name.startswith("linalg.") or len(op.results) != 1:
         return False
     return all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
@@ -47,7 +47,7 @@ def _factors(op: Any) -> list[tuple[Any, Any]]:
 
 
 def _unit_loops(op: Any) -> frozenset[int]:
-    """The parallel loops over dims of size 1."""
+    """Returns the parallel loops over dims of size 1."""
     map_, result = indexing_maps(op)[2], op.results[0]
     if not isinstance(result.type, ir.RankedTensorType):
         return frozenset()
@@ -56,12 +56,12 @@ def _unit_loops(op: Any) -> frozenset[int]:
 
 
 def _dims(map_: Any, loops: frozenset[int]) -> list[int]:
-    """The dims of an operand that `loops` index."""
+    """Returns the dims of an operand that `loops` index."""
     return [dim for dim, e in enumerate(map_.results) if isinstance(e, ir.AffineDimExpr) and e.position in loops]
 
 
 def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
-    """The tensor that `value` is an expanded form of, when it has all dims but `dims`."""
+    """Returns the tensor that was expanded to `value`, if it has all dims except `dims`; otherwise `None`."""
     if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
         return None
     source = value.owner.operands[0]
@@ -81,7 +81,7 @@ def _drop(op: Any, loops: frozenset[int]) -> None:
 
 
 def _without(value: Any, dims: list[int]) -> Any:
-    """`value` without its dims `dims`, which have size 1."""
+    """Returns `value` without its dims `dims`, which have size 1."""
     if not dims:
         return value
     source = _source_without(value, dims)
@@ -95,7 +95,7 @@ def _without(value: Any, dims: list[int]) -> Any:
 
 
 def _reduced(map_: Any, loops: frozenset[int]) -> Any:
-    """`map_` over the loops that stay."""
+    """Returns `map_` over the remaining loops."""
     stay = [loop for loop in range(map_.n_dims) if loop not in loops]
     results = [ir.AffineDimExpr.get(stay.index(e.position)) for e in map_.results if e.position not in loops]
     return ir.AffineMap.get(len(stay), 0, results)

@@ -1,4 +1,4 @@
-"""`epilogues-in-place`: what a kernel computes from its sums and another tensor is written over that tensor."""
+"""`epilogues-in-place`: lets a kernel's epilogue write its result over another tensor that it reads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from buddy.compiler.passes.write_in_place import pairs, write_over
 @register
 @dataclass(frozen=True)
 class EpiloguesInPlace(MlirPass):
-    """A kernel reads what its epilogue needs for a vector right before it stores that vector, and not again.
+    """A kernel reads the epilogue's operands for a vector right before it stores that vector, and not again.
 
-    So a residual, or the gate of a product, may be overwritten. The factors of the contraction are read until the end.
+    So the epilogue may overwrite a residual or a gate. The factors of the contraction are read until the end.
     """
 
     name: ClassVar[str] = "epilogues-in-place"
@@ -34,7 +34,7 @@ class EpiloguesInPlace(MlirPass):
 
 
 def _needed(op: Any) -> set[Any]:
-    """The sums that the epilogue `op` reads, and all buffers that they are made of."""
+    """Returns the sums that the epilogue `op` reads, and all buffers that they are computed from."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
     makers = [user for user in accesses(sums) if user != op]
     return {root_of(value) for maker in makers for value in maker.operands if isinstance(value.type, ir.MemRefType)}

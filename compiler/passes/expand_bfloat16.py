@@ -1,7 +1,7 @@
-"""`expand-bfloat16`: arithmetic of bfloat16 in f32, and conversions between the two by whole numbers, which vectorise.
+"""`expand-bfloat16`: computes bfloat16 arithmetic in f32, with conversions by integer ops, which vectorise.
 
-Where the processor has no instruction that rounds to bfloat16, LLVM calls a function for each element, and takes
-vectors of them apart whatever is done with them.
+If the processor has no instruction that rounds to bfloat16, LLVM calls a function for each element and so scalarises
+vectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.emit import element_of
 
-# These are bits, whatever they stand for.
+# Ops on bits, independent of the type.
 _AS_THEY_ARE = frozenset({"arith.bitcast", "arith.constant"})
 _SELECT = "arith.select"
 _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
@@ -24,7 +24,7 @@ _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
 @register
 @dataclass(frozen=True)
 class ExpandBfloat16(MlirPass):
-    """To the nearest, ties to even, and NaN is quiet, as PyTorch has it; doubles go through f32, as there."""
+    """Rounds to nearest, ties to even, with quiet NaN, as PyTorch does; doubles are converted through f32, as there."""
 
     name: ClassVar[str] = "expand-bfloat16"
     summary: ClassVar[str] = "bfloat16 is computed in f32 and rounded by integers, unless the processor rounds to it"
@@ -68,14 +68,14 @@ def _replace(op: Any) -> None:
 
 
 def _widened(value: Any) -> Any:
-    """The bfloat16 `value` as f32: the upper half of its bits."""
+    """Converts the bfloat16 `value` to f32: it becomes the upper half of the bits."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     bits = arith.extui(_with(value.type, i32), arith.bitcast(_with(value.type, i16), value))
     return arith.bitcast(_with(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
 
 
 def _rounded(value: Any) -> Any:
-    """The f32 `value` as bfloat16: half of the last place is added to its bits, and what lies below is cut off."""
+    """Converts the f32 `value` to bfloat16: adds half of the last place to its bits and truncates."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     wide = _with(value.type, i32)
     bits = arith.bitcast(wide, value)
@@ -90,7 +90,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _with(type_: Any, element: Any) -> Any:
-    """The scalar or vector type `type_` with elements of type `element`."""
+    """Returns the scalar or vector type `type_` with elements of type `element`."""
     return ir.VectorType.get(type_.shape, element) if isinstance(type_, ir.VectorType) else element
 
 

@@ -1,4 +1,4 @@
-"""`expand-math-to-polynomials`: transcendental functions become arithmetic that vectorises."""
+"""`expand-math-to-polynomials`: replaces transcendental functions by arithmetic that vectorises."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 @register
 @dataclass(frozen=True)
 class ExpandMathToPolynomials(MlirPass):
-    """On f32, on f16 and bf16 through f32, exponentials and logarithms on f64 too; the rest stays with the library."""
+    """Expands functions on f32, on f16 and bf16 through f32, and exponentials and logarithms on f64.
+
+    The other functions are left to the library.
+    """
 
     name: ClassVar[str] = "expand-math-to-polynomials"
     summary: ClassVar[str] = "exponentials, logarithms, powers, sines and their like become plain arithmetic"
@@ -43,7 +46,7 @@ def _replace(found: Activation, name: str) -> str:
 
 
 def _expand(op: Any) -> str:
-    """Replace `op`; the text says what happened."""
+    """Replaces `op`; returns the text of the remark."""
     value = op.operands[0]
     element = str(_element(value.type))
     known = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS

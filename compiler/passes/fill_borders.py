@@ -1,4 +1,4 @@
-"""`fill-borders`: where the inside of a filled buffer is overwritten next, only its border is filled."""
+"""`fill-borders`: fills only the border of a buffer whose inside is overwritten next."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps
 @register
 @dataclass(frozen=True)
 class FillBorders(MlirPass):
-    """Copies of a buffer onto itself, which inserting a result where it already lies has left, go away as well."""
+    """Also erases copies of a buffer onto itself, which remain after a result was inserted in place."""
 
     name: ClassVar[str] = "fill-borders"
     summary: ClassVar[str] = "only the border of a padded buffer is filled, when its inside is written next"
@@ -32,18 +32,18 @@ class FillBorders(MlirPass):
 
 
 def _blocks(root: Any) -> list[Any]:
-    """The blocks below `root` that hold whole ops on buffers, not scalars."""
+    """Returns the blocks below `root` that contain ops on buffers, not scalars."""
     owners = [op for op in (root, *collect(root)) if not op.name.startswith("linalg.")]
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
 def _overwritten_inside(block: Any) -> list[tuple[Any, Any]]:
-    """Fills of whole buffers, each with the static subview that the next op to touch the buffer overwrites."""
+    """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
     found: list[tuple[Any, Any]] = []
-    waiting: dict[Any, Any] = {}  # buffers that nothing has touched since they were filled
+    waiting: dict[Any, Any] = {}  # fills of buffers without a later access
     for op in [op.operation for op in block.operations]:
         if len(op.regions) and not op.name.startswith("linalg."):
-            waiting.clear()  # what it does inside is not looked at
+            waiting.clear()  # accesses inside of it are not analysed
         if op.name in VIEWS:
             continue
         touched = [root for root in dict.fromkeys(map(root_of, op.operands)) if root in waiting]
@@ -60,7 +60,7 @@ def _overwritten_inside(block: Any) -> list[tuple[Any, Any]]:
 
 
 def _view_of(writer: Any, fill: Any) -> Any | None:
-    """The static subview of what `fill` fills that `writer` overwrites, while it reads nothing of the buffer."""
+    """Returns the static subview of `fill`'s buffer that `writer` overwrites, if it reads nothing of the buffer."""
     buffer = fill.operands[1]
     *inputs, target = writer.operands
     if any(root_of(value) == buffer for value in inputs) or not isinstance(target, ir.OpResult):
@@ -73,7 +73,7 @@ def _view_of(writer: Any, fill: Any) -> Any | None:
 
 
 def _overwrites_its_last(op: Any) -> bool:
-    """Whether `op` writes every element of its last operand without reading any."""
+    """True if `op` writes every element of its last operand without reading any."""
     if op.name in ("linalg.fill", "linalg.copy", "memref.copy"):
         return True
     if op.name != "linalg.generic" or int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1]) != 1:
@@ -84,7 +84,7 @@ def _overwrites_its_last(op: Any) -> bool:
 
 
 def _fill_around(fill: Any, view: Any) -> int:
-    """Fill what lies around `view`; the number of strips that this takes."""
+    """Fills the area around `view`; returns the number of strips."""
     value, buffer = fill.operands
     offsets, sizes = (list(ir.DenseI64ArrayAttr(view.attributes[f"static_{name}"])) for name in ("offsets", "sizes"))
     strips = list(_strips(list(buffer.type.shape), offsets, sizes))
@@ -98,7 +98,7 @@ def _fill_around(fill: Any, view: Any) -> int:
 def _strips(
     shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Offsets and sizes of boxes that cover all of `shape` outside of one box, without overlaps."""
+    """Yields offsets and sizes of disjoint boxes that cover `shape` except one box."""
     for dim, (full, offset, size) in enumerate(zip(shape, offsets, sizes, strict=True)):
         rest = [0] * (len(shape) - dim - 1)
         for start, extent in ((0, offset), (offset + size, full - offset - size)):

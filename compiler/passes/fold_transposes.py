@@ -1,4 +1,4 @@
-"""`fold-transposes`: transposes of tensors disappear into the indexing maps of the ops around them."""
+"""`fold-transposes`: folds transposes of tensors into the indexing maps of the ops around them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class FoldTransposes(MlirPass):
-    """Contractions take any transpose of their factors and of their result, convolutions of their weights.
+    """Contractions accept any transpose of their factors and of their result, convolutions of their weights.
 
-    Other ops take those that keep the last dim.
+    Other ops accept transposes that keep the last dim.
     """
 
     name: ClassVar[str] = "fold-transposes"
@@ -58,7 +58,7 @@ class FoldTransposes(MlirPass):
     def _fold_generic(self, op: Any, context: PassContext) -> None:
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
-        weights = 1 if is_contraction(op) else -1  # of a convolution, which get packed
+        weights = 1 if is_contraction(op) else -1  # the weights of a convolution, which are packed
         for number in range(inputs):
             value, maps[number] = _through_transposes(op.operands[number], maps[number], any_order=number == weights)
             if value != op.operands[number]:
@@ -75,9 +75,9 @@ def _described(folded: int, result: bool) -> str:
 
 
 def _through_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
-    """What `value` is a transpose of, and the map that reads it as `map_` reads `value`.
+    """Returns the source of the transposes that produce `value`, and the map that reads it as `map_` reads `value`.
 
-    Unless `any_order`, only transposes that keep the last dim: others would make a loop read with a stride.
+    Unless `any_order`, only transposes that keep the last dim: others would give a loop a stride.
     """
     while isinstance(value, ir.OpResult) and value.owner.name == "linalg.transpose":
         permutation = _permutation(value.owner)
@@ -91,7 +91,7 @@ def _through_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, An
 
 
 def _transpose_of_result(op: Any) -> Any | None:
-    """The transpose that is the only use of the result of `op`, when C starts from zeros that can be transposed."""
+    """Returns the transpose that is the only use of the result of `op`, if C is initialised to zeros."""
     uses = _uses(op.results[0])
     if len(uses) != 1 or uses[0].owner.name != "linalg.transpose" or uses[0].operand_number != 0:
         return None
@@ -112,7 +112,7 @@ def _transposed_zeros(filled: Any, permutation: Sequence[int]) -> Any:
 
 
 def _sizes(empty: Any) -> list[Any]:
-    """The sizes of a `tensor.empty`: numbers, and values for those that only a call tells."""
+    """Returns the sizes of a `tensor.empty`: numbers, and values for dynamic ones."""
     kind, values = ir.RankedTensorType(empty.results[0].type), iter(empty.operands)
     return [next(values) if kind.is_dynamic_dim(dim) else size for dim, size in enumerate(kind.shape)]
 

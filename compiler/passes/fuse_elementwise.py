@@ -1,6 +1,6 @@
-"""`fuse-elementwise`: element-wise ops move into the ops that read them; contractions stay what they are.
+"""`fuse-elementwise`: fuses element-wise ops into their readers, except into contractions.
 
-`linalg-fuse-elementwise-ops` also fuses into contractions, which then no kernel fits; this pass never does.
+`linalg-fuse-elementwise-ops` also fuses into contractions, which then match no kernel.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from buddy.compiler.passes.kernels.reshapes import through_unit_reshapes
 @register
 @dataclass(frozen=True)
 class FuseElementwise(MlirPass):
-    """A producer is fused when nothing else reads it and its elements are read once each."""
+    """Fuses a producer that has no other reader and whose elements are read once each."""
 
     name: ClassVar[str] = "fuse-elementwise"
     summary: ClassVar[str] = "element-wise generics on tensors move into the generics that read them, once per element"
 
     def run(self, root: Any, context: PassContext) -> None:
-        # All chosen before the first is rewritten: what stood in an erased op's body must not be looked at again.
+        # Collect all before rewriting: ops in the body of an erased op are invalid.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and _on_tensors(op)]
         for op in generics:
             if not is_contraction(op):
@@ -43,7 +43,7 @@ class FuseElementwise(MlirPass):
 
 @dataclass(frozen=True)
 class _Fusion:
-    """Operand `number` of `consumer` is what `producer` makes; `map_` says how the consumer reads it."""
+    """`producer` computes operand `number` of `consumer`, which reads it by `map_`."""
 
     consumer: Any
     number: int
@@ -51,7 +51,7 @@ class _Fusion:
     map_: Any
 
     def apply(self, location: Any) -> Any:
-        """Replace the consumer by the fused op, which is returned."""
+        """Replaces the consumer by the fused op and returns it."""
         consumer = self.consumer
         inputs, maps, places = self._inputs()
         outs = list(consumer.operands)[-len(consumer.results) :]
@@ -72,12 +72,12 @@ class _Fusion:
         return fused.operation
 
     def tells_all_sizes(self) -> bool:
-        """Whether operands of the fused op tell the size of each loop; a producer may read windows, or backwards."""
+        """True if operands of the fused op determine all loop sizes; a producer may read windows, or backwards."""
         maps = [*self._inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
         return len(_bare_loops(maps)) == self.map_.n_dims
 
     def _inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
-        """The fused op's inputs and maps, each pair once; which of them the consumer's and producer's inputs are."""
+        """Returns the fused op's distinct inputs and maps, and the index in them of each input of both ops."""
         inputs: list[Any] = []
         maps: list[Any] = []
 
@@ -96,7 +96,7 @@ class _Fusion:
         return inputs, maps, [of_consumer, of_producer]
 
     def _composed(self, map_: Any) -> Any:
-        """A map of the producer's loops as one of the consumer's loops."""
+        """Converts a map of the producer's loops to one of the consumer's loops."""
         written = indexing_maps(self.producer)[-1]
         places = sorted(range(written.n_dims), key=lambda i: written.results[i].position)
         loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[i] for i in places])
@@ -117,13 +117,13 @@ class _Fusion:
             linalg.yield_(cloned_body(outer, known))
 
     def reads_positions(self) -> bool:
-        """Whether the producer's loops, where its body asks for their indices, are the consumer's own, or of size 1."""
+        """True if each producer loop whose index the body reads is a loop of the consumer or has size 1."""
         kinds = (ir.AffineDimExpr, ir.AffineConstantExpr)
         found = (self._expression(_dim(op)) for op in _indices(self.producer.regions[0].blocks[0]))
         return all(isinstance(expression, kinds) for expression in found)
 
     def _expression(self, loop: int) -> Any:
-        """What of the consumer's loops a loop of the producer is."""
+        """Returns the expression of the consumer's loops for a loop of the producer."""
         written = indexing_maps(self.producer)[-1]
         return next(e for w, e in zip(written.results, self.map_.results, strict=True) if w.position == loop)
 
@@ -152,7 +152,7 @@ def _find(consumer: Any) -> _Fusion | None:
 
 
 def _left(consumer: Any) -> Iterator[tuple[Any, str]]:
-    """The element-wise producers of what `consumer` reads that are not fused into it, with why."""
+    """Yields the element-wise producers that are not fused into `consumer`, each with the reason."""
     loops = _moving_loops(consumer)
     for value, map_ in _inputs_of(consumer):
         source, read = through_unit_reshapes(value, map_)
@@ -167,12 +167,12 @@ def _left(consumer: Any) -> Iterator[tuple[Any, str]]:
 
 
 def _bare_loops(maps: Iterable[Any]) -> set[int]:
-    """The loops that stand by themselves in one of the maps, so that an operand tells their size."""
+    """Returns the loops that are a result of a map by themselves, so that an operand determines their size."""
     return {e.position for map_ in maps for e in map_.results if isinstance(e, ir.AffineDimExpr)}
 
 
 def _elementwise(value: Any) -> bool:
-    """Whether `value` comes from a generic that computes each element of its only result by itself."""
+    """True if `value` comes from a generic with one result whose elements are computed independently."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.generic":
         return False
     op = value.owner
@@ -199,7 +199,7 @@ def _dim(index: Any) -> int:
 
 
 def _read_once(value: Any, source: Any) -> bool:
-    """Whether `source`, and every reshape of it up to `value`, has a single use."""
+    """True if `source`, and every reshape of it up to `value`, has a single use."""
     while True:
         if len(list(value.uses)) != 1:
             return False
@@ -209,7 +209,7 @@ def _read_once(value: Any, source: Any) -> bool:
 
 
 def _moving_loops(op: Any) -> set[int]:
-    """The loops of `op` that have more than one iteration."""
+    """Returns the loops of `op` that have more than one iteration."""
     found = set()
     for value, map_ in zip(op.operands, indexing_maps(op), strict=True):
         for expression, size in zip(map_.results, value.type.shape, strict=True):

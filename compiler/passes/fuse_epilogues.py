@@ -1,4 +1,4 @@
-"""`fuse-epilogues`: element-wise ops around a contraction move next to it, for its kernel to take them over."""
+"""`fuse-epilogues`: moves element-wise ops next to a contraction, so that its kernel can absorb them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.c
 @register
 @dataclass(frozen=True)
 class FuseEpilogues(MlirPass):
-    """The only reader of a contraction's result becomes its epilogue, and what fills the result first its prologue.
+    """The only reader of a contraction's result becomes its epilogue; the op that initialises the result, its prologue.
 
-    Both are marked and put next to the contraction. A kernel then applies the epilogue to its sums while they are in
-    registers, and starts from what the prologue gives; where no kernel takes them, they stay what they are. With
-    `epilogues` or `prologues` off, those are left alone.
+    Both are marked and moved next to the contraction. A kernel then applies the epilogue to its sums while they are in
+    registers, and starts from the prologue's values; without a kernel they stay ordinary ops. `epilogues` and
+    `prologues` enable each.
     """
 
     name: ClassVar[str] = "fuse-epilogues"
@@ -55,9 +55,9 @@ def _is_producer(op: Any) -> bool:
 
 
 def _fuse_epilogue(op: Any) -> str:
-    """Mark the reader of what `op` computes, and move `op` in front of it; what was done.
+    """Marks the reader of the result of `op` and moves `op` in front of it; returns the text of the remark.
 
-    Raises `UnsupportedError` with the reason where that cannot be.
+    Raises `UnsupportedError` with the reason if that is not possible.
     """
     result = op.operands[2]
     root = root_of(result)
@@ -86,12 +86,12 @@ def _fuse_epilogue(op: Any) -> str:
 
 
 def _inputs(op: Any) -> list[Any]:
-    """The buffers that `op` reads besides its outputs."""
+    """Returns the buffers that `op` reads besides its outputs."""
     return [value for value in list(op.operands)[: -_outputs(op)] if isinstance(value.type, ir.MemRefType)]
 
 
 def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
-    """Raises unless a kernel that computes `op` from `sources` could do what `reader` does too."""
+    """Raises `UnsupportedError` unless a kernel that computes `op` from `sources` could also compute `reader`."""
     structured = read(reader)
     joint = joint_of(reader, op.operands[2])
     check_stage(structured)
@@ -104,7 +104,7 @@ def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
 
 
 def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
-    """Raises unless nothing between `op` and `reader` writes any of `sources`."""
+    """Raises `UnsupportedError` if an op between `op` and `reader` writes one of `sources`."""
     if not op.is_before_in_block(reader):
         raise UnsupportedError("its result is read before")
     for other in _between(op, reader):
@@ -116,7 +116,10 @@ def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
 
 
 def _fuse_prologue(op: Any) -> str:
-    """Mark what gives C its first values, and move it in front of `op`; what was done, "" where there is nothing."""
+    """Marks the op that initialises C and moves it in front of `op`.
+
+    Returns the text of the remark, "" if there is no such op.
+    """
     result = op.operands[2]
     users = _accesses(root_of(result))
     start = _initialiser(op, users) if users is not None else None
@@ -137,7 +140,7 @@ def _fuse_prologue(op: Any) -> str:
 
 
 def _initialiser(op: Any, users: list[Any]) -> Any | None:
-    """The last op in front of `op` that touches its result, when that only writes it."""
+    """Returns the last op before `op` that accesses its result, if that only writes it."""
     last: Any = None
     for user in users:
         if user.block == op.block and user != op and user.is_before_in_block(op):
@@ -153,7 +156,7 @@ def _initialiser(op: Any, users: list[Any]) -> Any | None:
 
 
 def _accesses(root: Any) -> list[Any] | None:
-    """The ops that read or write `root`; `None` where one does so through a view that is more than a reshape."""
+    """Returns the ops that read or write `root`, or `None` if a view of it is more than a reshape."""
     found: list[Any] = []
     for use in root.uses:
         owner = use.owner.operation
@@ -170,7 +173,7 @@ def _accesses(root: Any) -> list[Any] | None:
 
 
 def _between(first: Any, last: Any) -> Iterator[Any]:
-    """The ops after `first` and before `last`, in whose block it stands before it."""
+    """Yields the ops between `first` and `last`, which follows in the same block."""
     for other in last.block:
         other = other.operation
         if other == last:

@@ -1,4 +1,4 @@
-"""`fuse-rows`: ops that follow each other row by row (softmax, normalisations) become one loop over rows."""
+"""`fuse-rows`: fuses consecutive row-wise ops (softmax, normalisations) into one loop over rows."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from buddy.compiler.passes.kernels.structured import KINDS, Structured, structur
 @register
 @dataclass(frozen=True)
 class FuseRows(MlirPass):
-    """Around each reduction, neighbours with the same outer loops join, as long as no row needs another row's values.
+    """Around each reduction, fuses neighbours with the same outer loops, if no row needs another row's values.
 
-    What only lives within a row gets room for a row, not for a whole tensor. `max_row_kib` is the size from which a
-    row counts as too long to stay in a cache; 0 means half of the L2 cache.
+    Temporaries that are used within a row shrink to one row. `max_row_kib` is the size from which a row counts as too
+    long for the cache; 0 means half of the L2 cache.
     """
 
     name: ClassVar[str] = "fuse-rows"
@@ -57,7 +57,7 @@ class FuseRows(MlirPass):
 
 @dataclass
 class _Op:
-    """A structured op in its place among its neighbours."""
+    """A structured op and its position among its neighbours."""
 
     op: Any
     structured: Structured
@@ -78,7 +78,7 @@ class _Group:
 
 
 def _runs(block: Any) -> list[list[_Op]]:
-    """The structured ops of a block, cut where anything else may touch memory."""
+    """Returns the structured ops of a block, divided where another op may access memory."""
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
         operation = op.operation
@@ -91,7 +91,7 @@ def _runs(block: Any) -> list[list[_Op]]:
 
 
 def _structured(op: Any) -> Structured | None:
-    """`op` as loops; `None` for what is no structured op, does nothing, or belongs to a product's kernel."""
+    """Returns the loops of `op`, or `None` if it is not a structured op, does nothing, or belongs to a kernel."""
     if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
     try:
@@ -103,7 +103,7 @@ def _structured(op: Any) -> Structured | None:
 
 
 def _is_product(op: Structured) -> bool:
-    """Whether a reduction goes along two inputs, as matmuls and convolutions do: kernels of their own take these."""
+    """True if two inputs vary along a reduction, as in matmuls and convolutions, which have their own kernels."""
     return any(sum(op.reads(i) and bool(loop.strides[i]) for i in range(op.inputs)) > 1 for loop in op.reductions)
 
 
@@ -122,9 +122,9 @@ def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_G
 
 
 def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
-    """The group around the reduction at `position`.
+    """Returns the group around the reduction at `position`.
 
-    Raises `UnsupportedError` with the reason why there is none.
+    Raises `UnsupportedError` with the reason if there is none.
     """
     anchor = run[position]
     count = leading_rows(anchor.structured)
@@ -149,7 +149,7 @@ def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
 
 
 def _refusal(group: _Group, op: _Op, first: bool, limit: int) -> str:
-    """Take `op` into `group`, before or after the others, or say why not."""
+    """Adds `op` to `group`, before or after the others. Returns "" or the reason why not."""
     if op.taken:
         return "the neighbour belongs to another loop"
     bounds = refined(group.bounds, op.structured)
@@ -171,7 +171,7 @@ def _refusal(group: _Group, op: _Op, first: bool, limit: int) -> str:
 
 
 def _trim(group: _Group) -> None:
-    """Drop ops at both ends that share no written buffer with any of the others."""
+    """Drops ops at both ends that share no written buffer with any of the others."""
     for end in (0, -1):
         while len(group.members) > 1 and not _connected(group, end):
             del group.members[end], group.rows[end]
@@ -186,7 +186,7 @@ def _connected(group: _Group, end: int) -> bool:
 
 
 def _worth_it(group: _Group) -> bool:
-    """Whether two ops walk along the same rows of a buffer."""
+    """True if two ops access the same rows of a buffer."""
     walked = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
     return any(a & b for i, a in enumerate(walked) for b in walked[i + 1 :])
 
@@ -221,7 +221,7 @@ def _stage_location(stage: Stage, context: PassContext) -> Any:
 
 
 def _temporaries(group: _Group) -> list[Any]:
-    """The allocations that only the group's ops use."""
+    """Returns the allocations that only the group's ops use."""
     ops = {member.op for member in group.members}
     roots = list(dict.fromkeys(access.root for op in group.rows for access in op.accesses if access.written))
     return [root for root in roots if _allocated(root) and all(user in ops for user in _users(root))]
@@ -247,7 +247,10 @@ def _erase_dead(value: Any) -> None:
 
 
 def _in_place(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[list[RowOp], set[Any]]:
-    """`rows` with temporaries kept in the row of the result that is made of them at last, and which these are."""
+    """Places temporaries in the rows of the result that is computed from them last.
+
+    Returns the ops, and the temporaries.
+    """
     placed: set[Any] = set()
     for root in temporary:
         found = _result_instead(rows, root, temporary)
@@ -260,7 +263,7 @@ def _in_place(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[
 
 
 def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[Access, Access] | None:
-    """The last access to `root`, and that of a result of the same shape which nothing has touched before."""
+    """Returns the last access to `root`, and that of a result of the same shape with no earlier access."""
     touching = [i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses)]
     last = rows[touching[-1]]
     own = next(access for access in last.accesses if access.root == root)
@@ -286,7 +289,7 @@ def _may_hold(own: Access, result: Access) -> bool:
 
 
 def _moved(op: RowOp, own: Access, result: Access) -> RowOp:
-    """`op` with the rows of `own` in those of `result`."""
+    """Returns `op` with accesses to `own` redirected to the rows of `result`."""
     accesses = tuple(
         replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)
         if access.root == own.root

@@ -1,7 +1,7 @@
-"""`libdevice-to-intrinsics`: in kernels, calls of NVIDIA's library of functions become the instructions that there are.
+"""`libdevice-to-intrinsics`: replaces calls of NVIDIA's libdevice in kernels by LLVM intrinsics.
 
-MLIR lowers ops of the math dialect to calls of libdevice, which comes with CUDA's toolkit and is not at hand here. The
-code generator has instructions for the plain ones among them.
+MLIR lowers ops of the math dialect to calls of libdevice, which is part of CUDA's toolkit and not available here. The
+code generator has instructions for the simple functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from buddy.compiler.mlir.walk import named
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 PREFIX = "__nv_"
-# Functions of libdevice (for f64; those for f32 end in `f`) and LLVM's intrinsics of the same meaning:
+# Functions of libdevice (for f64; those for f32 end in `f`) and the LLVM intrinsics with the same meaning:
 # https://docs.nvidia.com/cuda/libdevice-users-guide, https://llvm.org/docs/LangRef.html.
 _INTRINSICS = {
     "fabs": "fabs",
@@ -35,7 +35,7 @@ _BY_NAME = {PREFIX + name + suffix: intrinsic for name, intrinsic in _INTRINSICS
 @register
 @dataclass(frozen=True)
 class LibdeviceToIntrinsics(MlirPass):
-    """Calls of what has no instruction stay, and are remarked on: such a kernel cannot be loaded."""
+    """Calls without an intrinsic stay and get a remark: such a kernel cannot be loaded."""
 
     name: ClassVar[str] = "libdevice-to-intrinsics"
     summary: ClassVar[str] = "calls of CUDA's library in kernels become instructions where the device has them"
@@ -57,18 +57,18 @@ class LibdeviceToIntrinsics(MlirPass):
 
 
 def _callee(op: Any) -> str:
-    """The function that an op calls, "" where it calls none by name."""
+    """Returns the function that an op calls, "" if it calls none by name."""
     return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
 
 
 def _declares(op: Any, left: set[str]) -> bool:
-    """Whether an op declares a function of libdevice that nobody calls any longer."""
+    """True if an op declares a libdevice function without calls."""
     name = ir.StringAttr(op.attributes["sym_name"]).value
     return name.startswith(PREFIX) and name not in left
 
 
 def _replace(op: Any, callee: str) -> Any | None:
-    """The op that took the place of a call, `None` where none could."""
+    """Returns the op that replaces a call, or `None`."""
     kind = op.results[0].type
     with ir.InsertionPoint(op), op.location:
         if callee in _BY_NAME:

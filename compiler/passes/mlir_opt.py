@@ -1,7 +1,7 @@
-"""The user's own `mlir-opt`: its passes beside those of the bindings, run in its process on a module's text.
+"""Runs passes of the user's `mlir-opt` in its own process, on the text of a module.
 
-Which it is, `mlir_tool` says. Its IR may be of another version than the bindings': what one prints and the other cannot
-read is told as it is.
+`mlir_tool` finds the executable. Its version of the IR may differ from the bindings'; if one cannot parse the other's
+output, the error is reported as it is.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.processes.parent_death import describe_exit, run_below
 
-# The longest that one pass may take in the tool.
+# Time limit of one pass in the tool, in seconds.
 _SECONDS = 300.0
-# An entry of LLVM's lists of options: its indentation, its name, what it takes, what it does.
+# An entry of LLVM's option lists: its indentation, name, argument and description.
 _ENTRY = re.compile(r"^( +)--([\w-]+)(?:=<([^>]*)>)?\s+- +(.*)$")
 _SECTIONS = ("Passes:", "Pass Pipelines:")
 _ERROR = re.compile(r"(?:^|\s)error: (.*)")
@@ -33,7 +33,7 @@ _OWN_PLACE = re.compile(r"^loc\((?:[^()]|\([^()]*\))*\): ")
 
 
 def passes() -> tuple[PassInfo, ...]:
-    """The passes that the tool lists, in its own words; none where there is no tool, or it cannot be asked."""
+    """Returns the passes that the tool lists, with its descriptions; empty if there is no tool, or it fails."""
     try:
         found = tool()
         return tuple(_listed(found).values()) if found is not None else ()
@@ -42,12 +42,12 @@ def passes() -> tuple[PassInfo, ...]:
 
 
 def has(name: str) -> bool:
-    """Whether the tool lists a pass of that name."""
+    """True if the tool lists a pass of that name."""
     return any(info.name == name for info in passes())
 
 
 def problem() -> str:
-    """Why the tool that is asked for cannot be used, "" where it can or none is."""
+    """Returns why the configured tool cannot be used, or ""."""
     try:
         found = tool()
         if found is not None:
@@ -59,7 +59,7 @@ def problem() -> str:
 
 @lru_cache(maxsize=4)
 def _listed(found: Tool) -> dict[str, PassInfo]:
-    """Raises `ToolError` where the executable does not list passes."""
+    """Returns the passes that the executable lists. Raises `ToolError` if it does not list passes."""
     try:
         done = subprocess.run([found.path, "--help"], capture_output=True, text=True, timeout=60, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -71,7 +71,7 @@ def _listed(found: Tool) -> dict[str, PassInfo]:
 
 
 def _passes_in(text: str, origin: str) -> Iterator[PassInfo]:
-    """The passes in a text of help, each with the options that stand below it, further in."""
+    """Yields the passes in a help text, each with its options, which are indented below it."""
     depth, listing, info = 0, False, None
     for line in text.splitlines():
         entry = _ENTRY.match(line)
@@ -90,7 +90,7 @@ def _passes_in(text: str, origin: str) -> Iterator[PassInfo]:
 
 
 def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
-    """Run `step` in the tool's process on a module, in place. Raises `ToolError`; the module is then as it was."""
+    """Runs `step` in the tool's process on a module, in place. If it raises `ToolError`, the module is unchanged."""
     found = tool()
     assert found is not None
     text = operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
@@ -114,7 +114,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
 
 
 def _refusal(found: Tool, done: subprocess.CompletedProcess[str]) -> ToolError:
-    """What the tool said first, and of which nodes."""
+    """Returns the tool's first error message, and the nodes that it refers to."""
     for line in done.stderr.splitlines():
         said = _ERROR.search(line)
         if said is not None:

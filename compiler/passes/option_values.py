@@ -1,6 +1,6 @@
-"""Options of MLIR's passes that take one of a few words: bindings tell an option's default, but not what else it takes.
+"""Options of MLIR's passes that accept a few words: the bindings report an option's default, but not its other values.
 
-The words are those of MLIR 20 to 22 (`Passes.td` of the dialects); those that this build refuses are left out.
+The words are those of MLIR 20 to 22 (`Passes.td` of the dialects); those that this build rejects are omitted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
-    """What the option of a pass takes, () where that is not one of a few words. A context has to be open."""
+    """Returns the words that the option of a pass accepts, () if it accepts other values. Needs an open context."""
     return tuple(word for word in WORDS.get(option, ()) if _takes(f"{name}{{{option}={word}}}", anchor))
 
 

@@ -1,4 +1,4 @@
-"""`pad-in-place`: what a padded tensor is made of is computed where it lies in it, not copied there."""
+"""`pad-in-place`: computes the inside of a padded tensor in its place, without a copy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class PadInPlace(MlirPass):
-    """A generic whose result is inserted into a filled tensor gets that slice of the tensor to write to.
+    """A generic whose result is inserted into a filled tensor gets that slice of the tensor as its destination.
 
-    Bufferization then finds that the insertion moves nothing. What else reads the result reads it there.
+    Bufferization then finds that the insertion moves nothing. Other readers of the result read it there.
     """
 
     name: ClassVar[str] = "pad-in-place"
@@ -35,7 +35,7 @@ class PadInPlace(MlirPass):
 
 
 def _maker(insert: Any) -> Any | None:
-    """The generic that computes what `insert` puts into a filled tensor, when it can write there instead."""
+    """Returns the generic whose result `insert` puts into a filled tensor, if it can write there instead."""
     source, target = insert.operands[0], insert.operands[1]
     if not target.type.has_static_shape or len(insert.operands) > 2 or len(source.type.shape) != len(target.type.shape):
         return None
@@ -54,7 +54,7 @@ def _maker(insert: Any) -> Any | None:
 
 
 def _known_at(value: Any, op: Any) -> bool:
-    """Whether `value` is there before `op` runs, or is a constant, which can be."""
+    """True if `value` is available before `op`, or is a constant, which can be moved."""
     maker = value.owner.operation if isinstance(value, ir.OpResult) else None
     if maker is None or maker.block != op.block:
         return True
@@ -62,7 +62,7 @@ def _known_at(value: Any, op: Any) -> bool:
 
 
 def _write_there(maker: Any, insert: Any) -> None:
-    """Give `maker` the slice of the padded tensor as its destination; the filled tensor moves in front of it."""
+    """Gives `maker` the slice of the padded tensor as its destination; the filled tensor moves in front of it."""
     source, target = insert.operands
     last = len(maker.operands) - 1
     start = maker.operands[last]
@@ -91,7 +91,7 @@ _BOUNDS = ("offsets", "sizes", "strides")
 
 
 def _owner(value: Any, name: str) -> Any | None:
-    """The op of kind `name` that gives `value`, if one does."""
+    """Returns the op named `name` that defines `value`, or `None`."""
     return value.owner.operation if isinstance(value, ir.OpResult) and value.owner.name == name else None
 
 

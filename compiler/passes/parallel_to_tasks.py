@@ -1,7 +1,7 @@
-"""`parallel-to-tasks`: the body of a shared loop becomes a function over a run of its iterations, for threads to call.
+"""`parallel-to-tasks`: outlines the body of a parallel loop as a function over a range of its iterations.
 
 A task is `(begin, end, captures...)` over the loop's iterations in row-major order. The loop becomes one call of it
-with all of them, which is right on any number of threads; `convert-tasks-to-llvm` splits the run between threads.
+with all iterations, which is correct on any number of threads; `convert-tasks-to-llvm` divides the range.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.emit import Emitter, Index
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
-# On a task: how many threads share its calls.
+# Attribute of a task: the number of threads that share its calls.
 THREADS = "buddy.threads"
 
 
 @register
 @dataclass(frozen=True)
 class ParallelToTasks(MlirPass):
-    """`threads` are those of the recipe where it is 0. On one thread nothing is outlined: loops stay loops."""
+    """`threads` of 0 means those of the recipe. On one thread nothing is outlined: loops stay loops."""
 
     name: ClassVar[str] = "parallel-to-tasks"
     summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"
@@ -55,7 +55,7 @@ class ParallelToTasks(MlirPass):
 
 
 def _outermost(root: Any) -> list[Any]:
-    """The shared loops that stand in no other."""
+    """Returns the parallel loops that are not nested in another."""
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
@@ -73,7 +73,7 @@ def _name_of(function: Any) -> str:
 
 
 def _called_from(root: Any, loops: Sequence[Any]) -> set[str]:
-    """The functions that are called in `loops`, themselves or by others."""
+    """Returns the functions that are called in `loops`, directly or not."""
     bodies = {_name_of(op.operation): op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"}
     found: set[str] = set()
     places = list(loops)
@@ -88,7 +88,7 @@ def _called_from(root: Any, loops: Sequence[Any]) -> set[str]:
 
 @dataclass(frozen=True)
 class _Range:
-    """One dim of a shared loop, of known bounds."""
+    """One dim of a parallel loop, with static bounds."""
 
     lower: int
     size: int
@@ -96,9 +96,9 @@ class _Range:
 
 
 def _outline(root: Any, op: Any, threads: int) -> int:
-    """Put a task for `op` into the module and a call of it before `op`; gives the number of iterations.
+    """Adds a task for `op` to the module and a call of it before `op`; returns the number of iterations.
 
-    Raises `UnsupportedError`, before anything is changed, for a loop that no task can do.
+    Raises `UnsupportedError`, before anything is changed, for a loop that cannot be a task.
     """
     ranges = _ranges(op)
     inside = {op, *collect(op)}
@@ -131,9 +131,9 @@ def _outline(root: Any, op: Any, threads: int) -> int:
 
 
 def _ranges(op: Any) -> list[_Range]:
-    """The dims of a shared loop.
+    """Returns the dims of a parallel loop.
 
-    Raises `UnsupportedError` where they are not known, or where iterations add to a common result.
+    Raises `UnsupportedError` if its bounds are dynamic, or if it has a reduction.
     """
     if len(op.results):
         raise UnsupportedError("its iterations are reduced to a result")
@@ -150,7 +150,7 @@ def _known(value: Any) -> int:
 
 
 def _captured(inside: set[Any]) -> list[Any]:
-    """The values that ops in `inside` read and that no op or block there defines, in order of first use.
+    """Returns the values that ops in `inside` read and that no op or block there defines, in order of first use.
 
     The loop's own operands, its bounds, do not count.
     """
@@ -171,7 +171,7 @@ def _is_constant(value: Any) -> bool:
 
 
 def _check(type_: Any) -> None:
-    """Raises `UnsupportedError` for a type that cannot be handed over as one pointer or number."""
+    """Raises `UnsupportedError` for a type that cannot be passed as one pointer or number."""
     if isinstance(type_, ir.MemRefType):
         if layout_of(type_).offset is None:
             raise UnsupportedError(f"it reads a {type_}, whose start is not known")
@@ -190,7 +190,7 @@ def _entry_block(function: Any) -> Any:
 
 
 def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
-    """A loop from `begin` to `end` around the ops of `op`, whose indices are worked out from the iteration's number."""
+    """Emits a loop from `begin` to `end` around the ops of `op`, with indices computed from the iteration number."""
     e, source = Emitter(entry), op.regions[0].blocks[0]
     loop = scf.ForOp(entry.arguments[0], entry.arguments[1], e.value(1))
     with ir.InsertionPoint(loop.body):
@@ -203,7 +203,7 @@ def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
 
 
 def _indices(e: Emitter, number: Any, ranges: Sequence[_Range]) -> list[Index]:
-    """The value of each loop variable in iteration `number`, the last dim running fastest."""
+    """Returns the value of each loop variable in iteration `number`; the last dim varies fastest."""
     found: list[Index] = []
     for position, r in reversed(list(enumerate(ranges))):
         if position:

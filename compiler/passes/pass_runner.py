@@ -1,4 +1,4 @@
-"""Running one pass of a recipe on a module, with what it said when it failed."""
+"""Runs one pass of a recipe on a module and reports its errors."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
 _PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
 _RESTRICTED = re.compile(r"restricted to '([^']*)' on a PassManager")
 _SILENT = "Failure while executing pass pipeline"
-# In a note to what MLIR says of an op; and what already names one.
+# Finds the op that a note of a diagnostic names, and whether a message already names one.
 _CURRENT = re.compile(r'^see current operation:\s*(?:%[^=]* = )?"([\w.]+)"')
 _NAMED = re.compile(r"'[a-z]\w*\.[\w.]+'")
 _UNREGISTERED = re.compile(r"does not refer to a registered pass")
 
 
 class StepError(Exception):
-    """A pass failed. `message` is what it said, `node` the stable name of the node that it said it of, if any.
+    """A pass failed. `message` is its error, `node` the stable name of the node that it is about, if any.
 
-    `place` is the set of all nodes that the op comes from.
+    `place` is the number of the set of all nodes that the op comes from.
     """
 
     def __init__(self, message: str, detail: str = "", node: str = "", place: int = 0) -> None:
@@ -43,23 +43,23 @@ class StepError(Exception):
 
 
 def own_passes() -> dict[str, type[MlirPass]]:
-    """The passes written in Python, by name: those of this folder, and what others have registered by now."""
+    """Returns the passes written in Python, by name: those of this folder, and those registered by others."""
     _import_all()
     return registered()
 
 
 @lru_cache(maxsize=1)
 def _import_all() -> None:
-    """Importing the folder's modules registers their passes."""
+    """Imports the folder's modules, which registers their passes."""
     for module in iter_modules(passes.__path__):
         import_module(f"{passes.__name__}.{module.name}")
 
 
 def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool = True) -> None:
-    """Run `step` on a module, in place.
+    """Runs `step` on a module, in place.
 
-    Raises `StepError` when the pass is unknown or faulty, its options are wrong, it fails, or (with `verify`) what it
-    leaves does not verify. The module may then be half rewritten.
+    Raises `StepError` if the pass is unknown, has wrong options, fails or raises, or (with `verify`) if its result does
+    not verify. The module may then be partially rewritten.
     """
     with _Diagnostics(operation.context, context.locations) as said:
         try:
@@ -79,12 +79,13 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
         except (ir.MLIRError, ValueError) as error:
             raise said.error(error) from error
         except Exception as error:
-            # A fault in a pass of ours ends the compilation as any failure does: with the IR before it, and where.
+            # An exception in one of our passes ends the compilation like any failure: with the IR before it, and a
+            # location.
             raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
 def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
-    """A pass of the bindings', or one that only the user's `mlir-opt` has."""
+    """Runs a pass of the bindings, or one that only the user's `mlir-opt` has."""
     try:
         manager = _parsed(step, operation.context, verify)
     except ValueError as error:
@@ -96,7 +97,7 @@ def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: boo
 
 
 def _from_tool(error: ToolError, locations: LocationSets) -> StepError:
-    """What a tool said, of the node that it said it of."""
+    """Converts a tool's error, with the node that it is about."""
     known = locations.sets[error.place] if error.place < len(locations.sets) else ()
     return StepError(str(error), error.detail, next(iter(known), ""), error.place)
 
@@ -110,7 +111,7 @@ def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassConte
 
 
 def _verify(operation: Any, said: _Diagnostics) -> None:
-    """Raises `StepError` where a pass of ours has left what is no valid IR, and says that it did."""
+    """Raises `StepError` if one of our passes has produced invalid IR."""
     try:
         operation.verify()
     except ir.MLIRError as error:
@@ -136,10 +137,10 @@ def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
 
 
 def _why_refused(said: str, pipeline: str, context: Any) -> str:
-    """What is wrong with an option.
+    """Returns what is wrong with an option.
 
-    LLVM's parser of options prints that where no binding hears it, so it is asked again with an ear on the process's
-    own stream of errors.
+    LLVM's option parser prints that to stderr, which the bindings do not capture, so the pipeline is parsed again with
+    the process's stderr captured.
     """
     with tempfile.TemporaryFile() as heard, errors_into(heard):
         with contextlib.suppress(ValueError):
@@ -152,7 +153,7 @@ def _why_refused(said: str, pipeline: str, context: Any) -> str:
 
 
 def _with_its_op(diagnostic: Any) -> str:
-    """MLIR's message, with the name of the op that it is about where it leaves that to a note."""
+    """Returns MLIR's message, with the name of the op that it is about if only a note names it."""
     said = str(diagnostic.message)
     notes = (_CURRENT.match(str(note.message)) for note in diagnostic.notes)
     name = next((found[1] for found in notes if found is not None), "")
@@ -163,7 +164,7 @@ def _with_its_op(diagnostic: Any) -> str:
 
 @dataclass
 class _Diagnostics:
-    """Collects what MLIR says while a pass runs."""
+    """Collects MLIR's diagnostics while a pass runs."""
 
     context: Any
     locations: LocationSets
@@ -177,8 +178,8 @@ class _Diagnostics:
 
     def __exit__(self, *_: object) -> None:
         self._handler.detach()
-        # It holds this object, through `_take`, where Python's collector does not look: both, the context with its
-        # whole IR and the location sets would stay for good.
+        # The handler references this object, through `_take`, in a way that Python's garbage collector cannot see:
+        # both, the context with its IR and the location sets would leak.
         del self._handler
 
     def _take(self, diagnostic: Any) -> bool:
@@ -189,14 +190,14 @@ class _Diagnostics:
         return True
 
     def error(self, error: Exception) -> StepError:
-        """What to tell a person: MLIR's first message, or the binding's own."""
+        """Returns the error to show: MLIR's first message, or the binding's own."""
         for diagnostic in getattr(error, "error_diagnostics", ()):
             self._take(diagnostic)
         text = str(error)
         if _UNREGISTERED.search(text):
             return StepError("no such pass", text)
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
-        # What follows is the op in generic form: pages of it, for some.
+        # The op in generic form follows, which may take pages.
         message = first.partition(" that was explicitly marked illegal")[0]
         if message == _SILENT:
             message = "it failed, and gives no reason"

@@ -1,4 +1,4 @@
-"""`pass-sizes`: buffers of sizes that only a call tells cross calls as bare pointers, and the symbols beside them."""
+"""`pass-sizes`: passes buffers of dynamic size to calls as bare pointers, with the symbols of their sizes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class PassSizes(MlirPass):
-    """Every argument with `?` dims becomes a memref without dims: its base. Functions make the buffer of it anew, with
-    the sizes that the argument's attribute tells in terms of the function's symbols. Layouts are the identity."""
+    """Every argument with `?` dims becomes a memref without dims: its base.
+
+    Functions rebuild the buffer with the sizes in the argument's attribute, which are expressions of the function's
+    symbols. Layouts are the identity.
+    """
 
     name = "pass-sizes"
     summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
@@ -57,7 +60,7 @@ def _pass_bases(call: Any) -> None:
 
 
 def _take_bases(function: Any) -> int:
-    """Rewrite the arguments of `function` that have `?` dims; how many there are."""
+    """Rewrites the arguments of `function` that have `?` dims; returns their number."""
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     count = sum(map(_has_sizes, kind.inputs))
     if not count:
@@ -79,7 +82,7 @@ def _take_bases(function: Any) -> int:
 
 
 def _rebuilt(base: Any, type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
-    """The buffer of `type_` that begins at `base`, row-major; emitted at the insertion point."""
+    """Returns the buffer of `type_` at `base`, row-major; emitted at the insertion point."""
     strides = [product(shape[dim + 1 :]) for dim in range(len(shape))]
     sizes, steps = ([in_arithmetic(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))
     known, even = (

@@ -1,4 +1,4 @@
-"""`plan-memory`: every buffer gets a place in one arena, which the caller of the entry allocates once."""
+"""`plan-memory`: assigns every buffer an offset in one arena, which the caller of the entry allocates once."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
-    """Functions get the arena as their last argument, and hand the part that a callee needs on to it.
+    """Functions get the arena as their last argument, and pass the part that a callee needs to it.
 
-    What the entry returns is memory to work in too, until it is written. A task gets one part per thread. Public
-    functions other than the entry, whose callers know of no arena, allocate their own. Without `arena` each buffer is
-    freed after its last use. Without the pass, buffers are never freed.
+    The entry's results serve as scratch memory until they are written. A task gets one part per thread. Public
+    functions other than the entry, whose callers do not pass an arena, allocate their own. Without `arena` each buffer
+    is freed after its last use. Without the pass, buffers are never freed.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -54,7 +54,7 @@ class PlanMemory(MlirPass):
 
 
 def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
-    """Buffers whose sizes only a call tells stand outside the arena: each is freed after its last use."""
+    """Frees buffers of dynamic size, which are outside the arena, after their last use."""
     buffers = list(_buffers(function, static=False))
     if buffers:
         _free_after_use(buffers)
@@ -69,12 +69,12 @@ def _has_body(op: Any) -> bool:
     return op.operation.name == "func.func" and len(op.operation.regions[0].blocks) > 0
 
 
-# ---- buffers and their lives -----------------------------------------------------------------------------------------
+# ---- buffers and their live ranges -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _Buffer:
-    """An allocation, the ops that free it, and when it is needed, in ops of a block."""
+    """An allocation, the ops that free it, and its live range, in positions of ops in a block."""
 
     op: Any
     frees: tuple[Any, ...]
@@ -82,13 +82,15 @@ class _Buffer:
 
 
 def _in(block: Any) -> dict[Any, int]:
-    """The position of each op of `block`."""
+    """Returns the position of each op of `block`."""
     return {op.operation: i for i, op in enumerate(block.operations)}
 
 
 def _buffers(function: Any, positions: dict[Any, int] | None = None, static: bool = True) -> Iterator[_Buffer]:
-    """The allocations of known size, or those of others, in `function` that get no other name; their lives are told in
-    `positions`, without them in those of their own blocks. Sizes that are not known are 0."""
+    """Yields the allocations in `function` of static size (or of dynamic size) that have no alias.
+
+    Live ranges are in `positions`, or in positions of their own blocks without it. Dynamic sizes are 0.
+    """
     outer = block = function.regions[0].blocks[0]
     inside = positions
     for op in sorted(named(function, "memref.alloc"), key=lambda op: op.block != outer):
@@ -104,7 +106,7 @@ def _buffers(function: Any, positions: dict[Any, int] | None = None, static: boo
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:
-    """The position of `op`, or of the op around it that has one."""
+    """Returns the position of `op`, or of the enclosing op that has one."""
     while op not in positions:
         op = op.parent.operation
     return positions[op]
@@ -119,9 +121,9 @@ def _counted(buffers: Sequence[Any]) -> str:
 
 @dataclass
 class _Planner:
-    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, scratch and all.
+    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, including scratch.
 
-    `again` are functions that are called by what they call, as MLIR's `async-parallel-for` makes them.
+    `again` are recursive functions, as of MLIR's `async-parallel-for`.
     """
 
     functions: dict[str, Any]
@@ -156,7 +158,7 @@ class _Planner:
             return
         if name in self.again:
             raise PassError(f"@{name} calls itself, so what it needs is not known: switch off the pass that made it so")
-        # Only the entry's: other functions are called here, with buffers of the types that they have.
+        # Only for the entry: calls of other functions pass buffers of their own types.
         results = _results(function, positions) if name == self.entry else []
         places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
         rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
@@ -166,7 +168,7 @@ class _Planner:
         self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[Place],
         rooms: dict[int, Any], size: int,
     ) -> int:  # fmt: skip
-        """Put everything at its place, in an arena of `size` bytes or in `rooms`; gives what a call needs."""
+        """Places everything in an arena of `size` bytes or in `rooms`; returns the bytes that a call needs."""
         threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
         need = aligned(size) * threads if threads > 1 else size
         is_entry = _name(function) == self.entry
@@ -192,7 +194,7 @@ def _rooms(places: Sequence[Place]) -> set[int]:
 
 
 def _results(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]:
-    """The out-parameters, with the ops during which they hold something: from the first access on."""
+    """Returns the out-parameters, with the range of ops during which they are in use: from the first access on."""
     flags = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
     found = []
     for argument, flag in zip(function.regions[0].blocks[0].arguments, flags, strict=False):
@@ -207,7 +209,7 @@ def _callee(call: Any) -> str:
 
 
 def _argument(function: Any, size: int, is_entry: bool) -> Any:
-    """A new last argument of `function`: `size` bytes."""
+    """Adds a last argument of `size` bytes to `function`."""
     kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     type_ = ir.FunctionType.get([*kind.inputs, byte_type(size)], kind.results)
     flags = [ir.DictAttr.get({})] * len(kind.inputs)
@@ -220,7 +222,7 @@ def _argument(function: Any, size: int, is_entry: bool) -> Any:
 
 
 def _allocated(function: Any, size: int) -> Any:
-    """An arena that `function` allocates when it begins and frees before it returns."""
+    """Emits an arena that `function` allocates at its start and frees before it returns."""
     block = function.regions[0].blocks[0]
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)
     with ir.InsertionPoint.at_block_begin(block), function.location:
@@ -239,7 +241,7 @@ def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
 
 
 def _lend(call: Any, arena: Any, offset: int, size: int) -> None:
-    """`call` with the `size` bytes at `offset` as one more operand."""
+    """Adds the `size` bytes at `offset` to `call` as an operand."""
     with ir.InsertionPoint(call), call.location:
         lent = part(arena, offset, byte_type(size))
         callee = ir.FlatSymbolRefAttr.get(_callee(call))
@@ -261,7 +263,7 @@ def _free_after_use(buffers: Sequence[_Buffer]) -> None:
 
 
 def _free(block: Any, position: int, value: Any) -> None:
-    """Free `value` before op number `position`."""
+    """Frees `value` before op number `position`."""
     before = block.operations[position].operation
     with ir.InsertionPoint(before), before.location:
         memref.DeallocOp(value)

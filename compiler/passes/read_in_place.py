@@ -1,4 +1,4 @@
-"""`read-in-place`: what is copied only to be read is read where it lies."""
+"""`read-in-place`: removes copies that are only read; their readers read the source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ _READS = frozenset(
 @register
 @dataclass(frozen=True)
 class ReadInPlace(MlirPass):
-    """Functions take dense buffers that begin where their pointers point, so bufferization copies a slice of a tensor
-    for each call. Where the slice is dense and nothing is written meanwhile, the pointer to its beginning will do."""
+    """Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call.
+
+    If the slice is dense and not written meanwhile, a pointer to its start is passed instead.
+    """
 
     name: ClassVar[str] = "read-in-place"
     summary: ClassVar[str] = "copies that are only read go; a dense slice is passed by the pointer to its beginning"
@@ -58,14 +60,14 @@ def _is_function(op: Any) -> bool:
 
 @dataclass
 class _Readers:
-    """Which ops of a module only read a buffer that they access; for calls, the function that is called tells."""
+    """Determines which ops of a module only read a buffer; for calls, by analysing the callee."""
 
     functions: dict[str, Any]
     known: dict[tuple[str, int], bool] = field(default_factory=dict)
     only_reading: dict[str, bool] = field(default_factory=dict)
 
     def arguments_only_read(self, function: Any) -> bool:
-        """Whether `function` only reads what it is given; a copy that goes makes no write of any read."""
+        """True if `function` only reads its arguments; removing a copy does not change that."""
         name = symbol_of(function)
         if name not in self.only_reading:
             given = function.regions[0].blocks[0].arguments
@@ -77,7 +79,7 @@ class _Readers:
         return all(self.reads(user, number) for user, number in _uses(value))
 
     def reads(self, op: Any, number: int) -> bool:
-        """Whether `op` does not write to the buffer that is its operand `number`."""
+        """True if `op` does not write to the buffer that is its operand `number`."""
         if op.name in _READS:
             return True
         if op.name == "func.call":
@@ -91,13 +93,13 @@ class _Readers:
         if function is None or not function.regions[0].blocks:
             return False
         if (name, number) not in self.known:
-            self.known[name, number] = False  # a function that calls itself
+            self.known[name, number] = False  # for recursive functions
             self.known[name, number] = self.only_read(function.regions[0].blocks[0].arguments[number])
         return self.known[name, number]
 
 
 def _uses(value: Any) -> Iterator[tuple[Any, int]]:
-    """The ops that access the memory behind `value`, and as which operand."""
+    """Yields the ops that access the memory of `value`, with the operand number."""
     users = set(accesses(value))
     for user in users:
         for number, operand in enumerate(user.operands):
@@ -106,7 +108,7 @@ def _uses(value: Any) -> Iterator[tuple[Any, int]]:
 
 
 def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
-    """Whether `target` is a buffer of its own, which the copy `op` fills and what follows only reads."""
+    """True if `target` is a separate buffer that the copy `op` fills and later ops only read."""
     if not is_allocated(target) or target.owner.operation.block != op.block:
         return False
     uses = [(user, number) for user, number in _uses(target) if user != op]
@@ -114,10 +116,10 @@ def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
 
 
 def _stays(op: Any, source: Any, readers: _Readers) -> bool:
-    """Whether nothing after the copy `op` writes to what `source` is a view of."""
+    """True if nothing after the copy `op` writes to the buffer of `source`."""
     root = root_of(source)
     if isinstance(root, ir.BlockArgument):
-        # Arguments may be one tensor: no two of them are told apart, but out-parameters stand alone.
+        # Two arguments may be the same tensor; out-parameters do not alias.
         if root.owner.owner.operation.name != "func.func" or stands_alone(root):
             return False
         return readers.arguments_only_read(root.owner.owner.operation)
@@ -127,7 +129,7 @@ def _stays(op: Any, source: Any, readers: _Readers) -> bool:
 
 
 def _dense(source: Any, target: Any, entry: Any) -> int | None:
-    """The byte of its root that `source` begins at, where it lies as `target` does and that byte can be pointed to."""
+    """Returns the byte offset of `source` in its root, if it has the layout of `target` and can be pointed to."""
     try:
         found, wanted = layout_of(source.type), layout_of(target.type)
     except UnsupportedError:
@@ -144,9 +146,9 @@ def _dense(source: Any, target: Any, entry: Any) -> int | None:
 
 
 def _bytes_before(value: Any) -> int | None:
-    """How many bytes of an argument stand before what the offset of `value`, a view of it, counts from.
+    """Returns the bytes of an argument before the base that the offset of `value`, a view of it, is relative to.
 
-    Offsets begin anew at each `memref.view`; `None` where one of these begins at a byte that only a call tells.
+    Each `memref.view` starts a new base; `None` if one of them has a dynamic byte shift.
     """
     before = 0
     while isinstance(value, ir.OpResult):
@@ -160,7 +162,7 @@ def _bytes_before(value: Any) -> int | None:
 
 
 def _beginning(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
-    """`source`, which begins at byte `offset` of its root, or at its own beginning, as a memref that has no offset."""
+    """Returns `source`, at byte `offset` of its root or without offset, as a memref that has no offset."""
     with ir.InsertionPoint(op), op.location:
         if offset:
             root = root_of(source)

@@ -1,8 +1,7 @@
-"""`replace-ir`: the module becomes a text, which is how IR edited by hand stands in a recipe.
+"""`replace-ir`: replaces the module by a text. A recipe stores hand-edited IR in this way.
 
-Being a pass like any other, it is undone, switched off, moved and replayed as one. Where the module it replaces has the
-same line as the text, ops keep the graph nodes that they came from; those of changed lines get the nodes of the lines
-they took the place of.
+As an ordinary pass it can be undone, disabled, moved and replayed. Ops on lines that are also in the replaced module
+keep their graph nodes; those on changed lines get the nodes of the lines that they replace.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.protocol.text.diff import difference
 
-# How the parser names a place in a text that comes from no file.
+# The parser's notation of a location in a text without a file.
 _PLACE = re.compile(r'loc\("-":(\d+):\d+\)')
 _MESSAGE = re.compile(r'"-":(\d+):(\d+): (.*)')
 
@@ -26,7 +25,7 @@ _MESSAGE = re.compile(r'"-":(\d+):(\d+): (.*)')
 @register
 @dataclass(frozen=True)
 class ReplaceIr(MlirPass):
-    """`text` is a module as the workbench shows it."""
+    """`text` is a module as the workbench prints it."""
 
     text: str = ""
 
@@ -48,7 +47,7 @@ class ReplaceIr(MlirPass):
 
 
 def line_numbers(root: Any, text: str, locations: LocationSets) -> list[int]:
-    """The number of the set of nodes that each line of `text`, an edit of `root`'s own text, comes from."""
+    """Returns, for each line of `text`, an edit of `root`'s text, the number of the set of nodes that it comes from."""
     before = print_mlir(marked_text(root, locations).text, locations)
     sets = list(before.line_sets)
     numbers: list[int] = []
@@ -66,7 +65,7 @@ def _location(numbers: Sequence[int], line: int) -> str:
 
 
 def become(target: Any, source: Any) -> None:
-    """Make the module `target` hold what `source`, of the same context, does; that is empty then."""
+    """Moves the contents of `source`, of the same context, to the module `target`."""
     block, new = target.regions[0].blocks[0], source.regions[0].blocks[0]
     for op in reversed(list(block.operations)):
         op.erase()
@@ -80,7 +79,7 @@ def become(target: Any, source: Any) -> None:
 
 
 def parse_problem(error: Exception) -> tuple[int, int, str]:
-    """Line and column, counted from 1 (0 where the parser names none), and what is wrong there."""
+    """Returns line and column, from 1 (0 if the parser gives none), and the error there."""
     found = _MESSAGE.search(str(error))
     if found is None:
         return 0, 0, str(error).strip().partition("\n")[0]

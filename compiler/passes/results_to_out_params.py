@@ -1,4 +1,4 @@
-"""Results become out-parameters: the caller owns every buffer that a function gives back."""
+"""Converts results to out-parameters: the caller owns every buffer that a function returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
 class ResultsToOutParams(MlirPass):
     """After this pass no function returns a memref: results are trailing arguments, in order. Numbers are returned.
 
-    A result that the function allocates is written in place, through a reshape too; any other is copied out. Functions
+    A result that the function allocates is written in place, also through a reshape; any other is copied. Functions
     without a body (calls into eager) get the same signature.
     """
 
@@ -51,7 +51,7 @@ def _calls(root: Any) -> list[Any]:
 
 
 def _pass_buffers(call: Any, callee: Any) -> None:
-    """Allocate a call's results before it and hand them over as operands."""
+    """Allocates a call's results before it and passes them as operands."""
     with ir.InsertionPoint(call), call.location:
         sizes = list(map(read_sizes, result_attributes(callee)))
         symbols = symbols_of(callee, call.operands)
@@ -110,9 +110,10 @@ def _extend_argument_attributes(function: Any, inputs: int, places: Sequence[int
 
 
 def _write_results(region: Any, places: Sequence[int]) -> list[tuple[Any, str]]:
-    """Give a function an argument for each result in `places` and make it write there; what was done to the op of each.
+    """Adds an argument to a function for each result in `places`, and writes the result to it.
 
-    A function of several blocks may return from several of them.
+    Returns the op of each result and the text of its remark. A function of several blocks may return from several of
+    them.
     """
     told, block = [], region.blocks[0]
     ends = [end for found in region.blocks if (end := list(found.operations)[-1].operation).name == "func.return"]
@@ -128,7 +129,7 @@ def _write_results(region: Any, places: Sequence[int]) -> list[tuple[Any, str]]:
 
 
 def _write_result(block: Any, end: Any, index: int, target: Any, alone: bool) -> tuple[Any, str]:
-    value = end.operands[index]  # read anew: a buffer that is returned twice is gone once it has been replaced
+    value = end.operands[index]  # read again, since a buffer that is returned twice has been replaced
     place = end.location if isinstance(value.owner, ir.Block) else value.owner.location
     if alone and _written_in_place(block, value, target):
         return place, f"result {index} is written where the caller wants it"
@@ -138,13 +139,13 @@ def _write_result(block: Any, end: Any, index: int, target: Any, alone: bool) ->
 
 
 def _written_in_place(block: Any, value: Any, target: Any) -> bool:
-    """Let `target` take the place of the allocation behind `value`, if there is one and nobody has taken it."""
+    """Replaces the allocation of `value` by `target`, if there is one and no other result has replaced it."""
     chain = []
     while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.operation.name in _RESHAPES:
         chain.append(value.owner.operation)
         value = chain[-1].operands[0]
         if chain[-1].name == "memref.collapse_shape" and not ir.MemRefType(value.type).has_static_shape:
-            return False  # the sizes to expand to may be computed later than the out-parameter is there
+            return False  # the expanded sizes may be computed after the out-parameter
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "memref.alloc" or owner.operation.block != block:
         return False
@@ -159,7 +160,7 @@ def _written_in_place(block: Any, value: Any, target: Any) -> bool:
 
 
 def _undone(reshape: Any, target: Any) -> Any:
-    """`target`, which has the shape of `reshape`'s result, in the shape of its operand."""
+    """Returns `target`, which has the shape of `reshape`'s result, in the shape of its operand."""
     kind = reshape.operands[0].type
     groups = reshape.attributes["reassociation"]
     if reshape.name == "memref.expand_shape":

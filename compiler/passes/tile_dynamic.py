@@ -1,7 +1,6 @@
-"""`tile-dynamic`: ops on buffers of sizes that only a call tells become loops around ops of known sizes.
+"""`tile-dynamic`: tiles ops on buffers of dynamic size to loops around ops of static size.
 
-What follows then works as on static programs: kernels, vectors, packed weights. An op whose sizes are known is left
-alone.
+Later passes (kernels, vectors, packed weights) then apply as to static programs. Ops of static size are unchanged.
 """
 
 from __future__ import annotations
@@ -29,22 +28,22 @@ from buddy.compiler.passes.kernels.tiles import (
     tile,
 )
 
-# Iterations of one loop that are done at a time: vectors, a remainder of one vector each, single elements.
+# Iterations of one loop per step: vectors, a remainder of one vector each, single elements.
 VECTORS = (64, 8, 1)
-# Below so many elements in a tile one loop is taken in steps of VECTORS.
+# With fewer elements per tile, one loop uses steps of VECTORS.
 FEW = 32
-# Rows of a product done at a time: enough to read the other factor from memory once for many multiply-adds.
+# Rows of a product per step: enough to read the other factor from memory once for many multiply-adds.
 ROWS = 128
-# Rows of the last blocks, which are copied to where the rest of a block has room: few, since all are computed.
+# Rows of the last blocks, which are copied to padded buffers: few, since all are computed.
 LAST_ROWS = 32
-# Columns and steps of a product whose other sizes are not known either.
+# Columns and steps of a product with several dynamic sizes.
 SQUARE = 64
 
 
 @register
 @dataclass(frozen=True)
 class TileDynamic(MlirPass):
-    """Products with one size that is not known keep their operands; those with more go through buffers of a tile."""
+    """Products with one dynamic size keep their operands; those with more use buffers of a tile."""
 
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "ops on buffers with ? dims become loops around ops of known sizes"
@@ -72,14 +71,14 @@ class TileDynamic(MlirPass):
 
 
 def _erase_from(first: Any, end: Any) -> None:
-    """Erase the ops from `first` up to `end`: what was emitted before it turned out that it cannot be done."""
+    """Erases the ops from `first` up to `end`, which were emitted before the op turned out to be unsupported."""
     ops = [op.operation for op in end.block.operations]
     for op in reversed(ops[ops.index(first) : ops.index(end.operation)]):
         op.erase()
 
 
 def _tiled(op: Any) -> tuple[list[Any], str]:
-    """Emit `op` in tiles; what is left to be tiled, and how it was done."""
+    """Emits `op` in tiles; returns the ops that remain to be tiled, and the text of the remark."""
     loops = loops_of(op)
     if op.name not in NAMED and not is_contraction(op):
         return _Plain(op, loops).emit()
@@ -87,18 +86,18 @@ def _tiled(op: Any) -> tuple[list[Any], str]:
 
 
 class _Tiling:
-    """Loops over tiles of `op`. The bounds of each are computed in front of all."""
+    """Loops over tiles of `op`. The bounds of all loops are computed first."""
 
     def __init__(self, op: Any, loops: list[DynamicLoop]) -> None:
         self.op, self.loops, self.buffers = op, loops, buffers_of(op)
         self.sizes = [size_of(op, loop) if loop.size is None else loop.size for loop in loops]
 
     def starts(self, number: int, starts: Sequence[Index]) -> list[Index]:
-        """Where operand `number` begins for a tile that begins at `starts` of the loops."""
+        """Returns the offsets of operand `number` for a tile at `starts` of the loops."""
         return self._along(number, starts, 0)
 
     def extents(self, number: int, sizes: Sequence[Index]) -> list[Index]:
-        """The sizes of operand `number` in a tile of `sizes`."""
+        """Returns the sizes of operand `number` in a tile of `sizes`."""
         return self._along(number, sizes, 1)
 
     def _along(self, number: int, values: Sequence[Index], constant_dim: int) -> list[Index]:
@@ -111,7 +110,7 @@ class _Tiling:
         return found
 
     def clone(self, operands: Sequence[Any], starts: Sequence[Index]) -> Any:
-        """`op` on other buffers; what asks for its place is told that of the tile."""
+        """Clones `op` on other buffers, with `linalg.index` shifted by the tile's start."""
         clone = self.op.clone().operation
         numbers = [i for i, value in enumerate(self.op.operands) if isinstance(value.type, ir.MemRefType)]
         for i, operand in zip(numbers, operands, strict=True):
@@ -123,7 +122,7 @@ class _Tiling:
 
 
 def _moved(index: Any, start: Index) -> None:
-    """Add `start` to the result of a `linalg.index`."""
+    """Adds `start` to the result of a `linalg.index`."""
     if isinstance(start, int) and start == 0:
         return
     result = index.results[0]
@@ -133,7 +132,7 @@ def _moved(index: Any, start: Index) -> None:
 
 
 class _Plain(_Tiling):
-    """What is no product: one element at a time along loops that are not known, or vectors along one of them."""
+    """An op that is no product: one element at a time along dynamic loops, or vectors along one of them."""
 
     def emit(self) -> tuple[list[Any], str]:
         whole = [loop.size is not None and (loop.even or loop.size == 1) for loop in self.loops]
@@ -160,7 +159,7 @@ class _Plain(_Tiling):
         return [], f"loops around tiles of {shape}"
 
     def _blocked(self, whole: list[bool]) -> int | None:
-        """The loop that is taken in vectors, where the others leave few elements to a tile."""
+        """Returns the loop to process in vectors, if the others leave few elements per tile."""
         count = 1
         for loop, fits in zip(self.loops, whole, strict=True):
             count *= loop.size if fits and loop.size is not None else 1
@@ -170,18 +169,18 @@ class _Plain(_Tiling):
         return max(fitting, key=lambda i: (self._contiguous(i), i), default=None)
 
     def _contiguous(self, loop: int) -> int:
-        """How many operands lie dense along `loop`."""
+        """Returns the number of operands that are contiguous along `loop`."""
         uses = self.loops[loop].uses
         return sum(dim == len(self.buffers[number].type.shape) - 1 for number, dim in uses)
 
 
 class _Product(_Tiling):
-    """A contraction: batches and images one by one, rows (or whatever is not known) in blocks."""
+    """A contraction: batches and images one by one, rows (or other dynamic dims) in blocks."""
 
     def emit(self) -> tuple[list[Any], str]:
         moving = [i for i, loop in enumerate(self.loops) if self._steps(loop)]
         operands = [{n for n, _ in self.loops[i].uses} for i in moving]
-        # An image is work enough for a kernel; a block of them would be computed whole however few there are.
+        # One image is enough work for a kernel; a block of images would always be computed as a whole.
         inner = [] if slides(self.op) else [i for i, used in zip(moving, operands, strict=True) if len(used) < 3]
         starts: list[Index] = [0] * len(self.loops)
         sizes: list[Index] = [1 if i in moving else loop.size for i, loop in enumerate(self.loops)]
@@ -209,10 +208,10 @@ class _Product(_Tiling):
         return loop.size is None or not (loop.even or loop.size == 1)
 
     def _keeps_operands(self, inner: list[int]) -> bool:
-        """Whether one loop alone is not known, no sum is taken along it, and every tile has strides that are."""
+        """True if only one loop is dynamic, it is no reduction, and every tile has static strides."""
         return len(inner) == 1 and self.loops[inner[0]].even and 2 in {n for n, _ in self.loops[inner[0]].uses}
 
-    # ---- one size that is not known ----------------------------------------------------------------------------------
+    # ---- one dynamic size --------------------------------------------------------------------------------------------
 
     def _rows(self, loop: int, starts: list[Index], sizes: list[Index], made: list[Any]) -> None:
         size = self.sizes[loop]
@@ -239,10 +238,10 @@ class _Product(_Tiling):
         operands = [tile(value, self.starts(n, starts), self.extents(n, sizes)) for n, value in enumerate(self.buffers)]
         self.clone(operands, starts)
 
-    # ---- several -----------------------------------------------------------------------------------------------------
+    # ---- several dynamic sizes ---------------------------------------------------------------------------------------
 
     def _squares(self, inner: list[int], starts: list[Index], sizes: list[Index], made: list[Any]) -> None:
-        """A tile of the result at a time, in a buffer, to which tiles of the factors' products are added."""
+        """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the factors to it."""
         of_sums = [i for i in inner if 2 not in {n for n, _ in self.loops[i].uses}]
         whole = [SQUARE if i in inner else n for i, n in enumerate(sizes)]
         valid = list(sizes)
@@ -269,13 +268,13 @@ class _Product(_Tiling):
 
         level([i for i in inner if i not in of_sums], result)
 
-    # ---- tiles in buffers of their own -------------------------------------------------------------------------------
+    # ---- tiles in separate buffers -----------------------------------------------------------------------------------
 
     def _copied(
         self, number: int, starts: list[Index], valid: list[Index], whole: list[Index], made: list[Any],
         clear: bool = False,
     ) -> Any:  # fmt: skip
-        """A buffer with a tile of operand `number`, which ends where the operand does; with `clear`, zeros follow."""
+        """Returns a buffer with a tile of operand `number`, cropped to the operand; with `clear`, padded by zeros."""
         value = self.buffers[number]
         shape = self.extents(number, whole)
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
@@ -290,7 +289,7 @@ class _Product(_Tiling):
         return buffer
 
     def _written(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
-        """The op that copies the part of the result's tile that there is back to where it belongs."""
+        """Emits the copy of the valid part of the result's tile back to the result; returns the op."""
         extents = self.extents(2, valid)
         target = part(self.buffers[2], self.starts(2, starts), extents)
         linalg.copy(part(buffer, [0] * len(extents), extents), outs=[target])
@@ -302,13 +301,13 @@ def _is_float(element: Any) -> bool:
 
 
 def _writer_of(view: Any) -> Any:
-    """The one op that a view was made for."""
+    """Returns the op that uses a view created for it."""
     (use,) = view.uses
     return use.owner.operation
 
 
 def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
-    """(first, end, step) of loops that do as much as they can of `size` in each of `steps`, the largest first."""
+    """Yields (first, end, step) of loops that cover as much of `size` as possible by each step, largest first."""
     if isinstance(size, int):
         size = constant(size)
     first = constant(0)
@@ -319,7 +318,7 @@ def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
 
 
 class _Loop:
-    """`scf.for` around what is emitted inside; gives the index."""
+    """Emits `scf.for` around the code of the `with` block; returns the index."""
 
     def __init__(self, first: Any, end: Any, step: int) -> None:
         self._op = scf.ForOp(first, end, constant(step), [])

@@ -20,9 +20,9 @@ from buddy.compiler.passes.kernels.structured import KINDS, read
 @register
 @dataclass(frozen=True)
 class VectorizeGenerics(MlirPass):
-    """What it does not handle stays for the pass that lowers linalg to loops, with a remark that says why.
+    """Unsupported ops are left to the pass that lowers linalg to loops, with a remark that gives the reason.
 
-    With `share`, what the module repeats becomes calls of one function first.
+    With `share`, repeated ops become calls of one function first.
     """
 
     name: ClassVar[str] = "vectorize-generics"

@@ -1,4 +1,4 @@
-"""`windows-to-generics`: named convolutions and pools become generics, paddings insertions into filled tensors."""
+"""`windows-to-generics`: converts named convolutions and pools to generics, and pads to insertions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WINDOWS = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
 @register
 @dataclass(frozen=True)
 class WindowsToGenerics(MlirPass):
-    """Layouts, fusion and kernels then see one form of each, whichever dialect it came from."""
+    """Layouts, fusion and kernels then handle one form of each, independent of the dialect of origin."""
 
     name: ClassVar[str] = "windows-to-generics"
     summary: ClassVar[str] = "named convolutions and pools become generics, and tensor.pad a slice of a filled tensor"
@@ -36,12 +36,12 @@ class WindowsToGenerics(MlirPass):
 
 
 def _is_static(type_: Any) -> bool:
-    """Whether this is a tensor of known shape; the widths of a padding may be indices, known only as operands."""
+    """True for a tensor of static shape; the widths of a pad may still be index operands."""
     return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
 
 
 def _generic(op: Any) -> Any:
-    """The generic with the loops and the body of a named op."""
+    """Returns the generic with the loops and the body of a named op."""
     maps = list(linalg.get_indexing_maps(op))
     parallel = {e.position for e in ir.AffineMapAttr(maps[-1]).value.results}
     kinds = ["parallel" if i in parallel else "reduction" for i in range(ir.AffineMapAttr(maps[0]).value.n_dims)]
@@ -57,7 +57,7 @@ def _generic(op: Any) -> Any:
 
 
 def _filled(op: Any) -> Any | None:
-    """The source of a `tensor.pad` in a tensor that is filled with what the pad yields; `None` where that varies."""
+    """Returns a `tensor.pad` as an insertion into a filled tensor, or `None` if the padding value varies."""
     body = op.regions[0].blocks[0]
     fill = body.operations[0].operands[0]
     starts = list(ir.DenseI64ArrayAttr(op.attributes["static_low"]))

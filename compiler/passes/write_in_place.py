@@ -1,4 +1,4 @@
-"""`write-in-place`: element-wise ops and copies write over an operand that nothing reads again."""
+"""`write-in-place`: lets element-wise ops and copies write over an operand that is not read again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 _GENERIC, _CALL = "linalg.generic", "func.call"
 _KINDS = (_GENERIC, "linalg.copy", "memref.copy")
-# Views that hold all of their source, element by element in the same order.
+# Views of all elements of the source in the same order.
 _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 
 
@@ -23,7 +23,7 @@ _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 class WriteInPlace(MlirPass):
     """An op reads element `i` of the operand before it writes element `i` of the result, so both may be one buffer.
 
-    So may an operand and a result of a function that reads all of the one before it writes any of the other.
+    The same applies to an operand and a result of a function that finishes reading the one before it writes the other.
     """
 
     name: ClassVar[str] = "write-in-place"
@@ -41,14 +41,17 @@ class WriteInPlace(MlirPass):
                 context.remark(self.name, op.location, "no copy: nothing else reads its source")
                 op.erase()
         functions = _Functions({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if is_function(op)})
-        # Callees come first: what one may be given the same buffer for must not change afterwards.
+        # Callees first: the arguments that may share a buffer must not change afterwards.
         for op in functions.calls():
             while write_over(op, functions.pairs(op)):
                 context.remark(self.name, op.location, f"{callee_of(op)} writes its result over an operand")
 
 
 def write_over(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
-    """Make the first operand and result among the `candidates` that may be one buffer one; whether there are any."""
+    """Merges the first pair of operand and result in `candidates` that may share a buffer.
+
+    Returns whether there is one.
+    """
     found = next((pair for pair in candidates if _may_be_one(op, *pair)), None)
     if found is not None:
         _merge(*map(root_of, found))
@@ -61,13 +64,13 @@ def is_function(op: Any) -> bool:
 
 @dataclass
 class _Functions:
-    """The functions of a module, and which of their arguments may be one buffer."""
+    """The functions of a module, and which of their arguments may share a buffer."""
 
     functions: dict[str, Any]
     known: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
     def calls(self) -> list[Any]:
-        """The calls of functions with a body, those in callees first."""
+        """Returns the calls of functions with a body, those in callees first."""
         order: dict[str, list[Any]] = {}
 
         def visit(name: str) -> None:
@@ -77,14 +80,14 @@ class _Functions:
             found = [op for op in calls_in(self.functions[name]) if self._body(callee_of(op))]
             for op in found:
                 visit(callee_of(op))
-            order[name] = order.pop(name) + found  # behind its callees
+            order[name] = order.pop(name) + found  # after its callees
 
         for name in self.functions:
             visit(name)
         return [op for found in order.values() for op in found]
 
     def pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
-        """Operands of `call` with its results, where the callee has done with the one before it begins the other."""
+        """Yields operand and result of `call` where the callee finishes with the one before it starts the other."""
         values, body = list(call.operands), self._body(callee_of(call))
         arguments = list(body.arguments) if body is not None else []
         for j, result in enumerate(values[: len(arguments)]):
@@ -98,9 +101,9 @@ class _Functions:
         return function.regions[0].blocks[0] if function is not None and len(function.regions[0].blocks) else None
 
     def _follows(self, name: str, i: int, j: int) -> bool:
-        """Whether function `name` accesses argument `i` for the last time before it first accesses argument `j`."""
+        """True if function `name` accesses argument `i` for the last time before it first accesses argument `j`."""
         if (name, i, j) not in self.known:
-            self.known[name, i, j] = False  # a function that calls itself
+            self.known[name, i, j] = False  # for recursive functions
             body = self._body(name)
             self.known[name, i, j] = body is not None and self._one_follows(body.arguments[i], body.arguments[j])
         return self.known[name, i, j]
@@ -117,7 +120,7 @@ class _Functions:
         return last < first or (last == first and self._does_both(block.operations[last].operation, before, after))
 
     def _does_both(self, op: Any, before: Any, after: Any) -> bool:
-        """Whether `op` takes both buffers whole, and for it too they may be one."""
+        """True if `op` uses both whole buffers, and they may share a buffer in it too."""
         if op.name not in (_GENERIC, _CALL) or (op.name == _CALL and self._body(callee_of(op)) is None):
             return False
         found = pairs(op) if op.name == _GENERIC else self.pairs(op)
@@ -133,7 +136,7 @@ def _given_once(value: Any, values: Sequence[Any]) -> bool:
 
 
 def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
-    """Operands of `op` with its only result, where the same element of both belongs to each iteration."""
+    """Yields pairs of an operand of `op` and its only result where each iteration uses the same element of both."""
     values = list(op.operands)
     if op.name != _GENERIC:
         yield values[0], values[1]
@@ -150,26 +153,26 @@ def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
-    """Whether nothing but `op` uses the operand's buffer from it on, nor the result's before, and they are alike."""
+    """True if after `op` the operand's buffer is unused, before it the result's, and both have the same layout."""
     source, target = root_of(operand), root_of(result)
     if operand.type != result.type or not (_is_whole(operand) and _is_whole(result)):
         return False
     if not ir.MemRefType(operand.type).has_static_shape:
-        return False  # what computes the sizes of the one need not stand before the other
+        return False  # the sizes of one may be computed after the other
     if not is_allocated(source) or not stands_alone(target) or source.owner.operation.block != op.block:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
     before, after = list(accesses(source)), list(accesses(target))
     if any(map(hands_on, (*before, *after))):
-        return False  # under another name it may be read at any time
+        return False  # an alias may be read at any time
     return all(user == op or stands_before(user, op) for user in before) and all(
         user == op or stands_after(user, op) for user in after
     )
 
 
 def _around(user: Any, block: Any) -> Any | None:
-    """`user`, or the op around it, in `block`; `None` where neither stands there."""
+    """Returns `user`, or the op around it, in `block`; `None` if there is none."""
     while user.block != block:
         if user.name in ("func.func", "builtin.module"):
             return None
@@ -188,7 +191,7 @@ def stands_after(user: Any, op: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    """Whether `value` is its buffer, or that in another shape."""
+    """True if `value` is its whole buffer, perhaps reshaped."""
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         value = value.owner.operands[0]
     return bool(value == root_of(value))
@@ -199,7 +202,7 @@ def is_allocated(root: Any) -> bool:
 
 
 def _merge(source: Any, target: Any) -> None:
-    """Let `target` take the place of the allocation `source`; its own allocation moves up, so that it is there."""
+    """Replaces the allocation `source` by `target`, whose own allocation moves before it."""
     allocation = source.owner.operation
     if isinstance(target, ir.OpResult):
         target.owner.operation.move_before(allocation)

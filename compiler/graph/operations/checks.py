@@ -1,4 +1,4 @@
-"""Nodes that give nothing, and raise where a condition does not hold."""
+"""Nodes without results that raise if a condition does not hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import Op
 
 
 class AssertOp(Op):
-    """Raises the message, its second argument, where the only element of the first is 0."""
+    """Raises the message, its second argument, if the only element of the first is 0."""
 
     has_effect = True
     targets = ("_assert_async.msg",)

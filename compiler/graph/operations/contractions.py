@@ -1,4 +1,4 @@
-"""Products of matrices, and attention."""
+"""Matrix products, and attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class IntMatmulOp(Op):
 
 
 class GroupedMatmulOp(Op):
-    """Each group of rows by a matrix of its own, in PyTorch's words and in those of transformers."""
+    """Multiplies each group of rows by its own matrix, for PyTorch's and transformers' ops."""
 
     targets = ("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
 
@@ -32,7 +32,7 @@ class TransposeAddMMFusedOp(Op):
 
 
 class CallExternalOp(EagerOp):
-    """A call of the library that torch has for the node's target; a graph pass has put it there."""
+    """A call of torch's library for the node's target; a graph pass inserts it."""
 
     @property
     def call_func_name(self) -> str:
@@ -66,7 +66,7 @@ class DotOp(Op):
 
 
 class TrilinearOp(Op):
-    """A sum of products of three operands, broadcast along dims of their own."""
+    """A sum of products of three operands, each broadcast along its own dims."""
 
     targets = ("_trilinear.default",)
 
@@ -76,14 +76,17 @@ class ScaledDotProductFlashAttentionForCpuOp(Op):
 
 
 class FlashAttentionForCpuPrefillOp(Op):
-    """`softmax(scale * q kᵀ + mask) v`, block by block of keys; a row that is masked whole gives zeros."""
+    """`softmax(scale * q kᵀ + mask) v` by blocks of keys; a fully masked row results in zeros."""
 
     targets = ("scaled_dot_product_attention.default",)
 
 
 class GQAAttentionFusedOp(Op):
-    """The same where several heads of q read one head of k and v, which are not repeated for them."""
+    """The same for several heads of q per head of k and v, which are not repeated."""
 
 
 class MaskedSoftmaxAttentionOp(Op):
-    """The same as its parts have it: a row that is masked whole gives NaN (zeros if it is sent to eager by hand)."""
+    """The same with the semantics of separate ops: a fully masked row results in NaN.
+
+    If the node runs in eager by choice, the row results in zeros.
+    """

@@ -1,4 +1,4 @@
-"""Nodes of graphs that begin as IR: what the graph's table shows of them; the IR itself says what they compute."""
+"""Nodes of imported graphs, for the graph's table; the imported module defines what they compute."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from buddy.compiler.graph.operation import Op
 
 
 class GivenOp(Op):
-    """An op of the IR that a graph comes with; `target` is its name there."""
+    """An op of an imported module; `target` is its name there."""
 
     only_eager = "the graph begins as IR, which has no eager program beside it"
 
 
 class ResultOp(Op):
-    """What a graph that begins as IR gives: a result, or a buffer that it has written to."""
+    """A result of an imported graph, or a buffer that it has written to."""
 
     only_eager = GivenOp.only_eager

@@ -1,4 +1,4 @@
-"""Factorisations of matrices, systems of equations, spectra. Stacks of matrices are [..., rows, columns]."""
+"""Matrix factorisations, systems of equations, spectra. Stacks of matrices are [..., rows, columns]."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import Op
 
 
 class CheckErrorsOp(Op):
-    """Raises what its second argument names as the failure of the first matrix whose info is not 0."""
+    """Raises the failure that its second argument names for the first matrix whose info is not 0."""
 
     has_effect = True
     targets = ("_linalg_check_errors.default",)
@@ -47,7 +47,7 @@ class HouseholderFactorOp(Op):
 
 
 class ReflectOp(Op):
-    """A product with the reflectors that `HouseholderFactorOp` gives."""
+    """A product with the reflectors of `HouseholderFactorOp`."""
 
     targets = ("ormqr.default",)
 

@@ -1,4 +1,4 @@
-"""Ops that draw from PyTorch's random number generator, in eager and in order; and bits made by a counter."""
+"""Ops that draw from PyTorch's random number generator, in eager and in order, and counter-based random bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buddy.compiler.graph.operation import Op, OpType
 
 
 class RandomOp(Op):
-    """Draws numbers whose distribution its arguments say."""
+    """Draws numbers from the distribution given by its arguments."""
 
     has_effect = True
     only_eager = "it draws from PyTorch's random number generator"
@@ -22,7 +22,7 @@ class RandomOp(Op):
 
 
 class RandomLikeOp(RandomOp):
-    """Fills a tensor like its first argument, of which it reads the form alone: shape, strides and element type."""
+    """Fills a tensor like its first argument, of which it reads only shape, strides and element type."""
 
     targets: ClassVar[tuple[str, ...]] = (
         "rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype", "bernoulli.p",
@@ -32,7 +32,7 @@ class RandomLikeOp(RandomOp):
 
 
 class PhiloxOp(Op):
-    """Random bits by Philox 4x32-10, a function of a seed, the number of a stream and each element's own number."""
+    """Random bits by Philox 4x32-10, a function of a seed, a stream number and the number of each element."""
 
     op_type = OpType.ElementwiseType
     targets = ("buddy.philox32.default", "buddy.philox64.default")

@@ -1,4 +1,4 @@
-"""Shapes, views, and what is put together of parts."""
+"""Shapes, views and concatenations."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class ReplicationPadBackwardOp(Op):
 
 
 class EmptyOp(Op):
-    """A tensor that nobody has written to."""
+    """An uninitialised tensor."""
 
     targets = (
         "empty.memory_format", "empty_strided.default", "empty_permuted.default", "new_empty.default",

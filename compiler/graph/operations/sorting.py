@@ -1,4 +1,4 @@
-"""Sorting, searching, and what is read off sorted lines."""
+"""Sorting, searching, and ops that use sorted rows."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import Op
 
 
 class Conv2dOp(Op):
-    """In any number of spatial dims, transposed ones too."""
+    """Convolution in any number of spatial dims, including transposed ones."""
 
     targets = ("convolution.default",)
 
@@ -36,7 +36,7 @@ class AdaptiveMaxPool3dOp(Op):
 
 
 class MaxPoolBackwardOp(Op):
-    """The gradient of every pool that tells where its largest elements were."""
+    """The gradient of every pool that returns the positions of its maxima."""
 
     targets = (
         "max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default",
@@ -70,7 +70,7 @@ class AdaptiveAvgPoolBackwardOp(Op):
 
 
 class UpsampleBackwardOp(Op):
-    """The gradient of a resampling: by the nearest element, or linear or cubic between several."""
+    """The gradient of resampling: nearest, linear or cubic."""
 
     targets = (
         "upsample_nearest1d_backward.default", "upsample_nearest2d_backward.default",

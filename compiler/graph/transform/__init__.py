@@ -1,4 +1,4 @@
-"""Graph passes: functions that rewrite a Buddy graph in place, by the name a recipe gives them."""
+"""Graph passes: functions that rewrite a Buddy graph in place, by their name in recipes."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ _OF_OTHERS: dict[str, Transform] = {}
 
 
 def graph_pass(transform: Transform) -> Transform:
-    """Decorator: register a graph pass of one's own under its name, with `-` for `_`, for recipes to name."""
+    """Decorator: registers a graph pass under its name, with `-` for `_`, for use in recipes."""
     _OF_OTHERS[_name(transform)] = transform
     return transform
 
 
 def transforms() -> dict[str, Transform]:
-    """The graph passes by name, in an order in which all of them may run; those of others last."""
+    """Returns the graph passes by name, in an order in which all of them may run; those of plug-ins last."""
     return {**{_name(transform): transform for transform in _ALL}, **_OF_OTHERS}
 
 
@@ -76,15 +76,15 @@ def _name(transform: Transform) -> str:
 
 
 def options_of(transform: Transform) -> dict[str, OptionValue]:
-    """A graph pass's options with their defaults."""
+    """Returns a graph pass's options with their defaults."""
     _, *further = signature(transform).parameters.values()
     return {parameter.name.replace("_", "-"): parameter.default for parameter in further}
 
 
 def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -> list[Note]:
-    """Rewrite `graph` in place by the graph pass `name`; what it says.
+    """Rewrites `graph` in place by the graph pass `name`; returns its notes.
 
-    Raises `TransformError` when there is none of that name, its options are wrong, or it refuses the graph.
+    Raises `TransformError` if the pass is unknown, its options are wrong, or it rejects the graph.
     """
     transform = transforms().get(name)
     if transform is None:

@@ -1,4 +1,4 @@
-"""Attention as one op: scaled-dot-product nodes, and the product, softmax and product that it is made of."""
+"""Fuses attention to one op, from scaled-dot-product nodes and from separate products and softmax."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from buddy.compiler.graph.transform.rewriting import only_first_result, replaced
 from buddy.compiler.graph.transform.softmax_attention import fuse_around
 from buddy.compiler.graph.types import TensorDType
 
-# The torch op of that meaning, for who lets the fused op run in eager.
+# The equivalent torch op, for running the fused op in eager.
 TARGET = "scaled_dot_product_attention.default"
 BLOCKS_ARE_KNOWN = "only a call tells its sizes, and blocks of keys are made of known ones"
 FLOATS = (TensorDType.Float32, TensorDType.Float64)
 
 
 def flash_attention_prefill(graph: Graph) -> list[Note]:
-    """Attention becomes one op that goes block by block over the keys and never holds all scores."""
+    """Replace attention by one op that processes the keys by blocks and never stores all scores."""
     notes = []
     for node in graph.operations:
         if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
@@ -50,7 +50,7 @@ def flash_attention_prefill(graph: Graph) -> list[Note]:
 
 
 def gqa_attention_fusion(graph: Graph) -> list[Note]:
-    """Attention on repeated heads of keys and values reads each head where it is, without the repetition."""
+    """Let attention on repeated heads of keys and values read each head in place, without the repetition."""
     notes = []
     for node in graph.operations:
         if isinstance(node, (ScaledDotProductFlashAttentionForCpuOp, FlashAttentionForCpuPrefillOp)):
@@ -60,7 +60,7 @@ def gqa_attention_fusion(graph: Graph) -> list[Note]:
 
 
 def _refusal(node: Op) -> str | None:
-    """Why a scaled-dot-product node stays as it is, if it does."""
+    """Returns why a scaled-dot-product node is not fused, or `None`."""
     if any(is_dynamic(factor.tensor_meta.shape) for factor in node.args[:3]):
         return BLOCKS_ARE_KNOWN
     if argument(node, 3, "dropout_p", 0.0):
@@ -73,7 +73,7 @@ def _refusal(node: Op) -> str | None:
 
 
 def _fuse(graph: Graph, node: Op, cls: type[Op], factors: list[Op], **further: Any) -> Op:
-    """A fused node in the place of `node`, of whichever kind that is."""
+    """Replaces `node`, of either kind, by a fused node."""
     if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
         mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
         scale = node.kwargs.get("scale")
@@ -102,7 +102,10 @@ def _heads(node: Op) -> int:
 
 
 def _before_repetition(node: Op) -> Op | None:
-    """What `node` repeats head by head: a view to [batch, heads, …] of an expand of an unsqueeze, copies aside."""
+    """Returns what `node` repeats by head: a view to [batch, heads, …] of an expand of an unsqueeze.
+
+    Copies in between are ignored.
+    """
     shape, view = node.tensor_meta.shape, _past_copies(node)
     if len(shape) != 4 or not isinstance(view, (ViewOp, ReshapeOp)):
         return None
@@ -124,7 +127,7 @@ def _before_repetition(node: Op) -> Op | None:
 
 
 def _past_copies(node: Op) -> Op:
-    """The node behind copies and slices that keep all elements where they are."""
+    """Returns the source of copies and slices that keep all elements in place."""
     while isinstance(node, (CloneOp, AliasOp, SliceOp, ExpandOp)) and node.args[0].tensor_meta == node.tensor_meta:
         node = node.args[0]
     return node

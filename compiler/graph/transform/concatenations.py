@@ -1,4 +1,4 @@
-"""Slices of concatenations: what one part holds is read from that part."""
+"""Slices of concatenations: reads a part directly if it contains the slice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from buddy.compiler.graph.transform.notes import Note
 
 
 def slice_parts(graph: Graph) -> list[Note]:
-    """A slice of a concatenation that lies within one of its parts is a slice of that part, or the part itself.
+    """Replace a slice of a concatenation that lies within one part by a slice of that part, or the part itself.
 
-    A step of decoding returns what it adds to a cache so; the cache with it then need not be put together for that.
+    A decoding step returns its addition to a cache in this way; the cache then need not be concatenated for it.
     """
     notes = []
     for node in graph.operations:
@@ -31,7 +31,7 @@ def slice_parts(graph: Graph) -> list[Note]:
 
 
 def _part(node: Op) -> tuple[Op, int, int] | None:
-    """The part that a slice lies in, and where it begins and ends there."""
+    """Returns the part that contains a slice, and the slice's start and end in it."""
     if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
         return None
     whole, rank = node.args[0], len(node.tensor_meta.shape)

@@ -1,4 +1,4 @@
-"""Matrix products as calls of the library that eager PyTorch calls."""
+"""Replaces matrix products by calls of the library that eager PyTorch uses."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
 
 
 def replace_matmul_with_onednn(graph: Graph) -> list[Note]:
-    """Matrix products become calls of the library that torch has for them (oneDNN or MKL), out of line."""
+    """Replace matrix products by calls of torch's library for them (oneDNN or MKL)."""
     return replace_matmul_with_onednn_selective(graph)
 
 
 def replace_matmul_with_onednn_selective(graph: Graph, min_size: int = 0) -> list[Note]:
-    """Matrix products of at least min-size elements become calls of torch's library; smaller ones are compiled."""
+    """Replace matrix products of at least min-size elements by calls of torch's library; compile smaller ones."""
     notes = []
     for node in [node for node in graph.operations if isinstance(node, _PRODUCTS)]:
         size = math.prod(node.tensor_meta.shape[-2:])

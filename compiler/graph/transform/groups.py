@@ -1,4 +1,4 @@
-"""Which ops belong together: groups that `GraphDriver` makes functions of, and ops that are one with a neighbour."""
+"""Groups of ops that become functions of `GraphDriver`, and fusion of transposes into products."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ GROUP = "subgraph0"
 
 
 def simply_fuse(graph: Graph) -> list[Note]:
-    """All ops in one group, subgraph0: what `GraphDriver` makes a single function of."""
+    """Put all ops into one group, subgraph0, which `GraphDriver` turns into a single function."""
     members = [op for op in graph.body if not isinstance(op, PlaceholderOp)]
     graph.op_groups, graph.group_map_device = {GROUP: members}, {GROUP: DeviceType.CPU}
     return [Note(op.stable, f"in the group {GROUP}") for op in graph.operations]
 
 
 def apply_classic_fusion(graph: Graph) -> list[Note]:
-    """A matrix product and the transpose of its second factor are one op; all ops in one group."""
+    """Fuse matrix products with the transpose of their second factor, and put all ops into one group."""
     notes = [note for node in graph.operations for note in _fused(graph, node)]
     graph.drop_unused()
     simply_fuse(graph)
@@ -37,7 +37,7 @@ def apply_classic_fusion(graph: Graph) -> list[Note]:
 
 
 def _fused(graph: Graph, node: Op) -> list[Note]:
-    """`mm(a, tᵀ)` and `addmm(c, a, tᵀ)` as products of rows with rows, which is what `linear` computes."""
+    """Fuses `mm(a, tᵀ)` and `addmm(c, a, tᵀ)` to products of rows with rows, as `linear` computes."""
     if not isinstance(node, (MatmulOp, AddMMOp)):
         return []
     *rest, factor = node.args
@@ -54,7 +54,7 @@ def _fused(graph: Graph, node: Op) -> list[Note]:
 
 
 def _no_linear(node: Op) -> str | None:
-    """Why an addmm is no `linear`, if it is none."""
+    """Returns why an addmm is no `linear`, or `None`."""
     if any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
         return "it scales what it adds"
     if node.args[0].tensor_meta.shape != node.tensor_meta.shape[1:]:

@@ -1,4 +1,4 @@
-"""Nodes that give their operand back: clones, aliases and views to the same shape, and views of views."""
+"""Nodes that return their operand: clones, aliases and views to the same shape, and views of views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VIEWS = (ViewOp, ReshapeOp)
 def drop_identities(graph: Graph) -> list[Note]:
     """Let the users of an identity read its operand, and a view of a view read the first view's operand.
 
-    Tensors are values here: a copy has nothing to protect. A node that the program returns stays.
+    Tensors are immutable values here, so copies are unnecessary. A node that the program returns stays.
     """
     notes = []
     for node in graph.operations:

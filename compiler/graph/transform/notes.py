@@ -1,4 +1,4 @@
-"""What a graph pass says of the nodes it looked at."""
+"""The notes of a graph pass on the nodes it looked at."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class TransformError(Exception):
-    """A graph pass met a graph that it must refuse; the text says what and where."""
+    """A graph pass cannot handle the graph; the text says what and where."""
 
 
 class Note(NamedTuple):
-    """What was done to a node, or why nothing was; `node` is its stable name."""
+    """What was done to a node, or why nothing was done; `node` is its stable name."""
 
     node: str
     text: str

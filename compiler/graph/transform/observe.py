@@ -1,4 +1,4 @@
-"""Nodes whose values a run shows while it lasts."""
+"""Inserts nodes that pass values to the observer of a run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from buddy.compiler.graph.transform.rewriting import fresh_name
 
 EVERY = "*"
 BEHIND = "@"
-# What the stable name of a node that shows another one begins with; that one's follows.
+# Prefix of the stable name of an observing node; that of the observed node follows.
 SHOWS = "observe:"
 
 
 def observe(graph: Graph, nodes: str = EVERY) -> list[Note]:
-    """Nodes named are shown to the observer of a run, all where none is; NODE@OTHER is shown behind OTHER.
+    """Pass the named nodes to the observer of a run, all if none is named; NODE@OTHER observes NODE after OTHER.
 
-    Names are stable ones, with blanks between them. A value that is shown has to be in memory whole: ops that would
-    have been fused are not where it lies between them.
+    Names are stable ones, separated by blanks. An observed value must be stored as a whole, which prevents the fusion
+    of ops around it.
     """
     wanted = list(_wanted(graph, nodes))
     behind: dict[Op, list[Op]] = {}
@@ -31,17 +31,20 @@ def observe(graph: Graph, nodes: str = EVERY) -> list[Note]:
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
-    """The stable names of the nodes that a run of `graph` shows, in the order in which it does."""
+    """Returns the stable names of the nodes that a run of `graph` observes, in that order."""
     return tuple(op.args[0].stable for op in graph.operations if isinstance(op, ObserveOp))
 
 
 def can_be_shown(node: Op) -> bool:
-    """Whether a node gives a tensor with elements, to look at."""
+    """True if a node has a tensor result with elements."""
     return not node.multiple and bool(node.metas) and node.metas[0] is not None and 0 not in node.metas[0].shape
 
 
 def _wanted(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
-    """Each node to be shown, and behind which one. Raises `TransformError` for a name that no node has."""
+    """Yields each node to be observed, and the node to observe it after.
+
+    Raises `TransformError` for an unknown name.
+    """
     if nodes.strip() == EVERY:
         yield from ((op, op) for op in graph.operations if can_be_shown(op))
         return
@@ -56,7 +59,7 @@ def _wanted(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
 
 
 def _shown(graph: Graph, node: Op, place: Op) -> Op:
-    """A node that shows `node`, in the module that `place` is in, since that says which function it goes to."""
+    """Returns a node that observes `node`, in the module of `place`, which determines its function."""
     found = new_op(ObserveOp, fresh_name(graph, f"observe_{node.name}"), OBSERVE, [node], [None])
     found.stable = SHOWS + node.stable
     found.module, found.location = place.module, place.location

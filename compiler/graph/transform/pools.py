@@ -1,4 +1,4 @@
-"""Pools of which only the values are read."""
+"""Pools whose indices are not used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.graph.transform.rewriting import only_first_result, replaced
 
 
 def maxpool2d_simplify(graph: Graph) -> list[Note]:
-    """A max pool whose indices nobody reads gives its values alone."""
+    """Drop the indices of a max pool if they have no readers."""
     found = [node for node in graph.operations if isinstance(node, MaxPool2dWithIndicesOp)]
     notes = [_simplified(graph, node) for node in found]
     graph.drop_unused()

@@ -1,4 +1,4 @@
-"""Rewriting that graph passes share."""
+"""Rewriting functions that graph passes share."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 
 
 def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
-    """Put a node of class `cls`, with one result, in the place of `node`: it has its names and its first result's type.
+    """Replaces `node` by a node of class `cls` with one result, which gets its names and its first result's type.
 
-    `target` is the torch op that computes the same, for who lets it run in eager. Arguments that are `None` are left
-    out of `kwargs`.
+    `target` is the equivalent torch op, for running it in eager. Arguments that are `None` are omitted from `kwargs`.
     """
     new = cls()
     new.name, new.stable, new.target = node.name, node.stable, target
@@ -26,7 +25,7 @@ def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any]
 
 
 def fresh_name(graph: Graph, base: str) -> str:
-    """`base`, or `base` with the first number that makes it new in the graph."""
+    """Returns `base`, with the first number that makes it unique in the graph if necessary."""
     number, name = 0, base
     while name in graph.node_table:
         number += 1
@@ -35,12 +34,12 @@ def fresh_name(graph: Graph, base: str) -> str:
 
 
 def only_first_result(node: Op) -> bool:
-    """Whether all that is read of a node with several results is the first."""
+    """True if only the first result of a node with several results is read."""
     return all(isinstance(reader, GetItemOp) and reader.args[1] == 0 for reader in node._children)
 
 
 def take_first_result(graph: Graph, node: Op) -> None:
-    """Let who read the first of several results read `node`, which now has one; nobody reads what picked it then."""
+    """Makes readers of the first of several results read `node`, which now has one; the picking node becomes unused."""
     for picked in list(node._children):
         for reader in list(picked._children):
             graph.replace_argument(reader, picked, node)

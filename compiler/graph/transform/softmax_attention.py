@@ -1,4 +1,4 @@
-"""Attention spelled out: a product, scaling and mask, a softmax, and a second product."""
+"""Matches attention in separate ops: a product, scaling and mask, a softmax, and a second product."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _MismatchError(Exception):
 
 @dataclass(frozen=True)
 class _Pattern:
-    """`first` makes the scores, `second` reads the weights; what is between them is read by nobody else."""
+    """`first` computes the scores, `second` reads the weights; values in between have no other readers."""
 
     softmax: Op
     first: Op
@@ -48,7 +48,7 @@ class _Pattern:
 
 
 def fuse_around(graph: Graph, softmax: SoftmaxOp, target: str) -> Note:
-    """Put an attention of the torch target in the place of the second product around `softmax`, if it has one."""
+    """Replaces the second product around `softmax`, if it has one, by an attention with the torch target."""
     try:
         pattern = _match(softmax)
     except _MismatchError as reason:
@@ -83,7 +83,7 @@ def _match(softmax: Op) -> _Pattern:
 
 
 def _reader_of(softmax: Op) -> Op:
-    """The product that reads the weights, through views, as its first factor."""
+    """Returns the product that reads the weights, through views, as its first factor."""
     node = softmax
     while True:
         reader = _only_reader(node)
@@ -97,7 +97,7 @@ def _reader_of(softmax: Op) -> Op:
 
 
 def _split_mask(add: Op) -> tuple[Op, Op]:
-    """The scores and the mask of an addition: the scores are the operand that a product makes."""
+    """Returns the scores and the mask of an addition: the scores are the operand that a product computes."""
     for scores, mask in ((add.args[0], add.args[1]), (add.args[1], add.args[0])):
         source = scores
         while _is_view(source) or isinstance(source, (MulOp, DivOp)):
@@ -110,7 +110,7 @@ def _split_mask(add: Op) -> tuple[Op, Op]:
 
 
 def _is_view(node: Op) -> bool:
-    """Whether `node` has its operand's elements in the same order."""
+    """True if `node` has its operand's elements in the same order."""
     if isinstance(node, (ViewOp, ReshapeOp, CloneOp, AliasOp)):
         return True
     return isinstance(node, ExpandOp) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
@@ -158,7 +158,7 @@ def _fuse(graph: Graph, pattern: _Pattern, target: str) -> None:
 
 
 def _shaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int) -> Op:
-    """`node` with the dims `lead` and its last one: an operand of the views it is made by, or a new view."""
+    """Returns `node` with the dims `lead` and its last one: an operand of its views, or a new view."""
     shape = (*lead, node.tensor_meta.shape[last])
     found, source = None, node
     while True:
@@ -170,7 +170,7 @@ def _shaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int
 
 
 def _untransposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
-    """The keys [batch…, keys, width] of which `node` holds the transpose of `shape`."""
+    """Returns the keys [batch…, keys, width]; `node` is their transpose, of `shape`."""
     *batch, width, keys = shape
     wide = _shaped(graph, before, node, shape[:-1], -1)
     source, order = wide, list(range(len(shape)))
@@ -183,7 +183,7 @@ def _untransposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) ->
 
 
 def _inserted(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
-    """A view or permutation of `source` in front of node `before`."""
+    """Inserts a view or permutation of `source` before node `before`."""
     kind = "view" if cls is ViewOp else "permute"
     name = fresh_name(graph, f"{source.name}_{kind}")
     node = new_op(cls, name, f"{kind}.default", [source, argument], [TensorMeta(shape, source.tensor_meta.dtype)])

@@ -1,4 +1,4 @@
-"""Transposes that others undo, that move nothing, or that can be one."""
+"""Transposes that cancel, that move nothing, or that can be merged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VIEWS = (ViewOp, ReshapeOp, UnsqueezeOp)
 
 
 def eliminate_transpose(graph: Graph) -> list[Note]:
-    """A transpose of a transpose is one, or none where they cancel."""
+    """Replace a transpose of a transpose by one, or by none if they cancel."""
     notes = [note for node in graph.operations if isinstance(node, TRANSPOSES) for note in _composed(graph, node)]
     graph.drop_unused()
     return notes
@@ -35,7 +35,7 @@ def _composed(graph: Graph, node: Op) -> list[Note]:
 
 
 def eliminate_matmul_transpose_reshape(graph: Graph) -> list[Note]:
-    """Transposes that move only dims of size 1 become views, and views of views one view."""
+    """Replace transposes that move only dims of size 1 by views, and views of views by one view."""
     notes = [_as_view(graph, node) for node in graph.operations if isinstance(node, TRANSPOSES)]
     notes += [note for node in graph.operations if isinstance(node, _VIEWS) for note in _through_views(graph, node)]
     graph.drop_unused()

@@ -1,8 +1,8 @@
-"""Element-wise ops as expressions: plain Python per op; broadcasting and promotion belong to the builder."""
+"""Element-wise ops as Python expressions on one element; the builder handles broadcasting and promotion."""
 
 from __future__ import annotations
 
-# Each of these registers the lowerings of its ops.
+# Importing these modules registers the lowerings of their ops.
 from buddy.compiler.ops.elementwise import (  # noqa: F401
     arithmetic,
     bits,

@@ -11,7 +11,7 @@ from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 @elementwise("AddOp", narrow=True)
 def add(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
-    """Of halves eager rounds every operand, numbers and `alpha` too, where it multiplies by them as they are."""
+    """For half types, eager rounds every operand, including numbers and `alpha`."""
     left, right = rounded_operands(x, y)
     return left + _times(right, alpha, x)
 
@@ -65,7 +65,7 @@ def fmin(x: Scalar, y: Operand) -> Scalar:
 
 @elementwise("PowOp", narrow=True)
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """Of halves the exponent is rounded too; eager takes no roots of float16, which differ at -0 and -inf."""
+    """For half types the exponent is rounded too; eager uses no square root for float16: it differs at -0 and -inf."""
     if x.dtype in COMPUTE_IN:
         base, rounded = rounded_operands(x, exponent)
         if x.dtype is TensorDType.BFloat16 and exponent in (3, -2):
@@ -76,7 +76,7 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
 
 
 def _power_by_halves(x: Scalar, exponent: int) -> Scalar:
-    """`x ** 3` or `x ** -2`, whose square eager rounds."""
+    """Computes `x ** 3` or `x ** -2` for half types; eager rounds the intermediate square."""
     base = cast(x, COMPUTE_IN[x.dtype])
     square = cast(cast(base * base, x.dtype), base.dtype)
     return square * base if exponent == 3 else 1.0 / square
@@ -164,7 +164,7 @@ def trunc(x: Scalar) -> Scalar:
 
 @elementwise("HypotOp", within=TensorDType.Float64)
 def hypot(x: Scalar, y: Operand) -> Scalar:
-    """The root of the sum of squares, scaled by a power of two where squares would overflow or vanish."""
+    """Returns sqrt(x² + y²), scaled by a power of two if a square would overflow or underflow."""
     a, b = s.absolute(x), s.absolute(x.like(y))
     larger = s.fmax(a, b)
     scale = s.select(larger > 2.0**500, x.like(2.0**-600), s.select(larger < 2.0**-500, x.like(2.0**600), x.like(1)))

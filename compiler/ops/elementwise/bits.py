@@ -1,4 +1,4 @@
-"""What is read off the bits of a number: signs, neighbours, exponents; and operations on bits."""
+"""Ops on the bits of a number: sign, neighbouring floats, exponent, and bitwise operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _INTEGER = {
     TensorDType.Float16: TensorDType.Int16, TensorDType.BFloat16: TensorDType.Int16,
     TensorDType.Float32: TensorDType.Int32, TensorDType.Float64: TensorDType.Int64,
 }  # fmt: skip
-# Bits of the mantissa.
+# Width of the mantissa in bits.
 _MANTISSA = {TensorDType.Float32: 23, TensorDType.Float64: 52}
 
 
@@ -38,7 +38,7 @@ def signbit(x: Scalar) -> Scalar:
 
 @elementwise("SignOp")
 def sign(x: Scalar) -> Scalar:
-    """0 for NaN and both zeros."""
+    """Returns the sign; 0 for NaN and both zeros."""
     return cast(x > 0, x.dtype) if x.is_unsigned else cast(x > 0, x.dtype) - cast(x < 0, x.dtype)
 
 
@@ -49,13 +49,13 @@ def copysign(x: Scalar, y: Operand) -> Scalar:
 
 @elementwise("AngleOp")
 def angle(x: Scalar) -> Scalar:
-    """π below zero, 0 from zero on."""
+    """Returns π for negative numbers and 0 for others."""
     return s.select(x.compare("ne", x), x, s.select(x < 0, x.like(pymath.pi), x.like(0)))
 
 
 @elementwise("NextafterOp", narrow=True)
 def nextafter(x: Scalar, y: Operand) -> Scalar:
-    """One more or less in the bits, whose order is that of the magnitudes."""
+    """Adds or subtracts one in the bits, which are ordered like the magnitudes."""
     y = x.like(y)
     bits, zero = bits_of(x), x.compare("eq", 0)
     outward = ((x < y) ^ (x < 0)) & (zero ^ True)
@@ -66,7 +66,7 @@ def nextafter(x: Scalar, y: Operand) -> Scalar:
 
 
 def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
-    """`(m, n)` with x = m 2^n and |m| in [1/2, 1); zeros, infinities and NaN are their own m."""
+    """Returns `(m, n)` with x = m 2^n and |m| in [1/2, 1); m is x for zeros, infinities and NaN."""
     mantissa = _MANTISSA[x.dtype]
     bias = (1 << (bits_of(x).value.type.width - mantissa - 2)) - 1
     tiny = s.absolute(x) < 2.0 ** (1 - bias)
@@ -88,7 +88,10 @@ def frexp(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @elementwise("LdexpOp", uncast=(1,))
 def ldexp(x: Scalar, exponent: Operand) -> Scalar:
-    """x times 2 to the exponent; of an integer as in C, rounded once, of a float as the product says."""
+    """Returns x times 2 to the exponent.
+
+    An integer exponent rounds once, as in C; a float one multiplies by 2^exponent.
+    """
     if not isinstance(exponent, Scalar) or exponent.dtype.is_float:
         return x * s.exp2(x.like(exponent))
     mantissa, own = _parts(cast(x, TensorDType.Float64))
@@ -99,7 +102,7 @@ def ldexp(x: Scalar, exponent: Operand) -> Scalar:
 
 
 def _power_of_two(exponent: Scalar) -> Scalar:
-    """For exponents from -1022 to 1023."""
+    """Returns 2 to the exponent, for exponents from -1022 to 1023."""
     return from_bits(integers.shifted_left(exponent + 1023, _MANTISSA[TensorDType.Float64]), TensorDType.Float64)
 
 

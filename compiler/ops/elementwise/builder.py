@@ -1,4 +1,4 @@
-"""From an expression on one element to a `linalg.generic`, with broadcasting and promotion."""
+"""Builds a `linalg.generic` from an expression on one element, with broadcasting and promotion."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def elementwise(
     *names: str, among_operands: bool = False, uncast: Sequence[int] = (), within: TensorDType | None = None,
     narrow: bool = False,
 ) -> Callable[[Any], Any]:  # fmt: skip
-    """Register the decorated expression as the lowering of the op classes `names`.
+    """Registers the decorated expression as the lowering of the op classes `names`.
 
     The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in
     the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those
-    at the positions `uncast` arrive as they are. Half types are computed in f32 unless the expression is `narrow`;
-    `within` is the element type that all of it is computed in.
+    at the positions `uncast` keep their type. Half types are computed in f32 unless the expression is `narrow`;
+    `within` is the element type of the whole computation.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
@@ -56,9 +56,9 @@ def lower_expression(
     narrow: bool = False,
     result: int = 0,
 ) -> Any:
-    """One `linalg.generic` that computes `body` for every element of the node's result number `result`.
+    """Emits one `linalg.generic` that computes `body` for every element of result number `result` of the node.
 
-    See `elementwise` for the rest.
+    See `elementwise` for the other parameters.
     """
     meta = node.metas[result]
     assert meta is not None
@@ -72,8 +72,8 @@ def lower_expression(
     def element(*elements: Scalar) -> Scalar:
         arguments = list(node.args)
         for i, x in zip(positions, elements, strict=True):
-            # Eager gives a tensor the result's type first, which may round it; numbers, and tensors without dims, which
-            # stand for such, it takes as they are.
+            # Eager first converts a tensor to the result's type, which may round. It does not convert numbers and
+            # zero-dimensional tensors.
             rounded = not among_operands and within is None and bool(node.args[i].tensor_meta.shape)
             arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if rounded else x, compute)
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
@@ -83,14 +83,15 @@ def lower_expression(
     return pointwise(inputs, meta.shape, meta.dtype, element)
 
 
-# What these arguments ask for, the graph says of the result.
+# Arguments that are already reflected in the type of the graph's result.
 _OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
 def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-    """The node's arguments by name that an expression with these parameters takes.
+    """Returns the node's keyword arguments that an expression with these parameters takes.
 
-    Raises `LoweringError` for others, but for those that only say what the result is, and for too many by position.
+    Ignores arguments that only describe the result. Raises `LoweringError` for other unknown arguments, and for too
+    many positional ones.
     """
     ignored = sorted(set(node.kwargs) - set(parameters) - _OF_THE_RESULT)
     ignored += map(str, node.args[_places(parameters) :])
@@ -100,7 +101,7 @@ def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dic
 
 
 def _places(parameters: Mapping[str, inspect.Parameter]) -> int:
-    """How many arguments a function with these parameters takes by position."""
+    """Returns how many positional arguments a function with these parameters takes."""
     kinds = [parameter.kind for parameter in parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return sys.maxsize
@@ -108,7 +109,7 @@ def _places(parameters: Mapping[str, inspect.Parameter]) -> int:
 
 
 def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
-    """Both operands of a `narrow` expression, `y` rounded to the type of `x`, in the type that this is computed in."""
+    """Returns both operands of a `narrow` expression in its computation type; rounds `y` to the type of `x` first."""
     wide = COMPUTE_IN.get(x.dtype, x.dtype)
     return cast(x, wide), cast(x.like(y), wide)
 
@@ -120,9 +121,9 @@ def as_scalar(value: Any, dtype: TensorDType) -> Scalar:
 
 
 def promoted(arguments: Sequence[Any]) -> TensorDType:
-    """The element type that PyTorch's promotion gives: categories bool < integer < float, then width.
+    """Returns the element type of PyTorch's promotion: first by category (bool < integer < float), then by width.
 
-    A tensor without dims, and a Python number, only count when their category is higher than that of all before.
+    A zero-dimensional tensor or Python number only counts if its category is higher than that of all tensors before.
     """
     metas = [arg.tensor_meta for arg in arguments if isinstance(arg, Op)]
     numbers = [_number_type(arg) for arg in arguments if isinstance(arg, (bool, int, float))]

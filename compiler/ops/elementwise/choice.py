@@ -17,7 +17,7 @@ BOOL = TensorDType.Bool
 def _comparison(name: str, relation: str) -> None:
     @elementwise(name, among_operands=True, narrow=True)
     def compared(x: Scalar, y: Operand) -> Scalar:
-        """Eager rounds a number to the element type of halves before it compares."""
+        """For half types, eager rounds a number to the element type before comparing."""
         left, right = rounded_operands(x, y)
         return left.compare(relation, right)
 
@@ -58,7 +58,7 @@ def masked_fill(x: Scalar, mask: Scalar, value: Operand) -> Scalar:
 
 @elementwise("ConvertElementTypeOp", uncast=(0,))
 def convert(x: Operand, _dtype: object = None) -> Scalar:
-    """The result's element type says all; prims also pass it by position. `vmap` has numbers converted as well."""
+    """Converts to the result's element type. prims also pass it by position, and `vmap` converts numbers too."""
     if isinstance(x, Scalar):
         return x
     return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)

@@ -1,7 +1,7 @@
-"""Division with a rounding, remainders and divisors.
+"""Division with a rounding mode, remainders and divisors.
 
-Eager refuses to divide integers by zero. Integers are divided as if nothing was wrong, 0 coming of it, and where the
-divisor, which is looked through once, has a zero, eager is asked: it raises.
+Eager rejects integer division by zero. Compiled code returns 0 for it, checks the divisor for zeros once, and falls
+back to eager if it finds one; eager then raises.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
 def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """`floor_divide` gives no mode, and means `floor`.
+    """Divides with a rounding mode; `floor_divide` passes none and means `floor`.
 
-    Eager divides halves by a number as it is, and by a tensor rounded to their type; that quotient it rounds too before
-    it cuts it off.
+    For half types, eager divides by a number as given and by a tensor rounded to their type; it rounds this quotient
+    before truncating it.
     """
     wide, divisor = rounded_operands(x, y)
     if not isinstance(y, Scalar) or y.dtype is not x.dtype:
@@ -42,14 +42,14 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
 
 @ops_registry.lowering("DivTensorModeOp")
 def div_with_rounding(node: Op, symbol_table: SymbolTable) -> Any:
-    """A tensor without dims is a number here, of its own type."""
+    """Treats a zero-dimensional tensor as a number of its own type."""
     divisor = argument(node, 1, "other")
     as_it_is = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
     return lower_expression(node, symbol_table, div, uncast=(1,) if as_it_is else (), narrow=True)
 
 
 def _floor_divided(x: Scalar, y: Scalar) -> Scalar:
-    """Through the remainder, as Python does it: the floor of a rounded quotient may be one too high."""
+    """Computes the floor from the remainder, as Python does: the floor of a rounded quotient may be too high by one."""
     rest = s.fmod(x, y)
     quotient = (x - rest) / y
     quotient = s.select(rest.compare("ne", 0) & ((y < 0) ^ (rest < 0)), quotient - 1, quotient)
@@ -66,13 +66,13 @@ def _remainder(x: Scalar, y: Scalar) -> Scalar:
 
 @elementwise("RemainderOp", narrow=True)
 def remainder(x: Scalar, y: Operand) -> Scalar:
-    """With the divisor's sign. Eager rounds a divisor of halves to their type."""
+    """Returns the remainder with the divisor's sign. For half types eager rounds the divisor to their type."""
     return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divided(x, y)[1]
 
 
 @elementwise("FmodOp", narrow=True)
 def fmod(x: Scalar, y: Operand) -> Scalar:
-    """With the dividend's sign. Eager rounds a divisor of halves to their type."""
+    """Returns the remainder with the dividend's sign. For half types eager rounds the divisor to their type."""
     return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divided(x, y)[1]
 
 
@@ -87,7 +87,7 @@ def lcm(x: Scalar, y: Operand) -> Scalar:
 
 
 def _asking_eager_of_zeros(lower: Lowering) -> Lowering:
-    """`lower`, a division, with what eager says where integers are divided by zero."""
+    """Wraps the division `lower` with a check that falls back to eager on integer division by zero."""
 
     def lowered(node: Op, symbol_table: SymbolTable) -> Any:
         divisor, meta = argument(node, 1, "other"), node.tensor_meta
@@ -101,7 +101,7 @@ def _asking_eager_of_zeros(lower: Lowering) -> Lowering:
 
 
 def _zeros(divisor: Op, symbol_table: SymbolTable) -> Any:
-    """A tensor [1] of i32: 1 where some element of the divisor is 0."""
+    """Returns a tensor [1] of i32: 1 if some element of the divisor is 0."""
     value, dtype = value_of(divisor, symbol_table), divisor.tensor_meta.dtype
     shape, flag = st.shape_of(value), TensorDType.Int32
 

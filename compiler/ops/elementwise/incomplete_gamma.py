@@ -11,12 +11,12 @@ from buddy.compiler.ops.elementwise.special import lgamma
 from buddy.compiler.ops.scalar import Operand, Scalar
 
 _EPSILON, _TINY = 2.0**-53, 1e-300
-# Terms that are taken at most; about six times the root of the first argument are needed.
+# Maximum number of terms; about six times the square root of the first argument are needed.
 _TERMS = 1e5
 
 
 def _series(a: Scalar, x: Scalar) -> Scalar:
-    """Γ(a + 1) x^-a exp(x) P(a, x), as the sum of x^k / (a + 1)…(a + k) (DLMF 8.7.1)."""
+    """Returns Γ(a + 1) x^-a exp(x) P(a, x), as the sum of x^k / (a + 1)…(a + k) (DLMF 8.7.1)."""
     start = (a.like(1), a.like(1), a, x)
     return s.repeat(
         start,
@@ -26,7 +26,7 @@ def _series(a: Scalar, x: Scalar) -> Scalar:
 
 
 def _fraction(a: Scalar, x: Scalar) -> Scalar:
-    """Γ(a) x^-a exp(x) Q(a, x), as a continued fraction (DLMF 8.9.2), by the method of Lentz in Thompson's form."""
+    """Returns Γ(a) x^-a exp(x) Q(a, x), as a continued fraction (DLMF 8.9.2), by Lentz's method in Thompson's form."""
     b = x + 1.0 - a
     d = 1.0 / b
     start = (d, b, b.like(1 / _TINY), d, a.like(1), a, a.like(2))
@@ -48,16 +48,16 @@ def _not_zero(x: Scalar) -> Scalar:
 
 
 def _both(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
-    """P(a, x) and Q(a, x), which sum to 1; NaN where an argument is negative, or where there is no limit."""
+    """Returns P(a, x) and Q(a, x), which sum to 1; NaN if an argument is negative or the limit does not exist."""
     near = (x <= 1.0) | (x <= a)
     ordinary = (a > 0) & (x > 0) & (a < math.inf) & (x < math.inf)
-    # Where the other one is wanted, or neither, a sum gets arguments that are done at once.
+    # An expansion whose result is not used gets arguments for which it ends at once.
     scale = s.exp(a * s.log(x) - x - lgamma(a + 1.0))
     lower = scale * _series(s.select(ordinary & near, a, 1.0), s.select(ordinary & near, x, 0.0))
     far = ordinary & (near ^ True)
     upper = scale * a * _fraction(s.select(far, a, 1.0), s.select(far, x, 2.0))
     lower, upper = s.select(near, lower, 1.0 - upper), s.select(near, 1.0 - lower, upper)
-    # At the ends: nothing is below 0, and all of it below infinity, whatever else is no number.
+    # Limits at 0 and infinity: P is 0 or 1; other combinations are NaN.
     valid = ((a < 0) | (x < 0)) ^ True
     zero, infinite = (tuple(v.compare("eq", end) for v in (a, x)) for end in (0, math.inf))
     below = valid & (((zero[0] ^ True) & zero[1]) | (infinite[0] & (infinite[1] ^ True)))

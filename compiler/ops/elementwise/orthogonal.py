@@ -1,6 +1,6 @@
-"""Orthogonal polynomials of a degree that is a tensor's element too: by recurrence, as eager has them.
+"""Orthogonal polynomials whose degree is a tensor element, by the same recurrences as in eager.
 
-Chebyshev's of a high degree are trigonometric functions between -1 and 1, where the recurrence loses digits.
+Chebyshev polynomials of high degree use trigonometric functions between -1 and 1, where the recurrence loses digits.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import elementwise
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
-# Eager counts in integers of 64 bits.
+# Eager uses 64-bit integers for the degree.
 DEGREE = TensorDType.Int64
-# The next polynomial from the one before the last, the last, the argument and the last one's degree.
+# (p[k-1], p[k], x, k) -> p[k+1]: one step of the recurrence.
 Step = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]
 
 
-# Values that are known without the recurrence, of an argument and a degree: where, and what they are.
+# (x, degree) -> (condition, value): closed forms that replace the recurrence where the condition holds.
 Known = Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
 def _whole(x: Scalar, degree: Operand) -> Scalar:
-    """A degree as an integer; one that is none, or too large for one, is negative, as eager's casts have it."""
+    """Returns the degree as an integer; -1 for a degree that is NaN or out of range, as in eager's casts."""
     found = x.like(degree)
     return cast(s.select(s.absolute(found) < 2.0**63, found, -1), DEGREE)
 
 
 def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *known: Known) -> Scalar:
-    """1, `first`, and from there on by `step`, unless it is `known`; 0 for a negative degree. NaN ends the recurrence.
+    """Evaluates the recurrence from 1 and `first` by `step`, unless a `known` value applies.
 
-    Steps are counted in integers, and only where they are needed: a degree may be anything.
+    Returns 0 for a negative degree. NaN ends the loop, and `known` values skip it: degrees may be arbitrarily large.
     """
     shortcuts = [values(x, n) for values in known]
     steps, one = n, x.like(1)
@@ -59,7 +59,7 @@ def _plain(name: str, first: Callable[[Scalar], Scalar], step: Step, known: Know
 
 
 def _beyond(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
-    """NaN beyond eager's bound on the degree of Hermite's, where nearly all values are infinite."""
+    """Returns NaN above eager's bound on the degree of Hermite polynomials, where nearly all values are infinite."""
     return n > (512 if x.dtype is TensorDType.Float64 else 128), x.like(float("nan"))
 
 
@@ -80,9 +80,9 @@ def _chebyshev(
     kind: str, first: Callable[[Scalar], Scalar], at_one: tuple[str, str], closed: Callable[[Scalar, Scalar], Scalar],
     degree_of_closed: int,
 ) -> None:  # fmt: skip
-    """A kind of Chebyshev's polynomials, and the same shifted to [0, 1].
+    """Registers a kind of Chebyshev polynomials, and the same shifted to [0, 1].
 
-    `at_one` says what magnitudes the values at 1 and -1 have: "1", "n + 1" or "2 n + 1"; the sign at -1 alternates.
+    `at_one` gives the magnitudes of the values at 1 and -1: "1", "n + 1" or "2 n + 1"; the sign at -1 alternates.
     """
 
     def ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:

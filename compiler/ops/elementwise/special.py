@@ -1,6 +1,6 @@
-"""Special functions, computed in double precision whatever the element type, and rounded once.
+"""Special functions, computed in double precision for every element type and rounded once.
 
-Errors are relative, for arguments whose result is no zero of the function, as measured against 40-digit references.
+The errors given here are relative, away from zeros of the function, and measured against 40-digit references.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 _INFINITY, _NAN = pymath.inf, pymath.nan
 _2_PI = 2 / pymath.pi
-# ⅔ x^(3/2) where Airy's function changes its expression, and where Cephes calls it 0.
+# ⅔ x^(3/2) where the expression of the Airy function changes, and where Cephes returns 0.
 _ZETA_2, _ZETA_4, _AIRY_LAST = 4 / 3 * pymath.sqrt(2), 16 / 3, 103.892
-# Lanczos' coefficients for g = 7, as Godfrey gives them: Γ(x + 1) to 15 digits.
+# Lanczos coefficients for g = 7 by Godfrey: Γ(x + 1) to 15 digits.
 _LANCZOS = (
     0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
     12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
@@ -30,7 +30,7 @@ _BERNOULLI = [Fraction(n, d) for n, d in (
 
 
 def chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """The sum of a Chebyshev series, by Clenshaw's recurrence."""
+    """Evaluates a Chebyshev series by Clenshaw's recurrence."""
     twice, next_, last = t + t, t.like(coefficients[-1]), t.like(0)
     for coefficient in reversed(coefficients[1:-1]):
         next_, last = s.fma(twice, next_, coefficient - last), next_
@@ -45,13 +45,13 @@ def _special(name: str) -> Callable[[Callable[..., Scalar]], Callable[..., Scala
 
 
 def _scaled_erfc(x: Scalar) -> Scalar:
-    """exp(x²) erfc(x) from 0 on; 2e-15."""
+    """Returns exp(x²) erfc(x) for x >= 0; error 2e-15."""
     t = s.select(x.compare("eq", _INFINITY), 1.0, (x - 3.0) / (x + 3.0))
     return chebyshev(t, series.ERFCX) / (x + 3.0)
 
 
 def _exp_of_square(x: Scalar, sign: int) -> Scalar:
-    """exp(±x²), with what the square loses by rounding."""
+    """Returns exp(±x²), corrected by the rounding error of the square."""
     square = x * x
     lost = s.fma(x, x, -square)
     return s.exp(square * sign) * (1.0 + s.select(s.absolute(x) < 30.0, lost * sign, 0.0))
@@ -59,7 +59,7 @@ def _exp_of_square(x: Scalar, sign: int) -> Scalar:
 
 @_special("ErfcOp")
 def erfc(x: Scalar) -> Scalar:
-    """At most 5e-15."""
+    """Error at most 5e-15."""
     magnitude = s.absolute(x)
     tail = _exp_of_square(magnitude, -1) * _scaled_erfc(magnitude)
     return s.select(x < 0, 2.0 - tail, tail)
@@ -67,14 +67,14 @@ def erfc(x: Scalar) -> Scalar:
 
 @_special("ErfcxOp")
 def erfcx(x: Scalar) -> Scalar:
-    """At most 5e-15."""
+    """Error at most 5e-15."""
     magnitude = s.absolute(x)
     scaled = _scaled_erfc(magnitude)
     return s.select(x < 0, 2.0 * _exp_of_square(magnitude, 1) - scaled, scaled)
 
 
 def _inverse_erf(w: Scalar) -> Scalar:
-    """The inverse of erf at y over y, with w = -log(1 - y²); for w above 6.25, where y is 1, the inverse itself."""
+    """Returns erfinv(y) / y, with w = -log(1 - y²); for w > 6.25, where y rounds to 1, erfinv(y) itself."""
     root = s.sqrt(w)
     near = chebyshev(s.minimum(w, 6.25) / 3.125 - 1.0, series.ERFINV_NEAR)
     far = root * chebyshev((1.0 / s.maximum(root, 2.5) - 0.218) / 0.182, series.ERFINV_FAR)
@@ -83,7 +83,7 @@ def _inverse_erf(w: Scalar) -> Scalar:
 
 @_special("ErfinvOp")
 def erfinv(x: Scalar) -> Scalar:
-    """At most 5e-15; infinite at 1 and -1, NaN beyond."""
+    """Error at most 5e-15; infinite at 1 and -1, NaN beyond."""
     w = -s.log((1.0 - x) * (1.0 + x))
     found = _inverse_erf(w)
     result = s.select(w < 6.25, found * x, s.copysign(found, x))
@@ -92,7 +92,7 @@ def erfinv(x: Scalar) -> Scalar:
 
 @_special("NdtriOp")
 def ndtri(p: Scalar) -> Scalar:
-    """The normal distribution's quantile; infinite at 0 and 1, NaN outside."""
+    """Returns the quantile of the normal distribution; infinite at 0 and 1, NaN outside."""
     w = -s.log(4.0 * p * (1.0 - p))
     found, x = _inverse_erf(w), 2.0 * p - 1.0
     result = pymath.sqrt(2) * s.select(w < 6.25, found * x, s.copysign(found, x))
@@ -103,7 +103,7 @@ def ndtri(p: Scalar) -> Scalar:
 
 
 def _log_gamma_from_half(x: Scalar) -> Scalar:
-    """log(Γ(x)) from 1/2 on."""
+    """Returns log(Γ(x)) for x >= 1/2."""
     total = x.like(_LANCZOS[0])
     for k, coefficient in enumerate(_LANCZOS[1:]):
         total = total + coefficient / (x + float(k))
@@ -113,7 +113,7 @@ def _log_gamma_from_half(x: Scalar) -> Scalar:
 
 @_special("LgammaOp")
 def lgamma(x: Scalar) -> Scalar:
-    """log(|Γ(x)|), by reflection below 1/2; 1e-14 but near its zeros, where that is the absolute error."""
+    """Returns log(|Γ(x)|), by reflection below 1/2; error 1e-14, which is the absolute error near the zeros."""
     low = x < 0.5
     result = _log_gamma_from_half(s.select(low, 1.0 - x, x))
     turned = s.absolute(s.sin((x - s.trunc(x)) * pymath.pi))
@@ -124,7 +124,7 @@ def lgamma(x: Scalar) -> Scalar:
 
 @_special("DigammaOp")
 def digamma(x: Scalar) -> Scalar:
-    """Γ'/Γ by reflection, recurrence up to 10 and its asymptotic series; 1e-14, NaN at negative integers."""
+    """Returns Γ'/Γ by reflection, recurrence up to 10 and asymptotic series; error 1e-14, NaN at negative integers."""
     low = x < 0
     y, total = s.select(low, 1.0 - x, x), x.like(0)
     for _ in range(10):
@@ -141,9 +141,9 @@ def digamma(x: Scalar) -> Scalar:
 
 
 def _zeta(x: Scalar, q: Scalar) -> Scalar:
-    """Hurwitz' zeta function: the sum of (q + k)^-x, at least ten terms of it and then Euler and Maclaurin's formula.
+    """Returns the Hurwitz zeta function: at least ten terms of the sum of (q + k)^-x, then the Euler-Maclaurin formula.
 
-    The scheme and its values where there is none are those of Cephes (Moshier), which eager has.
+    The scheme, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
     total, a, _, _ = s.repeat(
@@ -172,7 +172,7 @@ def zeta(x: Scalar, q: Operand) -> Scalar:
 
 
 def _trigamma(x: Scalar) -> Scalar:
-    """Eager's own expression, in the element type, since eager's sine of πx is off near the poles in f32."""
+    """Evaluates eager's expression in the element type: eager's sine of πx is inaccurate near the poles in f32."""
     low = x < 0.5
     sine = s.sin(x * pymath.pi)
     y, total = s.select(low, 1.0 - x, x), x.like(0)
@@ -186,7 +186,7 @@ def _trigamma(x: Scalar) -> Scalar:
 
 @elementwise("PolygammaOp", uncast=(0,))
 def polygamma(order: int, x: Scalar) -> Scalar:
-    """A derivative of digamma: (-1)^(n + 1) n! ζ(n + 1, x)."""
+    """Returns a derivative of digamma: (-1)^(n + 1) n! ζ(n + 1, x)."""
     if order == 1:
         return _trigamma(x)
     x = cast(x, TensorDType.Float64)
@@ -198,7 +198,7 @@ def polygamma(order: int, x: Scalar) -> Scalar:
 
 
 def _scaled_i(x: Scalar, near: Sequence[float], far: Sequence[float], odd: bool) -> Scalar:
-    """exp(-|x|) I(x), of order 0 or, where it is `odd`, 1; 1e-15."""
+    """Returns exp(-|x|) I(x), of order 1 if `odd`, otherwise 0; error 1e-15."""
     magnitude = s.absolute(x)
     small = s.minimum(magnitude, 8.0)
     close = chebyshev(small / 4.0 - 1.0, near) * (x if odd else 1.0)
@@ -217,7 +217,7 @@ def i1e(x: Scalar) -> Scalar:
     return _scaled_i(x, series.I1_NEAR, series.I1_FAR, odd=True)
 
 
-# Computed in f64, these two are finite in f32 up to 91; eager's exponential overflows there from 88.73 on.
+# Computed in f64, these two are finite in f32 up to 91; eager's exponential overflows above 88.73.
 @_special("BesselI0Op")
 def i0(x: Scalar) -> Scalar:
     return s.exp(s.absolute(x)) * i0e(x)
@@ -229,13 +229,13 @@ def i1(x: Scalar) -> Scalar:
 
 
 def _near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """A series in the square of a number up to 8."""
+    """Evaluates a series in x² for |x| <= 8."""
     small = s.minimum(x, 8.0)
     return chebyshev(small * small / 32.0 - 1.0, coefficients)
 
 
 def _far(x: Scalar, order: int, second: bool) -> Scalar:
-    """J, or Y where it is the `second` kind, from 8 on: an amplitude and a phase. Of infinity, NaN."""
+    """Returns J, or Y if `second`, for x >= 8, from an amplitude and a phase; NaN at infinity."""
     large = s.maximum(x, 8.0)
     t = 128.0 / (large * large) - 1.0
     p = chebyshev(t, (series.P0_FAR, series.P1_FAR)[order])
@@ -247,13 +247,13 @@ def _far(x: Scalar, order: int, second: bool) -> Scalar:
 
 
 def _j(x: Scalar, order: int) -> Scalar:
-    """The first kind, from 0 on."""
+    """Returns the Bessel function of the first kind, for x >= 0."""
     near = _near(x, (series.J0_NEAR, series.J1_NEAR)[order]) * (x if order else 1.0)
     return s.select(x > 8.0, _far(x, order, second=False), near)
 
 
 def _y(x: Scalar, order: int) -> Scalar:
-    """The second kind; -inf at 0, NaN below."""
+    """Returns the Bessel function of the second kind; -inf at 0, NaN below."""
     near = _near(x, (series.Y0_NEAR, series.Y1_NEAR)[order]) * (x if order else 1.0)
     near = near + _2_PI * (s.log(x) * _j(x, order) - (1.0 / x if order else 0.0))
     result = s.select(x > 8.0, _far(x, order, second=True), near)
@@ -262,7 +262,7 @@ def _y(x: Scalar, order: int) -> Scalar:
 
 @_special("BesselJ0Op")
 def j0(x: Scalar) -> Scalar:
-    """At most 1e-15 of the amplitude, like the three that follow."""
+    """Error at most 1e-15 of the amplitude, as for j1, y0 and y1."""
     return _j(s.absolute(x), 0)
 
 
@@ -283,7 +283,7 @@ def y1(x: Scalar) -> Scalar:
 
 
 def _k(x: Scalar, order: int, scaled: bool) -> Scalar:
-    """The modified function of the second kind, times exp(x) where it is `scaled`; infinite at 0, NaN below."""
+    """Returns the modified Bessel function of the second kind, times exp(x) if `scaled`; infinite at 0, NaN below."""
     small, large = s.minimum(x, 2.0), s.maximum(x, 2.0)
     near = chebyshev(small * small / 2.0 - 1.0, (series.K0_NEAR, series.K1_NEAR)[order])
     logarithm = s.log(small / 2.0)
@@ -305,7 +305,7 @@ _of_the_second_kind("ScaledBesselK1Op", 1, scaled=True)
 
 @_special("SphericalBesselJ0Op")
 def spherical_j0(x: Scalar) -> Scalar:
-    """sin(x) / x."""
+    """Returns sin(x) / x."""
     square = x * x
     near = s.horner(square, [(-1) ** k / pymath.factorial(2 * k + 1) for k in range(8)])
     result = s.select(s.absolute(x) < 0.5, near, s.sin(x) / x)
@@ -316,7 +316,7 @@ def spherical_j0(x: Scalar) -> Scalar:
 
 
 def _airy_waves(zeta: Scalar) -> Scalar:
-    """Ai(-x) times the fourth root of x, from 4 on: an amplitude and a phase (DLMF 9.7.9)."""
+    """Returns Ai(-x) times the fourth root of x, for x >= 4, from an amplitude and a phase (DLMF 9.7.9)."""
     inverse = 1.0 / s.maximum(zeta, _ZETA_4)
     t = 2.0 * _ZETA_4**2 * inverse * inverse - 1.0
     phase = zeta + pymath.pi / 4
@@ -325,9 +325,9 @@ def _airy_waves(zeta: Scalar) -> Scalar:
 
 @_special("AiryAiOp")
 def airy_ai(x: Scalar) -> Scalar:
-    """At most 1e-15 from -4 to 2; outside 3e-16 ζ with ζ = ⅔ |x|^(3/2), which its rounding costs, of the amplitude.
+    """Error at most 1e-15 from -4 to 2; outside 3e-16 ζ of the amplitude, from rounding ζ = ⅔ |x|^(3/2).
 
-    As in eager, and before it in Cephes (Moshier), 0 where the result is no normal double, and NaN at infinity.
+    As in eager and in Cephes (Moshier), the result is 0 where it would be subnormal, and NaN at infinity.
     """
     near = chebyshev((s.minimum(s.maximum(x, -4.0), 2.0) + 1.0) / 3.0, series.AIRY_NEAR)
     large = s.maximum(s.absolute(x), 2.0)

@@ -1,4 +1,4 @@
-"""Linear algebra that reduces to loops: factorisations, systems of equations and spectra of stacks of matrices."""
+"""Dense linear algebra as loops: factorisations, systems of equations and spectra of stacks of matrices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exponentials of matrices by scaling and squaring of their Taylor polynomial (Higham, Functions of Matrices, 10.3)."""
+"""Matrix exponentials by scaling and squaring of the Taylor polynomial (Higham, Functions of Matrices, 10.3)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable
 ops_registry = Registry()
 
 WIDE = TensorDType.Float64
-# Of a matrix whose norm is 1 the next term is 1/20! = 4e-19.
+# For a matrix of norm 1 the next term is 1/20! = 4e-19.
 TERMS = 19
 
 
 def multiply(p: Problem, x: str, y: str, into: str) -> None:
-    """Matrix `into` becomes `x y`."""
+    """Sets matrix `into` to `x y`."""
     size = p.shape(into)[0]
 
     def row(i: Any) -> None:
@@ -39,7 +39,7 @@ def multiply(p: Problem, x: str, y: str, into: str) -> None:
 
 
 def norm(p: Problem) -> Scalar:
-    """The largest sum of magnitudes of a row of "a"."""
+    """Returns the infinity norm of "a": the largest row sum of magnitudes."""
     size, zero = p.shape("a")[0], number(0, WIDE)
 
     def row(i: Any, most: Scalar) -> list[Scalar]:
@@ -50,13 +50,13 @@ def norm(p: Problem) -> Scalar:
 
 
 def revise_all(p: Problem, name: str, body: Any) -> None:
-    """Each element `x` of a matrix becomes `body(i, j, x)`."""
+    """Replaces each element `x` of a matrix by `body(i, j, x)`."""
     size = p.shape(name)[0]
     p.each(0, size, lambda i: p.revise((name, i), 0, size, lambda j, x: body(i, j, x)))
 
 
 def exponential(p: Problem) -> None:
-    """ "sum" begins as 1 and becomes the exponential of "a"; "term" and "product" are room to work in."""
+    """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch."""
     length = norm(p)
     p["info"] = s.cast((length - length).compare("ne", 0), INT32)
     halvings = s.ceil(s.log2(s.minimum(s.maximum(length, 1), 2.0**1000)))
@@ -80,7 +80,7 @@ def exponential(p: Problem) -> None:
 
 @ops_registry.lowering("MatrixExponentialOp")
 def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """All of it in f64; a matrix that is not finite is eager's."""
+    """Computes in f64; falls back to eager for a matrix that is not finite."""
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
         raise LoweringError(f"eager rounds every step to {dtype.value}, and gives NaN where one overflows")

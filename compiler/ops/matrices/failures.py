@@ -1,4 +1,4 @@
-"""Where an algorithm meets what it has no answer to, eager is asked: it raises in its own words, or has an answer."""
+"""Falls back to eager if an algorithm fails on the data: eager raises its own error, or returns a result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ops_registry = Registry()
 
 
 def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
-    """The node's results, or eager's where some `info` [count] (i32) is not 0. Those that nobody reads may be None."""
+    """Returns `results`, or eager's results if some `info` [count] (i32) is not 0. Unused results may be `None`."""
     held = Carried([value for value in results if value is not None])
 
     def ask() -> None:
@@ -45,8 +45,10 @@ def _any(info: Any) -> Scalar:
 
 
 def _replaced(value: Any, piece: Any, dtype: TensorDType) -> Any:
-    """The elements of `piece` in the memory of `value`, one by one: a slice of the whole would be `piece` itself, and
-    what a branch gives has to be the same buffer whichever way it goes."""
+    """Copies the elements of `piece` into the memory of `value` one by one.
+
+    Inserting the whole slice would fold to `piece` itself, but both branches must yield the same buffer.
+    """
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         return [insert(element(piece, at, dtype), at, held[0])]

@@ -1,4 +1,4 @@
-"""QR factorisation by Householder's reflectors, and products with these (Golub and Van Loan, 5.1 and 5.2)."""
+"""QR factorisation by Householder reflectors, and products with them (Golub and Van Loan, 5.1 and 5.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ lowering = ops_registry.lowering
 
 
 def norm(p: Problem, name: str, first: Any, last: Any, column: Any) -> Scalar:
-    """The Euclidean norm of a part of a column, by shares of its largest element: no square overflows."""
+    """Returns the Euclidean norm of a part of a column, scaled by its largest element: no square overflows."""
     zero = number(0, p.kinds[name])
     (top,) = p.fold(first, last, [zero], lambda i, most: [s.maximum(most, s.absolute(p[name, i, column]))])
     unit = s.select(top.compare("eq", 0), 1, top)
@@ -32,9 +32,9 @@ def norm(p: Problem, name: str, first: Any, last: Any, column: Any) -> Scalar:
 
 
 def reflect(p: Problem, reflectors: str, k: Any, tau: Scalar, target: str, first: Any) -> None:
-    """Multiply the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
+    """Multiplies the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
 
-    `v` is column `k` of `reflectors` below row `k`, with a 1 there that is not stored. "products" takes `vᵀ target`.
+    `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. "products" stores `vᵀ target`.
     """
     rows, columns = p.shape(target)
 
@@ -54,7 +54,7 @@ def reflect(p: Problem, reflectors: str, k: Any, tau: Scalar, target: str, first
 
 @lowering("HouseholderFactorOp")
 def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    """R with the reflectors below its diagonal, and the factor of each."""
+    """Returns R with the reflectors below its diagonal, and the factor of each reflector."""
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
@@ -82,7 +82,7 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ReflectOp")
 def product_with_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
-    """`q c`, `qᵀ c`, `c q` or `c qᵀ` with the product `q` of the reflectors; the latter two by their transposes."""
+    """Returns `q c`, `qᵀ c`, `c q` or `c qᵀ` for the product `q` of the reflectors; the last two by transposition."""
     dtype, left, across = node.tensor_meta.dtype, argument(node, 3, "left", True), argument(node, 4, "transpose", False)
     reflectors, other = stacked(node.args[0], symbol_table), stacked(node.args[2], symbol_table)
     taus = stacked(node.args[1], symbol_table, rank=1)

@@ -1,8 +1,8 @@
-"""Singular values, eigenvalues of symmetric matrices and pseudo-inverses by Jacobi's rotations.
+"""Singular values, eigenvalues of symmetric matrices and pseudo-inverses by Jacobi rotations.
 
-A sweep turns each pair of rows by the angle that makes them orthogonal, or an element off the diagonal vanish; sweeps
-go on until one finds nothing to turn (Golub and Van Loan, 8.5 and 8.6.3). Their vectors have signs of their own, so
-that a node whose vectors are read stays in eager. All is computed in f64, on matrices whose largest element is 1.
+A sweep rotates each pair of rows so that they become orthogonal, or an off-diagonal element vanishes; sweeps repeat
+until one makes no rotation (Golub and Van Loan, 8.5 and 8.6.3). The signs of the vectors differ from LAPACK's, so a
+node whose vectors are read stays in eager. Computes in f64, on matrices scaled to a largest element of 1.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 WIDE = TensorDType.Float64
-# Many times what matrices need: convergence is quadratic once the elements off the diagonal are small.
+# Many times the usual number: convergence is quadratic once the off-diagonal elements are small.
 MOST_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ZERO = EPSILON[WIDE]
 
 
 def sweeps(p: Problem, size: Any, turn: Callable[[Any, Any], None]) -> None:
-    """`turn(i, k)` for all pairs `i < k`, again and again until none has set "turned".
+    """Calls `turn(i, k)` for all pairs `i < k`, repeatedly until no call sets "turned".
 
-    "info" is set where `MOST_SWEEPS` were not enough.
+    Sets "info" if `MOST_SWEEPS` are not enough.
     """
 
     def test(count: Any) -> tuple[Scalar, list[Any]]:
@@ -56,7 +56,7 @@ def sweeps(p: Problem, size: Any, turn: Callable[[Any, Any], None]) -> None:
 
 
 def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]:
-    """Cosine and sine of the smaller angle that makes [[first, between], [between, last]] diagonal."""
+    """Returns cosine and sine of the smaller angle that makes [[first, between], [between, last]] diagonal."""
     zeta = (last - first) / (2 * between)
     tangent = s.copysign(zeta.like(1), zeta) / (s.absolute(zeta) + s.sqrt(1 + zeta * zeta))
     cosine = 1 / s.sqrt(1 + tangent * tangent)
@@ -64,7 +64,7 @@ def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]
 
 
 def rotate(p: Problem, one: Place, other: Place, size: Any, by: tuple[Scalar, Scalar]) -> None:
-    """Turn two lines of a part towards each other."""
+    """Rotates two rows or columns of a part in their plane."""
     cosine, sine = by
     p.revise_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
@@ -74,7 +74,7 @@ def turn_rows(p: Problem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) 
 
 
 def scale(p: Problem, name: str) -> None:
-    """Divide a matrix by its largest magnitude, which "scale" keeps; "info" says where there is an infinity or NaN."""
+    """Divides a matrix by its largest magnitude and stores that in "scale"; sets "info" for an infinity or NaN."""
     rows, columns = p.shape(name)
 
     def over(i: Any, most: Scalar) -> list[Any]:
@@ -87,9 +87,9 @@ def scale(p: Problem, name: str) -> None:
 
 
 def common_parts(count: Any, values: Any) -> dict[str, Part]:
-    """What each algorithm here keeps beside its matrices: its `values`, and what `scale` and `sweeps` write.
+    """Returns the parts that every algorithm here needs: `values`, and what `scale` and `sweeps` write.
 
-    Of matrices without elements nothing is written, and "info" is read.
+    They are initialised, because for matrices without elements nothing is written but "info" is read.
     """
     return {
         "turned": (st.empty([count], INT32), INT32),
@@ -100,9 +100,9 @@ def common_parts(count: Any, values: Any) -> dict[str, Part]:
 
 
 def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
-    """Turn the rows of "b" until they are orthogonal, and those of the parts `following` with them.
+    """Rotates the rows of "b" until they are orthogonal, and those of the parts `following` by the same rotations.
 
-    "values" are then their lengths.
+    Then "values" are the norms of the rows.
     """
     rows, columns = p.shape("b")
 
@@ -117,7 +117,7 @@ def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
             for name in ("b", *following):
                 turn_rows(p, name, i, k, angle(first, last, between))
 
-        # A sum of so many products is known no better.
+        # The rounding error of a sum of so many products.
         enough = s.sqrt(first) * s.sqrt(last) * (ZERO * columns)
         p.choose(s.absolute(between) > enough, change)
 
@@ -127,17 +127,17 @@ def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
 
 
 def reads_only(node: Op, result: int) -> bool:
-    """Whether a node's result number `result` is the only one that other nodes pick."""
+    """True if `result` is the only result of `node` that other nodes read."""
     return all(isinstance(user, GetItemOp) and user.args[1] == result for user in node._children)
 
 
 def sorted_values(values: Any, dtype: TensorDType, order: Order) -> Any:
-    """Each line of `values` [count, n] in order, in the type of the result."""
+    """Sorts each row of `values` [count, n] and converts it to the type of the result."""
     return in_type(sorted_lines(values, WIDE, order).keys, WIDE, dtype)
 
 
 def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
-    """The matrices in f64, transposed where they have more rows than columns, and whether they are."""
+    """Returns the matrices in f64, transposed if they have more rows than columns, and whether they are transposed."""
     value, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     rows, columns = st.shape_of(value)[1:]
     if not isinstance(rows, int) or not isinstance(columns, int):
@@ -165,7 +165,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("SymmetricEigenvaluesOp")
 def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Of the triangle that the node names; the other one is what it must be."""
+    """Reads only the triangle that the node names."""
     if not reads_only(node, 0):
         raise LoweringError("the signs of eigenvectors are LAPACK's own")
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
@@ -186,7 +186,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def turn_both(p: Problem, i: Any, k: Any) -> None:
-    """Turn rows and columns `i` and `k` of a symmetric "a" so that nothing is left where they cross."""
+    """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0."""
     size, between = p.shape("a")[0], p["a", i, k]
 
     def change() -> None:
@@ -201,10 +201,10 @@ def turn_both(p: Problem, i: Any, k: Any) -> None:
 
 @lowering("PseudoInverseOp")
 def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of the rotation that made them, without
-    those whose singular value is not above the tolerance.
+    """Returns the sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of their rotation.
 
-    Of a `hermitian` matrix eager reads the lower triangle.
+    Skips rows whose singular value does not exceed the tolerance. For a `hermitian` matrix, eager reads the lower
+    triangle.
     """
     (b, across), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
     count, rows, columns = st.shape_of(b)
@@ -235,9 +235,9 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, usual: float) -> dict[str, Part]:
-    """The "absolute" and "relative" tolerance of each matrix, a 0 and the `usual` one where the node names none.
+    """Returns the "absolute" and "relative" tolerance of each matrix; the defaults are 0 and `usual`.
 
-    With an absolute tolerance above 0 the usual relative one is 0.
+    With an absolute tolerance above 0 the default relative one is 0.
     """
     batch = node.tensor_meta.shape[:-2]
     named = [argument(node, i + 1, name) for i, name in enumerate(("atol", "rtol"))]

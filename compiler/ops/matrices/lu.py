@@ -1,4 +1,4 @@
-"""LU factorisation with partial pivoting, and what it solves."""
+"""LU factorisation with partial pivoting, and solvers that use it."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ def swap_rows(p: Problem, name: str, i: Any, k: Any) -> None:
 
 @lowering("LuFactorOp")
 def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    """L and U in one matrix, for each step the row (from 1) that it swapped its own with, and 0 or the first step whose
-    pivot is 0. One step's column at a time, from the left."""
+    """Returns L and U in one matrix, the pivots, and 0 or the first step (from 1) whose pivot is 0.
+
+    A pivot is the row (from 1) that the step swapped its own with. Steps process one column at a time, from the left.
+    """
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     pivots = st.empty([count, meta_of(node, 1).shape[-1]], INT32)
@@ -64,7 +66,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _eliminate(p: Problem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
-    """Take the multiple of row `k` from row `i` that leaves nothing in column `k`, where the multiple is kept."""
+    """Subtracts the multiple of row `k` from row `i` that cancels column `k`, and stores the multiple there."""
     zero = pivot.compare("eq", 0)
     factor = s.select(zero, p["a", i, k], p["a", i, k] / s.select(zero, pivot.like(1), pivot))
     p["a", i, k] = factor
@@ -72,7 +74,7 @@ def _eliminate(p: Problem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
 
 
 def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
-    """The rows of `b` [count, n, m] swapped as the steps of a factorisation swapped them, or `back` again."""
+    """Applies the row swaps of a factorisation to `b` [count, n, m], or reverts them with `back`."""
     steps_count = st.shape_of(pivots)[1]
     rows = st.shape_of(b)[1]
 
@@ -88,7 +90,7 @@ def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> An
 
 @lowering("LuSolveOp")
 def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
-    """`a x = b` or `aᵀ x = b` from `a = p l u`; of `x a = b` the transposed system is solved."""
+    """Solves `a x = b` or `aᵀ x = b` from `a = p l u`; `x a = b` is solved as the transposed system."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     factors, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     refuse_outside(node, symbol_table, [(node.args[1], st.shape_of(factors)[1])], read=lambda pivot: pivot - 1)
@@ -107,7 +109,7 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("LuUnpackOp")
 def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
-    """P, L and U; what is not asked for is empty."""
+    """Returns P, L and U; those that are not requested are empty."""
     factors, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(factors)
     inner = meta_of(node, 1).shape[-1]
@@ -124,7 +126,7 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _corner(value: Any, shape: tuple[Any, ...], dtype: TensorDType) -> Any:
-    """The first rows and columns of each matrix."""
+    """Returns the leading rows and columns of each matrix."""
     if 0 in shape:
         return st.empty(shape, dtype)
     return st.slice_of(value, [0] * 3, shape, [1] * 3, shape, dtype)

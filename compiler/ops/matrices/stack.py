@@ -1,4 +1,4 @@
-"""Stacks of matrices and vectors, one problem after another: what the algorithms of this package are written with."""
+"""Stacks of matrices and vectors, solved one problem at a time: the building blocks of this package's algorithms."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
-# A tensor [count, ...] with its element type.
+# A tensor [count, ...] and its element type.
 Part = tuple[Any, TensorDType]
-# The place of element `j` of a line: ("a", i, j), say.
+# Maps element `j` of a row or column to its subscript, such as ("a", i, j).
 Place = Callable[[Any], tuple[Any, ...]]
 
 
 class Problem(Carried):
-    """Number `at` of a stack: `problem["a", i, j]` is an element of the part named "a", and may be assigned.
+    """Problem number `at` of a stack: `problem["a", i, j]` is an element of the part "a", and can be assigned.
 
-    Parts that are `given` are only read.
+    Parts in `given` are read-only.
     """
 
     def __init__(self, kinds: Mapping[str, TensorDType], tensors: Sequence[Any], given: Mapping[str, Part], at: Any):
@@ -45,7 +45,7 @@ class Problem(Carried):
         (self.tensors[number],) = shaped([insert(value, self._place(where), old)], [old])
 
     def fold(self, first: Any, last: Any, start: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
-        """What `step(i, *values)` makes of `start` from `first` to before `last`: scalars, or values of type index."""
+        """Folds `step(i, *values)` over `first <= i < last`, starting at `start`: scalars, or values of type index."""
         kinds = [value.dtype if isinstance(value, Scalar) else None for value in start]
 
         def scalars(values: Sequence[Any]) -> list[Any]:
@@ -57,7 +57,7 @@ class Problem(Carried):
         return scalars(for_each([minus(last, first)], _values(start), visit))
 
     def revise(self, line: tuple[Any, ...], first: Any, last: Any, body: Callable[[Any, Scalar], Scalar]) -> None:
-        """Each element `x` of `line`, ("a", i) or ("v",), from place `first` to before `last` becomes `body(j, x)`."""
+        """Replaces the elements `first <= j < last` of `line`, ("a", i) or ("v",), by `body(j, x)`."""
 
         def visit(j: Any) -> None:
             self[(*line, j)] = body(j, self[(*line, j)])
@@ -67,7 +67,7 @@ class Problem(Carried):
     def revise_both(
         self, one: Place, other: Place, first: Any, last: Any, body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
     ) -> None:
-        """The elements of two lines, each the place of its element `j`, become what `body` makes of a pair of them."""
+        """Replaces pairs of elements of two rows or columns by the results of `body`."""
 
         def visit(j: Any) -> None:
             self[one(j)], self[other(j)] = body(self[one(j)], self[other(j)])
@@ -78,7 +78,7 @@ class Problem(Carried):
         self.revise_both(one, other, first, last, lambda x, y: (y, x))
 
     def largest(self, first: Any, last: Any, place: Place) -> list[Any]:
-        """The largest magnitude on a line, and where along it: the first of equal ones, as LAPACK's `iamax`."""
+        """Returns the largest magnitude of a row or column and its first position, as LAPACK's `iamax`."""
 
         def step(i: Any, best: Scalar, where: Any) -> list[Any]:
             size = s.absolute(self[place(i)])
@@ -88,7 +88,7 @@ class Problem(Carried):
         return self.fold(first, last, [number(0, dtype), first], step)
 
     def shape(self, name: str) -> tuple[Any, ...]:
-        """The dims of a part, without that of the stack."""
+        """Returns the dims of a part, without the stack's dim."""
         return st.shape_of(self.tensors[self._number(name)])[1:]
 
     def _number(self, name: str) -> int:
@@ -105,9 +105,9 @@ def _values(items: Sequence[Any]) -> list[Any]:
 def solved(
     parts: Mapping[str, Part], steps: Callable[[Problem], None], given: Mapping[str, Part] | None = None
 ) -> list[Any]:
-    """The tensors [count, ...] of `parts`, after `steps` on each of the `count` problems.
+    """Returns the tensors [count, ...] of `parts`, after running `steps` on each of the `count` problems.
 
-    Where a part has no elements there is nothing to do, and the others stay as they are.
+    If a part has no elements, `steps` do not run and the other parts keep their values.
     """
     kinds = {name: dtype for name, (_, dtype) in parts.items()}
     tensors = [value for value, _ in parts.values()]
@@ -123,7 +123,7 @@ def solved(
 
 
 def stacked(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
-    """A tensor argument [..., *rank dims] as [count, *rank dims], broadcast to the dims `batch` in front."""
+    """Returns a tensor argument [..., *rank dims] as [count, *rank dims], broadcast to the leading dims `batch`."""
     value, dtype = value_of(argument, symbol_table), argument.tensor_meta.dtype
     shape = st.shape_of(value)
     front, back = shape[: len(shape) - rank], shape[len(shape) - rank :]
@@ -134,25 +134,25 @@ def stacked(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Seque
 
 
 def meta_of(node: Op, number: int) -> TensorMeta:
-    """Shape and element type of a result, of an op whose results are tensors all."""
+    """Returns shape and element type of a result, for ops whose results are all tensors."""
     meta = node.metas[number]
     assert meta is not None
     return meta
 
 
 def as_results(node: Op, values: Sequence[Any]) -> list[Any]:
-    """Stacks in the shapes of the node's results."""
+    """Reshapes stacks to the shapes of the node's results."""
     metas = [meta_of(node, number) for number in range(len(values))]
     return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
 def turned(value: Any, dtype: TensorDType) -> Any:
-    """Each matrix of [count, rows, columns] transposed."""
+    """Transposes each matrix of [count, rows, columns]."""
     return st.transpose(value, [0, 2, 1], dtype)
 
 
 def least(x: Any, y: Any) -> Any:
-    """The smaller of two extents, as a number where both are."""
+    """Returns the smaller of two extents, as a number if both are numbers."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
     return pick(compare("slt", x, y), x, y)

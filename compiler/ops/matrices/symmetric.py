@@ -1,6 +1,6 @@
-"""LDLᵀ factorisation of symmetric matrices with Bunch and Kaufman's pivots, as LAPACK's `sytf2`, and what it solves.
+"""LDLᵀ factorisation of symmetric matrices with Bunch-Kaufman pivoting, as LAPACK's `sytf2`, and solvers that use it.
 
-D has blocks of one or two rows. A pivot is the row (from 1) that a block's last row has been swapped with; those of a
+D has blocks of one or two rows. A pivot is the row (from 1) that a block's last row was swapped with; the pivots of a
 block of two are negative.
 """
 
@@ -27,15 +27,15 @@ from buddy.compiler.ops.utils import SymbolTable, argument
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# (1 + sqrt(17)) / 8 bounds how elements grow (Bunch and Kaufman 1977).
+# (1 + sqrt(17)) / 8 bounds the growth of elements (Bunch and Kaufman 1977).
 GROWTH = 0.6403882032022076
 
 
 def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
-    """Whether column `k` is empty (or begins with NaN), whether its block has two rows, and the row to swap with."""
+    """Returns whether column `k` is zero (or starts with NaN), whether its block has two rows, the row to swap with."""
     size, here = p.shape("a")[0], s.absolute(p["a", k, k])
     column, row = p.largest(plus(k, 1), size, lambda i: ("a", i, k))
-    row = pick(compare("slt", row, size), row, k)  # the last column has none below it
+    row = pick(compare("slt", row, size), row, k)  # the last column has no elements below it
     before, _ = p.largest(k, row, lambda j: ("a", row, j))
     below, _ = p.largest(plus(row, 1), size, lambda i: ("a", i, row))
     most = s.maximum(before, below)
@@ -47,7 +47,7 @@ def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
 
 
 def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
-    """Swap rows and columns `last`, of the block that begins at `k`, and `row` of the lower triangle from `k` on."""
+    """Swaps rows and columns `last` and `row` of the lower triangle, from `k` on, where the block starts."""
     size = p.shape("a")[0]
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", row, i), plus(last, 1), row)
@@ -56,7 +56,7 @@ def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
 
 
 def eliminate(p: Problem, k: Any) -> None:
-    """The step of a block of one row."""
+    """Eliminates a block of one row."""
     size, share = p.shape("a")[0], 1 / p["a", k, k]
 
     def row(i: Any) -> None:
@@ -71,7 +71,7 @@ def eliminate(p: Problem, k: Any) -> None:
 
 
 def eliminate_pair(p: Problem, k: Any) -> None:
-    """The step of a block of two rows, whose inverse is `share * [[low, -1], [-1, high]]`."""
+    """Eliminates a block of two rows, whose inverse is `share * [[low, -1], [-1, high]]`."""
     size, last, between = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
     low, high = p["a", last, last] / between, p["a", k, k] / between
     share = 1 / (low * high - 1) / between
@@ -114,12 +114,12 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def take(p: Problem, row: Any, factor: Scalar, source: Any) -> None:
-    """Subtract a multiple of row `source` of "b" from another."""
+    """Subtracts a multiple of row `source` of "b" from row `row`."""
     p.revise(("b", row), 0, p.shape("b")[1], lambda j, x: x - factor * p["b", source, j])
 
 
 def divide(p: Problem, k: Any, last: Any) -> None:
-    """Rows `k` and `last` of "b" by the block of D that they meet."""
+    """Divides rows `k` and `last` of "b" by their block of D."""
     between = p["a", last, k]
     high, low = p["a", k, k] / between, p["a", last, last] / between
     share = 1 / (high * low - 1)
@@ -132,7 +132,7 @@ def divide(p: Problem, k: Any, last: Any) -> None:
 
 
 def forward(p: Problem, k: Any, size: Any) -> list[Any]:
-    """`b` over `l d`, the block that begins at `k`."""
+    """Solves `l d x = b` for the block that starts at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     last = pick(single, k, within(index_of(plus(k, 1)), size))
     swap_rows(p, "b", last, row)
@@ -148,7 +148,7 @@ def forward(p: Problem, k: Any, size: Any) -> list[Any]:
 
 
 def backward(p: Problem, k: Any, size: Any) -> list[Any]:
-    """`b` over `lᵀ`, the block that ends at `k`."""
+    """Solves `lᵀ x = b` for the block that ends at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     first = pick(single, k, within(index_of(minus(k, 1)), size))
     p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: take(p, r, p["a", i, r], i)))

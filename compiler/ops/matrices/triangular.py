@@ -1,4 +1,4 @@
-"""Triangular systems, Cholesky's factorisation, and what the two solve together."""
+"""Triangular systems, Cholesky factorisation, and solvers that combine them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ lowering = ops_registry.lowering
 
 
 def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
-    """The triangle of each matrix [count, rows, columns], zeros elsewhere; a `unit` one has ones on the diagonal."""
+    """Returns the triangle of each matrix [count, rows, columns], zeros elsewhere; `unit` sets the diagonal to 1."""
 
     def body(x: Scalar) -> Scalar:
         row, column = positions.loops(1, 2)
@@ -41,14 +41,14 @@ def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) ->
 
 
 def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
-    """A stack [count, rows, columns] of matrices with ones on the diagonal."""
+    """Returns a stack [count, rows, columns] of matrices with ones on the diagonal."""
     return positions.computed(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
 
 
 def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
-    """`x` with `a x = b` of a stack of triangles [count, n, n] and of right sides [count, n, m].
+    """Solves `a x = b` for a stack of triangles [count, n, n] and right-hand sides [count, n, m].
 
-    By substitution, a row of `x` at a time. Of `a` only the triangle is read, of a `unit` one nothing on the diagonal.
+    Substitutes one row of `x` at a time. Reads only the triangle of `a`, and not its diagonal if `unit`.
     """
     size, width = st.shape_of(b)[1:]
 
@@ -72,7 +72,7 @@ def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False
 
 @lowering("TriangularSolveOp")
 def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
-    """Of `x a = b` the transposed system is solved."""
+    """Solves `x a = b` as the transposed system."""
     dtype, upper, batch = node.tensor_meta.dtype, argument(node, 2, "upper"), node.tensor_meta.shape[:-2]
     a, b = (stacked(arg, symbol_table, batch=batch) for arg in node.args[:2])
     left, unit = argument(node, 3, "left", True), argument(node, 4, "unitriangular", False)
@@ -82,8 +82,11 @@ def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
-    """`u` with `uᵀ u = a` of a stack [count, n, n], and for each matrix 0 or the order of the first leading minor that
-    is not positive. Only the upper triangle is read; `u` has zeros below it."""
+    """Returns `u` with `uᵀ u = a` for a stack [count, n, n], and per matrix an i32 that reports failure.
+
+    It is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle; `u` has zeros
+    below it.
+    """
     count, size, _ = st.shape_of(a)
 
     def steps(p: Problem) -> None:
@@ -111,9 +114,9 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
 
 @lowering("CholeskyOp")
 def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
-    """A lower factor is the transpose of the upper one; which triangle is read goes with it.
+    """Computes a lower factor as the transpose of the upper one, from the corresponding triangle.
 
-    What a matrix that has none is left as is up to LAPACK.
+    For a matrix without a factor, LAPACK's result is unspecified.
     """
     dtype, upper = node.args[0].tensor_meta.dtype, argument(node, 1, "upper", False)
     a = stacked(node.args[0], symbol_table)
@@ -123,7 +126,7 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def solved_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
-    """`x` with `a x = b`, where `a` is `uᵀ u` or `l lᵀ`."""
+    """Solves `a x = b`, where `a` is `uᵀ u` or `l lᵀ`."""
     other = turned(factor, dtype)
     lower, upper_ = (other, factor) if upper else (factor, other)
     return solution(upper_, solution(lower, b, dtype, upper=False), dtype, upper=True)
@@ -138,7 +141,7 @@ def cholesky_solve(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("CholeskyInverseOp")
 def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
-    """A zero on the diagonal is what eager refuses."""
+    """Eager rejects a zero on the diagonal."""
     factor, dtype = stacked(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = st.shape_of(factor)
 

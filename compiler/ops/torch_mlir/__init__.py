@@ -1,10 +1,9 @@
-"""The second road: an op that no dialect's registry lowers becomes linalg on tensors by torch-mlir's own pipeline.
+"""Fallback lowering: an op that no registry lowers is lowered to linalg on tensors by torch-mlir's pipeline.
 
-The node is written as an op of the torch dialect, from its target, arguments and schema, in a module of its own.
-torch-mlir's passes turn that into linalg, in a process that may die of it, and what they leave moves to where the node
-stands. torch-mlir's importer of FX
-graphs is not used: it needs torch and FX nodes, and the process that compiles has neither. What it would look up in
-torch travels with the graph, so any node can be sent this way, by hand too.
+The node is written as an op of the torch dialect, from its target, arguments and schema, in a separate module.
+torch-mlir's passes lower that to linalg, in a separate process that may crash, and the result is moved to the node's
+insertion point. torch-mlir's importer of FX graphs is not used: it needs torch and FX nodes, and the compiling process
+has neither. The graph carries the schemas, so any node can be lowered this way, also by hand.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
 def refusal(node: Op) -> str:
-    """Why `node` must not go this way, whatever torch-mlir can do; "" where nothing speaks against it."""
+    """Returns the reason why `node` must not be lowered by torch-mlir; "" if there is none."""
     if isinstance(node, CallExternalOp):
         return "a graph pass made it a call"
     return node.only_eager or ("it does something besides giving results" if node.has_effect else "")
 
 
 def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """The results of `node` by torch-mlir's lowering.
+    """Returns the results of `node` as lowered by torch-mlir.
 
-    Raises `LoweringError` when torch-mlir does not know the op, or leaves what is not compiled here.
+    Raises `LoweringError` if torch-mlir does not know the op, or leaves ops that are not compiled here.
     """
     if refusal(node):
         raise LoweringError(refusal(node))
@@ -46,17 +45,17 @@ def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _reads_forms(node: Op) -> bool:
-    """Whether `node` may need no more of a tensor than its sizes, which are known.
+    """True if `node` may read only the sizes of a tensor, which are known.
 
-    Of other ops a lowering that does not look at a tensor computes something else, as torch-mlir's of
-    `_embedding_bag` does without the weights of its samples.
+    For other ops a lowering that ignores a tensor is wrong: torch-mlir's lowering of `_embedding_bag` ignores
+    `per_sample_weights`.
     """
     name = node.target.split(".")[0]
     return name.endswith(("_like", "_as")) or name.startswith(("new_", "empty"))
 
 
 class _AnyOp(Registry):
-    """A registry that has the one lowering for whatever op it is asked for."""
+    """A registry with the same lowering for every op."""
 
     def __contains__(self, name: object) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""torch-mlir's passes in a process of their own: some of them divide by zero or abort on what they do not expect."""
+"""Runs torch-mlir's passes in a separate process: some of them divide by zero or abort on unexpected input."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 from buddy.compiler.support.processes.parent_death import describe_exit, start_on_line
 from buddy.compiler.support.processes.worker_process import safe_path
 
-# One op takes some 30 ms, and a process some seconds to start on a busy machine. Whoever waits for a whole program, as
-# coverage does for 60 s, still learns which op it was.
+# One op takes about 30 ms, and starting a process some seconds on a busy machine. The limit is below that of callers
+# which wait for a whole graph (coverage waits 60 s), so that they can report the op.
 SECONDS = 25.0
 MAX_KNOWN = 256
 
 
 def lowered(text: str) -> str:
-    """A module of torch's dialect as linalg on tensors. What came of a text is remembered, failures too.
+    """Lowers a module of the torch dialect to linalg on tensors. Results and failures are cached by text.
 
-    Raises `LoweringError` with what torch-mlir says, and `TransientLoweringError` where its process ended or was
-    silent, which the same text need not lead to again.
+    Raises `LoweringError` with torch-mlir's message, and `TransientLoweringError` if its process ended or timed out,
+    which may not happen again.
     """
     answer = _torch_mlir[-1].answer(text)
     if "ended" in answer:
@@ -38,10 +38,10 @@ def lowered(text: str) -> str:
 
 
 class _Process:
-    """The process, started when first asked; where it ends, the next question starts another.
+    """The worker process, started by the first request and restarted after it ends.
 
-    One thread at a time asks. Whatever interrupts a question ends the process, so that no answer is left in the pipe
-    for the next one; each answer also says which question it is to.
+    One thread at a time sends requests. An interrupted request ends the process, so that no stale answer is left in the
+    pipe; each answer also names its request.
     """
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class _Process:
             return self._told(text)
         except OSError:
             code = self._end(5)
-            # It may have been killed while nobody asked it anything, which only the asking shows.
+            # It may have been killed while idle, which only the next request detects.
             if code == -signal.SIGKILL and again:
                 return self._ask(text, again=False)
             return {"ended": f"its passes ended with {describe_exit(code)}"}
@@ -98,12 +98,12 @@ class _Process:
         self._process, self._line = start_on_line(command, stdin=pipe, stdout=pipe, stderr=null)
 
     def let_go(self) -> None:
-        """In a fork: the process is its parent's, and ends with that one."""
+        """Closes the pipes in a fork: the process belongs to the parent and ends with it."""
         if self._line is not None:
             self._line.close()
 
     def _end(self, seconds: float) -> int:
-        """How the process ended; it is killed where it has not in `seconds`."""
+        """Ends the process, by a kill after `seconds`, and returns its exit code."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -123,7 +123,7 @@ _torch_mlir = [_Process()]
 
 
 def _forked() -> None:
-    """A fork shares neither its parent's process, whose answers it would steal, nor a lock that nobody releases."""
+    """Resets the state in a fork: it must not share the parent's process, nor a lock that another thread holds."""
     _torch_mlir[-1].let_go()
     _torch_mlir[:] = [_Process()]
 

@@ -1,4 +1,4 @@
-"""A node as a function of one op of the torch dialect."""
+"""Writes a node as a function with one op of the torch dialect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, torch_dialect
 from buddy.compiler.ops.utils import LoweringError
 
-# How the torch dialect spells element types, and the numbers that torch's ops take for them (`c10::ScalarType`).
+# Element types in the torch dialect, and their numbers as arguments of torch's ops (`c10::ScalarType`).
 _ELEMENTS = {
     TensorDType.Bool: ("i1", 11),
     TensorDType.UInt8: ("ui8", 0),
@@ -36,9 +36,9 @@ _LISTED = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number
 
 
 def written(node: Op) -> tuple[Any, list[Op]]:
-    """A module of one function, and the nodes that the function's arguments stand for, one for each use.
+    """Returns a module of one function, and the nodes of the function's arguments, one for each use.
 
-    Raises `LoweringError` when the torch dialect has no such op or no word for an argument.
+    Raises `LoweringError` if the torch dialect has no such op or cannot express an argument.
     """
     if node.schema is None:
         raise LoweringError(f"torch has no schema of {node.target}")
@@ -60,7 +60,7 @@ def written(node: Op) -> tuple[Any, list[Op]]:
 
 
 def _argument(value: Any) -> Any:
-    """An argument as nodes have it; defaults of a schema come in plain form."""
+    """Returns an argument in the form that nodes use; a schema's defaults are plain values."""
     return unplain(value, {}) if isinstance(value, dict) else value
 
 
@@ -76,7 +76,7 @@ def _tensor_type(meta: TensorMeta | None) -> Any:
 
 
 def _call(node: Op, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """The op itself: `aten.sort.stable` is `torch.aten.sort.stable`, and `aten.sort.default` is `torch.aten.sort`."""
+    """Emits the op: `aten.sort.stable` is `torch.aten.sort.stable`, and `aten.sort.default` is `torch.aten.sort`."""
     packet, _, overload = _qualified(node.target).rpartition(".")
     name = f"torch.{packet}" if overload == "default" else f"torch.{packet}.{overload}"
     if not ir.Context.current.is_registered_operation(name):
@@ -89,18 +89,18 @@ def _call(node: Op, operands: Sequence[Any], results: Sequence[Any]) -> list[Any
 
 
 def _qualified(target: str) -> str:
-    """`aten.add.Tensor` of `add.Tensor`, which the graph leaves the name of the space out of."""
+    """Returns `aten.add.Tensor` for `add.Tensor`: the graph omits the default namespace."""
     return target if target.count(".") > 1 else f"aten.{target}"
 
 
 class _Writer:
-    """Writes operands at the insertion point; tensors are the function's arguments, in the order they are asked for."""
+    """Writes operands at the insertion point; tensors become the function's arguments in order of first request."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = iter(tensors)
 
     def operand(self, value: Any, type_: str) -> Any:
-        """`value` as an operand of the type that the schema says."""
+        """Returns `value` as an operand of the schema's type."""
         bare = type_.removeprefix("Optional[").removesuffix("]") if type_.startswith("Optional[") else type_
         if isinstance(value, Op):
             return next(self._tensors)
@@ -145,7 +145,7 @@ def _constant(kind: str, value: Any = None) -> Any:
 
 
 def _as_tensor(number: Any, value: bool | int | float) -> Any:
-    """A number where a tensor is asked for: a scalar of the type that torch gives such a number."""
+    """Returns a number as a zero-dimensional tensor of the type that torch gives such a number."""
     dtype = TensorDType.Bool if isinstance(value, bool) else TensorDType.Int64
     kind = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
     return ir.Operation.create("torch.prim.NumToTensor.Scalar", [kind], [number]).result

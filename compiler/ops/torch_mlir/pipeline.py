@@ -1,4 +1,4 @@
-"""What torch-mlir's passes leave of one function, checked and moved to where it is wanted."""
+"""Checks the output of torch-mlir's passes for one function, and moves it to the insertion point."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.torch_mlir.apart import lowered
 from buddy.compiler.ops.utils import LoweringError
 
-# What the pipelines here compile. `tm_tensor` (scans, sorts, scatters) is torch-mlir's own, and its ops become loops
-# by passes on buffers; `cf` holds its assertions, which end the process.
+# The dialects that this compiler's pipelines accept. `tm_tensor` (scans, sorts, scatters) is torch-mlir's own and is
+# lowered by passes on buffers; `cf` contains its assertions, which abort the process.
 _DIALECTS = frozenset({"arith", "func", "linalg", "math", "scf", "tensor"})
 
 
 def to_linalg(module: Any) -> Any:
-    """A module of torch's dialect as linalg on tensors.
+    """Lowers a module of the torch dialect to linalg on tensors.
 
-    Raises `LoweringError` with what the first pass that fails says, or for what is left that is not compiled here.
+    Raises `LoweringError` with the message of the first pass that fails, or for remaining ops that are not compiled
+    here.
     """
     text = lowered(str(module))
     try:
@@ -34,7 +35,7 @@ def _first_line(error: Any) -> str:
 
 
 def _check(module: Any) -> None:
-    """Raises `LoweringError` when something is left that the passes here do not take."""
+    """Raises `LoweringError` if an op is left that the later passes do not accept."""
     left: list[str] = []
 
     def visit(op: Any) -> Any:
@@ -51,14 +52,14 @@ def _check(module: Any) -> None:
 
 
 def unread(module: Any) -> list[int]:
-    """The numbers of the arguments that the only function in `module` does not read."""
+    """Returns the numbers of unused arguments of the only function in `module`."""
     (function,) = module.body
     arguments = function.regions[0].blocks[0].arguments
     return [number for number, argument in enumerate(arguments) if not any(True for _ in argument.uses)]
 
 
 def moved_here(module: Any, operands: Sequence[Any]) -> list[Any]:
-    """Move the body of the only function in `module` to the insertion point, with `operands` for its arguments.
+    """Moves the body of the only function in `module` to the insertion point, with `operands` for its arguments.
 
     Returns the values that it returns.
     """

@@ -1,6 +1,6 @@
-"""The process that runs torch-mlir's passes: modules of torch's dialect in, what they became out.
+"""The process that runs torch-mlir's passes: reads modules of the torch dialect and writes the lowered ones.
 
-`python -m buddy.compiler.ops.torch_mlir.worker`. A JSON object a line each way: `{"id": …, "text": …}`, and back
+`python -m buddy.compiler.ops.torch_mlir.worker`. One JSON object per line: requests are `{"id": …, "text": …}`, answers
 the same or `{"id": …, "error": …}`.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
 
-# What `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")` runs.
+# The passes of `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")`.
 PASSES = (
     "builtin.module(torchdynamo-export-to-torch-backend-pipeline{extra-library=},"
     "torch-backend-to-linalg-on-tensors-backend-pipeline{allow-non-finites=true})"
@@ -34,7 +34,7 @@ def _answer(text: str, context: Any) -> dict[str, str]:
         return {"text": str(module)}
     except (ir.MLIRError, ValueError) as error:
         told = said or [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [str(error)]
-        # What follows is the op in generic form.
+        # The rest of the message is the op in generic form.
         return {"error": told[0].splitlines()[0].partition(":")[0]}
     finally:
         handler.detach()
@@ -42,7 +42,7 @@ def _answer(text: str, context: Any) -> dict[str, str]:
 
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
-    # Whatever the passes print is no answer.
+    # Output of the passes must not mix with the answers.
     os.dup2(2, 1)
     context = ir.Context()
     dialect = torch_dialect()

@@ -1,8 +1,8 @@
-"""The TOSA registry: TOSA ops wherever TOSA has one for the meaning, the element type and the rank.
+"""The TOSA registry: lowers to TOSA ops wherever TOSA supports the semantics, the element type and the rank.
 
-Some meanings take several TOSA ops; those are here too where no step of them is less exact than eager's own kernel by
-more than the rounding of one product. What TOSA cannot say raises `LoweringError`, and the node falls to the next
-registry with that reason beside it.
+Some lowerings combine several TOSA ops, if no step is less exact than eager's kernel by more than the rounding of one
+product. A lowering that TOSA cannot express raises `LoweringError`; the next registry is tried, and the reason is shown
+for the node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Element-wise ops in TOSA: one op each, or the expression that means the same."""
+"""Element-wise ops in TOSA: one op each, or an equivalent expression."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def mul(x: Tensor, y: Operand) -> Tensor:
 
 @elementwise("DivOp")
 def div(x: Tensor, y: Operand) -> Tensor:
-    """`x * (1 / y)` for a number `y` that is a power of two, where it is exact; TOSA has no other float division."""
+    """Computes `x * (1 / y)` for a number `y` that is a power of two, where it is exact; TOSA has no float division."""
     if isinstance(y, Tensor) or not _is_power_of_two(y):
         raise LoweringError("no float division, and a product with the reciprocal would round twice")
     return x * (1.0 / y)
 
 
 def _is_power_of_two(value: Number) -> bool:
-    """Whether `value` is one whose reciprocal is a normal f32 (and so exact)."""
+    """True if `value` is a power of two whose reciprocal is a normal f32 (and so exact)."""
     return 2.0**-100 <= abs(value) <= 2.0**100 and abs(math.frexp(value)[0]) == 0.5
 
 
@@ -81,7 +81,7 @@ _two("MinimumOp", "minimum")
 
 @elementwise("PowOp", composed=True, rounds=True)
 def power(x: Tensor, exponent: Operand) -> Tensor:
-    """Small whole exponents are products, as in eager; TOSA's own power is for floats."""
+    """Small integer exponents become products, as in eager; TOSA's power is for floats only."""
     if isinstance(exponent, Tensor):
         return binary("pow", x, exponent)
     if exponent == 0:
@@ -101,7 +101,7 @@ _power = ops_registry["PowOp"]
 
 @ops_registry.lowering("PowOp")
 def power_or_refusal(node: Op, symbol_table: SymbolTable) -> Any:
-    """Halves only where eager computes the same: it rounds an exponent to them, and takes no roots of float16."""
+    """Accepts half types only if eager computes the same: it rounds exponents to them, without roots for float16."""
     exponent, dtype = node.args[1], node.tensor_meta.dtype
     if dtype in HALVES and not isinstance(exponent, Op) and not is_exact(exponent, dtype):
         raise LoweringError(f"the exponent would not be rounded to {dtype.value}")
@@ -173,7 +173,7 @@ for _name, _op in {
 
 @elementwise("SigmoidOp", composed=True)
 def sigmoid(x: Tensor) -> Tensor:
-    """TOSA has an op for it, which is lowered to several."""
+    """Emits one TOSA op, which is later lowered to several."""
     return unary("sigmoid", x)
 
 
@@ -230,7 +230,7 @@ _comparison("LeOp", lambda x, y: x <= y)
 
 
 def _logical(name: str, op: str) -> None:
-    """On bools the logical op; on integers, for the class of bit operations, the bitwise one."""
+    """Emits the logical op on bools; on integers, for the class of bit operations, the bitwise one."""
 
     def body(x: Tensor, y: Operand) -> Tensor:
         return binary(f"logical_{op}" if x.dtype is TensorDType.Bool else f"bitwise_{op}", x, y)

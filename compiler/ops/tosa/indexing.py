@@ -1,4 +1,4 @@
-"""Reading by index in TOSA: `tosa.gather` takes rows of [batch, rows, columns]; everything else is brought there."""
+"""Reads by index in TOSA: `tosa.gather` reads rows of [batch, rows, columns]; other ops are rearranged to this form."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("GatherOp")
 def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: a gather of single columns, the other dims as batch."""
+    """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: gathers single columns, with the other dims as batch."""
     operands = (tensor_of(node.args[place], symbol_table) for place in (0, 2))
     x, indices = (tensor if tensor.shape else reshape(tensor, [1]) for tensor in operands)
     rank = len(x.shape)
@@ -57,7 +57,7 @@ def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("IndexOp")
 def index(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """`x[i, :, j]`: the indexed dims in front and merged, one gather of rows, the index dims where they belong."""
+    """Lowers `x[i, :, j]`: moves indexed dims to the front, merges them, gathers rows, moves the index dims back."""
     x, listed = tensor_of(node.args[0], symbol_table), node.args[1]
     if any(item is not None and not item.tensor_meta.dtype.is_integer for item in listed):
         raise LoweringError("a mask gives a result whose size is not known before the program runs")
@@ -68,7 +68,7 @@ def index(node: Op, symbol_table: SymbolTable) -> Tensor:
     rows = reshape(transpose(x, [*chosen, *kept]), [1, prod(sizes), prod(x.shape[axis] for axis in kept)])
     found = gather(rows, reshape(positions, [1, prod(positions.shape)]))
     found = reshape(found, [*positions.shape, *(x.shape[axis] for axis in kept)])
-    # Adjacent indices leave their dims where they stood; a slice between them puts the dims in front.
+    # The dims of adjacent indices stay in place; if a slice separates indices, their dims come first.
     first = chosen[0] if chosen[-1] - chosen[0] == len(chosen) - 1 else 0
     count, rank = len(positions.shape), len(found.shape)
     order = [*range(count, count + first), *range(count), *range(count + first, rank)]
@@ -76,7 +76,7 @@ def index(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 def _merged(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The row-major position that indices into dims of these sizes make together, counted from the front."""
+    """Returns the row-major position of indices into dims of these sizes, counted from the front."""
     rank = max(len(found.shape) for found in indices)
     aligned = [reshape(found, [1] * (rank - len(found.shape)) + list(found.shape)) for found in indices]
     total: Tensor | None = None
@@ -92,7 +92,7 @@ def _merged(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
 
 
 def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) -> Tensor:
-    """A constant bool of [1, …, rows, columns]: `keep(row, column)`."""
+    """Returns a constant bool tensor [1, …, rows, columns]: `keep(row, column)`."""
     rows, columns = shape[-2:]
     check_length(TensorMeta((rows, columns), TensorDType.Bool))
     values = [keep(row, column) for row in range(rows) for column in range(columns)]
@@ -100,7 +100,7 @@ def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) 
 
 
 def causal_mask(shape: Sequence[int]) -> Tensor:
-    """`row >= column`, to be broadcast to `shape`."""
+    """Returns `row >= column`, broadcastable to `shape`."""
     return _chosen_by_position(shape, lambda row, column: row >= column)
 
 
@@ -115,7 +115,7 @@ def _triangle(name: str, keep: Callable[[int, int, int], bool]) -> None:
 _triangle("TriuOp", lambda row, column, diagonal: column >= row + diagonal)
 _triangle("TrilOp", lambda row, column, diagonal: column <= row + diagonal)
 
-# `tosa.scatter` may not meet an index twice.
+# `tosa.scatter` does not allow an index to occur twice.
 ops_registry.absent |= dict.fromkeys(
     (
         "IndexPutOp", "IndexReduceOp", "PutOp", "ScatterOp", "ScatterAddOp", "ScatterReduceOp", "MaskedScatterOp",

@@ -1,4 +1,4 @@
-"""Matrix products and attention in TOSA: `tosa.matmul` is of rank 3, and sums in f32."""
+"""Matrix products and attention in TOSA: `tosa.matmul` has rank 3, and accumulates in f32."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _rank_3(x: Tensor) -> Tensor:
 
 
 def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> Tensor:
-    """The product of two matrices, or of two batches of them, in the type of its sums."""
+    """Returns the product of two matrices, or of two batches of them, in the accumulator type."""
     a, b = _two(node, symbol_table, first)
     found = matmul(_rank_3(a), _rank_3(b))
     return reshape(found, found.shape[1:]) if len(a.shape) == 2 else found
@@ -45,7 +45,7 @@ def product(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("TransposeMatmulFusedOp", "TransposeAddMMFusedOp")
 def product_by_transpose(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """`a bᵀ`, and what is added to it where there is a third operand."""
+    """Computes `a bᵀ`, plus the third operand if there is one."""
     a, b = _two(node, symbol_table)
     found = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
     found = reshape(found, found.shape[1:])
@@ -70,7 +70,7 @@ def dot(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("AddMMOp", "BaddbmmOp")
 def product_with_addend(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """`beta * addend + alpha * (a @ b)`, rounded to a half type once."""
+    """Computes `beta * addend + alpha * (a @ b)`, rounded once to a half type."""
     meta = node.tensor_meta
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
     found = _product(node, symbol_table, 1)
@@ -83,7 +83,7 @@ def product_with_addend(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
 def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """`softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width], and the log of each row's sum."""
+    """Lowers `softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width]. Also returns each row's log-sum-exp."""
     q, k, v = (tensor_of(arg, symbol_table) for arg in node.args[:3])
     require("matmul", q.dtype)
     if argument(node, 3, "dropout_p", 0.0):
@@ -104,7 +104,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _shown(node: Op, found: Tensor, scores: Tensor) -> Tensor:
-    """`found`, but zero in rows that are masked whole: what eager's kernel gives, where softmax gives NaN."""
+    """Returns `found` with zeros in fully masked rows, as eager's kernel does; softmax would result in NaN."""
     if node.kwargs.get("attn_mask") is None:
         return found
     shown = select(is_equal(scores, float("-inf")), scores.like(0.0), scores.like(1.0))
@@ -112,14 +112,14 @@ def _shown(node: Op, found: Tensor, scores: Tensor) -> Tensor:
 
 
 def _repeated_heads(x: Tensor, heads: int) -> Tensor:
-    """Keys or values with each head as often as query heads share it, one after another."""
+    """Repeats each head of keys or values for the query heads that share it."""
     batch, own, length, width = x.shape
     apart = tiled(reshape(x, [batch, own, 1, length, width]), [1, 1, heads // own, 1, 1])
     return reshape(apart, [batch, heads, length, width])
 
 
 def _merged(x: Tensor) -> Tensor:
-    """Batch and heads as one dim."""
+    """Merges batch and heads into one dim."""
     return reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
 
 

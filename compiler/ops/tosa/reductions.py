@@ -1,4 +1,4 @@
-"""Reductions and normalisations in TOSA: halves are computed in f32 throughout and rounded once."""
+"""Reductions and normalisations in TOSA: half types are computed in f32 throughout and rounded once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ lowering = partial(registration.lowering, ops_registry)
 
 
 def _read(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, list[int]]:
-    """The operand and the axes to reduce."""
+    """Returns the operand and the axes to reduce."""
     x = tensor_of(node.args[0], symbol_table)
     return x, axes_of(argument(node, 1, "dim"), len(x.shape))
 
 
 def _finished(x: Tensor, node: Op, result: int = 0) -> Tensor:
-    """`x` in the shape and element type of a result of `node`."""
+    """Returns `x` in the shape and element type of a result of `node`."""
     meta = node.metas[result]
     assert meta is not None
     return reshape(cast(x, meta.dtype), meta.shape)
@@ -42,7 +42,7 @@ def _floats(x: Tensor, op: str) -> Tensor:
 @lowering("SumDimOp")
 def sum_dim(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, axes = _read(node, symbol_table)
-    # Eager casts the elements to the result's type before it adds.
+    # Eager casts the elements to the result's type before adding.
     return _finished(reduced("reduce_sum", widened(cast(x, node.tensor_meta.dtype)), axes), node)
 
 
@@ -53,7 +53,7 @@ def mean(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 def average(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The sum times the reciprocal of the count, over `axes`, which stay as unit dims."""
+    """Returns the sum over `axes`, kept as unit dims, times the reciprocal of the count."""
     return reduced("reduce_sum", x, axes) * (1.0 / prod(x.shape[axis] for axis in axes))
 
 
@@ -69,7 +69,7 @@ _extreme("AminOp", "reduce_min", "reduce_all")
 
 
 def moments(x: Tensor, axes: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
-    """Mean and variance over `axes`, which stay as unit dims; two passes, so that nothing cancels."""
+    """Returns mean and variance over `axes`, kept as unit dims; two passes avoid cancellation."""
     count = prod(x.shape[axis] for axis in axes)
     middle = average(x, axes)
     off = x - middle
@@ -79,7 +79,7 @@ def moments(x: Tensor, axes: Sequence[int], correction: float) -> tuple[Tensor, 
 
 @lowering("VarOp", "VarMeanOp")
 def var_mean(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
-    """Variance, and mean where the node has it as a second result."""
+    """Returns the variance, and the mean if the node has it as a second result."""
     x, axes = _read(node, symbol_table)
     correction = node.kwargs.get("correction")
     middle, variance = moments(_floats(x, "reduce_sum"), axes, 1 if correction is None else correction)
@@ -87,7 +87,7 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
 
 
 def _powers(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`exp(x - peak)`, its sum and the peak: shifted by the maximum, so that nothing overflows."""
+    """Returns `exp(x - peak)`, its sum and the maximum `peak`, which is subtracted to avoid overflow."""
     peak = reduced("reduce_max", x, [axis])
     powers = unary("exp", x - peak)
     return powers, reduced("reduce_sum", powers, [axis]), peak
@@ -99,13 +99,13 @@ def softmax(x: Tensor, axis: int) -> Tensor:
 
 
 def log_sum_exp(x: Tensor, axis: int) -> Tensor:
-    """`log(sum(exp(x)))` along `axis`, which stays as a unit dim."""
+    """Returns `log(sum(exp(x)))` along `axis`, kept as a unit dim."""
     _, total, peak = _powers(x, axis)
     return unary("log", total) + peak
 
 
 def _along(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, int]:
-    """The operand as floats with at least one dim, and the axis."""
+    """Returns the operand as floats with at least one dim, and the axis."""
     x = _floats(tensor_of(node.args[0], symbol_table), "exp")
     x = x if x.shape else reshape(x, [1])
     return x, normalized(node.args[1], len(x.shape))
@@ -118,7 +118,7 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("LogSoftmaxOp")
 def log_softmax(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """`(x - peak) - log(sum)`: subtracting the peak first keeps large inputs exact."""
+    """Computes `(x - peak) - log(sum)`: subtracting the maximum first keeps large inputs exact."""
     x, axis = _along(node, symbol_table)
     _, total, peak = _powers(x, axis)
     return _finished((x - peak) - unary("log", total), node)
@@ -143,7 +143,7 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
 
 @lowering("BatchNormOp")
 def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
-    """With the running statistics; the saved ones, which only training needs, are empty."""
+    """Uses the running statistics; the saved statistics, for training, are empty."""
     x = _floats(tensor_of(node.args[0], symbol_table), "rsqrt")
     weight, bias, running_mean, running_variance = node.args[1:5]
     channel = [1, x.shape[1], *[1] * (len(x.shape) - 2)]

@@ -1,4 +1,4 @@
-"""How TOSA lowerings are registered: operands arrive as `Tensor`, and what TOSA's verifier refuses never gets there."""
+"""Registration of TOSA lowerings: converts operands to `Tensor` and rejects types that TOSA's verifier rejects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
 def tensor_of(argument: Any, symbol_table: SymbolTable) -> Tensor:
-    """A node argument as a tensor. Raises `LoweringError` when it is none."""
+    """Returns a node argument as a tensor. Raises `LoweringError` if it is not one."""
     value = value_of(argument, symbol_table)
     return Tensor(value, argument.tensor_meta.dtype)
 
 
 def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
-    """Register the decorated function, which may give `Tensor`s, for tensors that have elements."""
+    """Registers the decorated function, which may return `Tensor`s, for tensors that have elements."""
 
     def decorate(function: Any) -> Lowering:
         @wraps(function)
@@ -57,12 +57,12 @@ def elementwise(
     composed: bool = False,
     rounds: bool = False,
 ) -> Callable[[Any], Any]:
-    """Register the decorated expression on `Tensor`s as the lowering of the op classes `names`.
+    """Registers the decorated expression on `Tensor`s as the lowering of the op classes `names`.
 
-    Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the one that they
-    promote to; those at the positions `uncast` keep their own. Numbers stay numbers, but for one in the first place.
-    Halves are computed in f32 where the expression is `composed` of several ops, or an operand would be rounded first,
-    as eager does `among_operands`. Where it `rounds`, every operand is rounded to a half type before.
+    Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the type that they
+    promote to; those at the positions `uncast` keep their type. Numbers stay numbers, except a first argument. Half
+    types are computed in f32 if the expression is `composed` of several ops, or if an operand would be rounded first,
+    as eager does `among_operands`. With `rounds`, every operand is first rounded to the half type.
     """
 
     def decorate(body: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -98,7 +98,7 @@ def elementwise(
 
 
 def _all_exact(arguments: Sequence[Any], dtype: TensorDType, uncast: Sequence[int]) -> bool:
-    """Whether every operand is of the half type `dtype`, or a number that it holds."""
+    """True if every operand is of the half type `dtype`, or a number that it represents exactly."""
     operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
     return all(
         arg.tensor_meta.dtype is dtype if isinstance(arg, Op) else not _is_number(arg) or is_exact(arg, dtype)
@@ -111,9 +111,9 @@ def _is_number(value: Any) -> bool:
 
 
 def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> Tensor:
-    """A tensor or number as a tensor of `rank` dims, since TOSA broadcasts unit dims but adds none.
+    """Returns a tensor or number as a tensor of `rank` dims, since TOSA broadcasts unit dims but does not add dims.
 
-    `dtype` is the element type to cast to; a number needs one.
+    `dtype` is the element type to cast to; it is required for a number.
     """
     if not isinstance(argument, Op):
         assert dtype is not None
@@ -125,5 +125,5 @@ def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDT
 
 
 def nothing(meta: TensorMeta) -> Any:
-    """A value for a result without elements, which TOSA has no word for; nothing reads it."""
+    """Returns a value for a result without elements, which TOSA cannot express and no op reads."""
     return empty(meta.shape, meta.dtype)

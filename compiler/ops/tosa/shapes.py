@@ -29,7 +29,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
-# TOSA has no iota, so positions are written out. Beyond this many elements, the text would be mostly numbers.
+# TOSA has no iota, so positions are constants. Longer constants would dominate the text of the IR.
 LONGEST_CONSTANT = 4096
 
 
@@ -63,7 +63,7 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 def _start(node: Op, position: int, name: str, size: int) -> int:
-    """A slice's start, counted from the front and within the dim."""
+    """Returns a slice's start, counted from the front and within the dim."""
     start = argument(node, position, name, 0) or 0
     return int(min(max(start + size if start < 0 else start, 0), size))
 
@@ -77,7 +77,7 @@ def slice_op(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 def _every(x: Tensor, dim: int, start: int, count: int, step: int) -> Tensor:
-    """`count` indices of a dim, `step` apart: the first of each row, when the dim is cut into rows of `step`."""
+    """Returns `count` indices of a dim, `step` apart: reshapes the dim to rows of `step` and takes the first column."""
     if step == 1:
         return part(x, dim, start, count)
     shape = list(x.shape)
@@ -97,7 +97,7 @@ def select_op(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("SplitOp", "UnbindOp")
 def split(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
-    """Pieces along a dim, one after another; an unbound piece has no such dim."""
+    """Returns consecutive pieces along a dim; unbound pieces lack this dim."""
     x = tensor_of(node.args[0], symbol_table)
     unbound = node.target.startswith("unbind")
     dim = normalized(argument(node, 1 if unbound else 2, "dim", 0), len(x.shape))
@@ -130,7 +130,7 @@ def scatter_index(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 def _replaced(x: Tensor, piece: Tensor, dim: int, start: int) -> Tensor:
-    """`x` with `piece` in the place of what stands from `start` on: what is before it, the piece, what is behind."""
+    """Returns `x` with the elements from `start` on replaced by `piece`, by concatenation."""
     end = start + piece.shape[dim]
     before = [part(x, dim, 0, start)] if start else []
     behind = [part(x, dim, end, x.shape[dim] - end)] if end < x.shape[dim] else []
@@ -165,7 +165,7 @@ def arange(node: Op, _symbol_table: SymbolTable) -> Tensor:
 
 
 def check_length(meta: TensorMeta) -> None:
-    """Raise `LoweringError` for a constant that would be too long to write out."""
+    """Raises `LoweringError` for a constant that is too long to print."""
     count = 1
     for size in meta.shape:
         count *= size

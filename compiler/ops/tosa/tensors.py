@@ -1,4 +1,4 @@
-"""TOSA expressions: plain Python over `Tensor` becomes TOSA ops, with their types checked and inferred."""
+"""TOSA expressions: Python expressions on `Tensor` emit TOSA ops; types are checked and inferred."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Operand = Union["Tensor", Number]
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """An MLIR tensor with the element type that says how to read it. Operators broadcast unit dims, not ranks."""
+    """An MLIR tensor with its element type, which gives the signedness. Operators broadcast unit dims, not ranks."""
 
     value: Any
     dtype: TensorDType
@@ -30,7 +30,7 @@ class Tensor:
         return tuple(ir.RankedTensorType(self.value.type).shape)
 
     def like(self, operand: Operand) -> Tensor:
-        """`operand` as a tensor of this rank and element type."""
+        """Returns `operand` as a tensor of this rank and element type."""
         if isinstance(operand, Tensor):
             return cast(operand, self.dtype)
         return splat(operand, [1] * len(self.shape), self.dtype)
@@ -55,7 +55,7 @@ class Tensor:
 
     def __neg__(self) -> Tensor:
         if self.dtype is TensorDType.Int64:
-            # The bindings' conversion of `tosa.negate` makes invalid IR of 64 bits.
+            # The bindings convert `tosa.negate` of 64 bits to invalid IR.
             return self.like(0) - self
         require("negate", self.dtype)
         zero = splat(0, [1], self.dtype).value
@@ -78,7 +78,7 @@ class Tensor:
 
 
 def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> Tensor:
-    """A tensor with one value everywhere."""
+    """Returns a constant tensor with the same value everywhere."""
     require("const", dtype)
     kind = tensor_type(shape, dtype)
     values = ir.DenseElementsAttr.get_splat(kind, constant_attribute(value, dtype))
@@ -86,7 +86,7 @@ def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> Tensor:
 
 
 def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) -> Tensor:
-    """A constant tensor of row-major `values`."""
+    """Returns a constant tensor of row-major `values`."""
     require("const", dtype)
     kind = tensor_type(shape, dtype)
     attributes = [constant_attribute(value, dtype) for value in values]
@@ -94,14 +94,14 @@ def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) ->
 
 
 def shape_value(sizes: Sequence[int]) -> Any:
-    """A `tosa.const_shape`, which tells sizes, starts and multiples to other ops."""
+    """Returns a `tosa.const_shape`, an operand for sizes, starts and multiples."""
     kind = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
     values = np.array(sizes, dtype=np.int64)
     return tosa.const_shape(kind, ir.DenseIntElementsAttr.get(values, type=ir.IndexType.get()))
 
 
 def is_exact(value: Number, dtype: TensorDType) -> bool:
-    """Whether a half type holds `value` as it is."""
+    """True if a half type represents `value` exactly."""
     if dtype is TensorDType.Float16:
         return bool(np.isnan(value)) or float(np.float16(np.clip(value, -65504, 65504))) == value or np.isinf(value)
     bits = struct.unpack("<I", struct.pack("<f", float(np.float32(value))))[0]
@@ -109,7 +109,7 @@ def is_exact(value: Number, dtype: TensorDType) -> bool:
 
 
 def rounded(value: Number, dtype: TensorDType) -> Number:
-    """`value` as a half type holds it, with ties to even."""
+    """Rounds `value` to a half type, ties to even."""
     if dtype is TensorDType.Float16:
         with np.errstate(over="ignore"):
             return float(np.float16(value))
@@ -126,7 +126,7 @@ _TO_BOOL = ("equal", "greater", "greater_equal")
 
 
 def binary(op: str, a: Tensor, other: Operand) -> Tensor:
-    """`tosa.<op>` on two tensors of one rank and type, or a tensor and a number."""
+    """Emits `tosa.<op>` on two tensors of the same rank and type, or on a tensor and a number."""
     b = a.like(other)
     require(op, a.dtype)
     shape = broadcast_shape(a.shape, b.shape)
@@ -139,7 +139,7 @@ def binary(op: str, a: Tensor, other: Operand) -> Tensor:
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """The shape that two of one rank have together."""
+    """Returns the broadcast shape of two shapes of the same rank."""
     return [y if x == 1 else x for x, y in zip(a, b, strict=True)]
 
 
@@ -149,7 +149,7 @@ def unary(op: str, x: Tensor) -> Tensor:
 
 
 def clamp(x: Tensor, low: Number | None, high: Number | None) -> Tensor:
-    """`min(max(x, low), high)`; NaN stays NaN. One `tosa.clamp` where its element types and ordered bounds allow it."""
+    """Returns `min(max(x, low), high)`; NaN stays NaN. Emits one `tosa.clamp` if the type and the bounds allow it."""
     if x.dtype.is_float:
         low, high = -np.inf if low is None else low, np.inf if high is None else high
         if low <= high:
@@ -171,14 +171,14 @@ def logical_not(x: Tensor) -> Tensor:
 
 
 def is_equal(x: Tensor, other: Operand) -> Tensor:
-    """NaN equals nothing; bools are compared by their difference, since `tosa.equal` takes numbers."""
+    """Compares; NaN equals nothing. Bools are compared by xor, since `tosa.equal` takes numbers."""
     if x.dtype is TensorDType.Bool:
         return logical_not(binary("logical_xor", x, other))
     return binary("equal", x, other)
 
 
 def truncated(x: Tensor) -> Tensor:
-    """Rounded towards zero: the sign of zero, infinities and NaN stay."""
+    """Rounds towards zero: keeps the sign of zero, infinities and NaN."""
     return select(x < 0, unary("ceil", x), unary("floor", x))
 
 
@@ -188,9 +188,9 @@ _SIGNED = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.I
 
 
 def cast(x: Tensor, dtype: TensorDType) -> Tensor:
-    """`x` in another element type with PyTorch's meaning, in as many `tosa.cast` as TOSA's table of casts asks for.
+    """Casts `x` with PyTorch's semantics, in as many `tosa.cast` as TOSA's table of casts requires.
 
-    Raises `LoweringError` where no road leads there: from or to f64, and between floats and i64.
+    Raises `LoweringError` for unsupported casts: from or to f64, and between floats and i64.
     """
     if x.dtype is dtype:
         return x
@@ -205,12 +205,12 @@ def cast(x: Tensor, dtype: TensorDType) -> Tensor:
 
 
 def _step_between(old: TensorDType, new: TensorDType) -> TensorDType | None:
-    """The type that a cast goes through where TOSA has no direct one."""
+    """Returns the intermediate type of a cast that TOSA does not support directly."""
     between = (*HALVES, TensorDType.Bool)
     if (old in HALVES and new in between) or (old in between and new in HALVES):
         return TensorDType.Float32
     narrow = (TensorDType.UInt8, TensorDType.Int8, TensorDType.Int16)
-    # `tosa.cast` saturates where PyTorch keeps the low bits: floats become narrow integers by way of 32 bits.
+    # `tosa.cast` saturates where PyTorch keeps the low bits: floats are cast to narrow integers through i32.
     if (old.is_float and new in narrow) or (old in narrow and new is TensorDType.Int64):
         return TensorDType.Int32
     if old is TensorDType.Int64 and new in narrow:
@@ -227,13 +227,13 @@ def _direct_cast(x: Tensor, dtype: TensorDType) -> Tensor:
 
 
 def _unsigned(x: Tensor) -> Tensor:
-    """Unsigned bytes as i32: TOSA extends the sign, so the bits that it sets are cleared."""
+    """Converts unsigned bytes to i32: TOSA sign-extends, so the upper bits are cleared."""
     wide = Tensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
     return binary("bitwise_and", wide, 255)
 
 
 def widened(x: Tensor) -> Tensor:
-    """Halves in f32: what is made of several ops is computed there, and rounded once at the end, as PyTorch does."""
+    """Casts half types to f32: sequences of several ops compute in f32 and round once at the end, as in PyTorch."""
     return cast(x, TensorDType.Float32) if x.dtype in HALVES else x
 
 
@@ -248,7 +248,7 @@ def reshape(x: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def transpose(x: Tensor, order: Sequence[int]) -> Tensor:
-    """Result dim `i` is dim `order[i]` of `x`."""
+    """Transposes: result dim `i` is dim `order[i]` of `x`."""
     require("transpose", x.dtype)
     if list(order) == sorted(order):
         return x
@@ -257,7 +257,7 @@ def transpose(x: Tensor, order: Sequence[int]) -> Tensor:
 
 
 def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """`x` with dims added in front and unit dims repeated, until it has `shape`."""
+    """Returns `x` with dims added in front and unit dims repeated, so that it has `shape`."""
     x = reshape(x, [1] * (len(shape) - len(x.shape)) + list(x.shape))
     return tiled(x, [new // old for new, old in zip(shape, x.shape, strict=True)])
 
@@ -279,7 +279,7 @@ def slice_(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
 
 
 def part(x: Tensor, dim: int, start: int, size: int) -> Tensor:
-    """`size` indices of one dim, from `start`."""
+    """Returns `size` indices of one dim, from `start`."""
     starts, sizes = [0] * len(x.shape), list(x.shape)
     starts[dim], sizes[dim] = start, size
     return slice_(x, starts, sizes)
@@ -295,7 +295,7 @@ def padded(x: Tensor, before: Sequence[int], after: Sequence[int], fill: Number)
 
 
 def concatenated(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Parts that have elements, one after another along `dim`."""
+    """Concatenates the parts that have elements along `dim`."""
     first = parts[0]
     require("concat", first.dtype)
     if len(parts) == 1:
@@ -314,7 +314,7 @@ def axis_attribute(axis: int) -> Any:
 
 
 def reduced(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
-    """`tosa.<op>` over one axis after another; they stay as unit dims."""
+    """Emits `tosa.<op>` over one axis after another; the axes stay as unit dims."""
     require(op, x.dtype)
     for axis in axes:
         shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
@@ -323,7 +323,10 @@ def reduced(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` of [batch, rows, depth] by [batch, depth, columns], in the type of the sums: f32, or i32 for bytes."""
+    """Returns `a @ b` of [batch, rows, depth] by [batch, depth, columns], in the accumulator type.
+
+    It is f32, or i32 for bytes.
+    """
     require("matmul", a.dtype)
     (batch, rows, _), columns = a.shape, b.shape[2]
     zero = splat(0, [1], a.dtype).value
@@ -332,7 +335,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def gather(values: Tensor, indices: Tensor) -> Tensor:
-    """`result[n, w, c] = values[n, indices[n, w], c]`; indices are i32 or i64 and count from the front."""
+    """Returns `result[n, w, c] = values[n, indices[n, w], c]`; indices are i32 or i64 and count from the front."""
     require("gather", values.dtype)
     if indices.dtype not in (TensorDType.Int32, TensorDType.Int64):
         indices = cast(indices, TensorDType.Int32)

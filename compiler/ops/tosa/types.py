@@ -1,4 +1,4 @@
-"""The element types that each TOSA op takes: the tables of the TOSA 1.1 specification, all extensions counted in.
+"""The element types that each TOSA op accepts: the tables of the TOSA 1.1 specification, including all extensions.
 
 `tosa-validate` in the bindings checks the same tables; the tests run it on everything that this registry emits.
 """
@@ -12,7 +12,7 @@ HALVES = (T.Float16, T.BFloat16)
 FLOATS = (*HALVES, T.Float32)
 INTEGERS = (T.Int32, T.Int64)
 NUMBERS = (*FLOATS, *INTEGERS)
-# TOSA's 8 bits are signed where they count as a number; where they are only bits, PyTorch's unsigned bytes do as well.
+# TOSA's 8-bit numbers are signed; ops that only move bits accept PyTorch's unsigned bytes too.
 BITS = (T.UInt8, T.Int8, T.Int16, *INTEGERS)
 ANY = (T.Bool, *BITS, *FLOATS)
 
@@ -26,7 +26,7 @@ _BY_OP: dict[str, tuple[T, ...]] = {
     **dict.fromkeys(("clamp", "max_pool2d"), (*FLOATS, T.Int8, T.Int16)),
     **dict.fromkeys(("reduce_max", "reduce_min"), (*NUMBERS, T.Int8, T.Int16)),
     **dict.fromkeys(("conv2d", "conv3d", "depthwise_conv2d", "avg_pool2d"), FLOATS),
-    # On 8 and 16 bits it saturates, where PyTorch's least number stays as it is.
+    # On 8 and 16 bits it saturates, where in PyTorch the negative of the lowest number is itself.
     "negate": (*FLOATS, T.Int32),
     "intdiv": INTEGERS,
     "reduce_sum": NUMBERS,
@@ -37,6 +37,6 @@ _BY_OP: dict[str, tuple[T, ...]] = {
 
 
 def require(op: str, dtype: T) -> None:
-    """Raise `LoweringError` when `tosa.<op>` does not take tensors of `dtype`; ops that only move elements take all."""
+    """Raises `LoweringError` if `tosa.<op>` does not accept `dtype`; ops that only move elements accept all types."""
     if dtype not in _BY_OP.get(op, ANY):
         raise LoweringError(f"no {dtype.value} {op}")

@@ -1,4 +1,4 @@
-"""Convolutions and pools in TOSA, which has channels last; windows must end with the (padded) input exactly."""
+"""Convolutions and pools in TOSA: channels come last, and windows must end exactly at the end of the padded input."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _channels_second(x: Tensor) -> Tensor:
 
 
 def _fitted(x: Tensor, window: Sliding, outputs: Sequence[int]) -> tuple[Tensor, list[int]]:
-    """`x` (channels last) without what no window reaches, and the padding before and after each dim."""
+    """Returns `x` (channels last) cropped to the elements that windows reach, and each dim's padding on both sides."""
     pads = []
     for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
         after = reach - before - x.shape[1 + i]
@@ -57,7 +57,7 @@ def _numbers(values: Sequence[int]) -> Any:
 
 @lowering("Conv2dOp")
 def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """[batch, channels, *space] by [out, channels / groups, *kernel]; one spatial dim gets a unit dim beside it."""
+    """Lowers [batch, channels, *space] by [out, channels / groups, *kernel]; adds a unit dim to one spatial dim."""
     meta, groups = node.tensor_meta, node.args[8]
     x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     spatial = len(meta.shape) - 2
@@ -110,7 +110,7 @@ def _convolved(
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
-    """The maxima; TOSA does not tell where they are."""
+    """Returns the maxima; TOSA does not return their positions."""
     x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta
     if any(isinstance(user, GetItemOp) and user.args[1] == 1 for user in node._children):
         raise LoweringError("max_pool2d gives no positions")
@@ -124,13 +124,13 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
 
 
 def _batched(x: Tensor) -> Tensor:
-    """Channels last, with a batch dim."""
+    """Returns the tensor with channels last and a batch dim."""
     return _channels_last(x if len(x.shape) == 4 else reshape(x, [1, *x.shape]))
 
 
 @lowering("AvgPool2dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """TOSA divides by the number of elements in the window, padding left out; padding that counts is padded before."""
+    """TOSA divides by the number of elements without padding; padding that counts is added before."""
     x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
     divisor = argument(node, 6, "divisor_override")
     if argument(node, 4, "ceil_mode", False):
@@ -146,7 +146,7 @@ def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 @lowering("AdaptiveAvgPool2dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
-    """Windows of one size where the output's size divides the input's."""
+    """Uses windows of one size where the output's size divides the input's."""
     x, outputs = _batched(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
     if any(not n or size % n for size, n in zip(x.shape[1:3], outputs, strict=True)):
         raise LoweringError("windows of different sizes: the output's size does not divide the input's")

@@ -1,1 +1,1 @@
-"""Generators of kernels: contractions in register blocks, packing, vector loops, polynomials."""
+"""Kernel generators: register-blocked contractions, packing, vector loops, polynomials."""

@@ -1,4 +1,4 @@
-"""Memrefs seen as a flat buffer plus one stride per loop; merging of loops that every operand walks as one."""
+"""Describes memrefs as a flat buffer with a stride per loop, and merges loops that are contiguous everywhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from buddy.compiler.mlir.bindings import ir, memref
 
 
 class UnsupportedError(Exception):
-    """The op is not one this code generator handles; the text says why, for a remark."""
+    """The code generator does not support the op; the text is the reason, for a remark."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape and strides of a memref, all static; `offset` is `None` where it is only known at run time."""
+    """Shape and strides of a memref, all static; `offset` is `None` if it is dynamic."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -30,7 +30,7 @@ class Layout:
 
 
 def layout_of(type_: Any) -> Layout:
-    """The layout of a memref type.
+    """Returns the layout of a memref type.
 
     Raises `UnsupportedError` for dynamic shapes or strides.
     """
@@ -39,7 +39,7 @@ def layout_of(type_: Any) -> Layout:
     if not type_.has_static_shape:
         raise UnsupportedError(f"dynamic shape {type_}")
     if 0 in type_.shape:
-        return Layout(tuple(type_.shape), (0,) * len(type_.shape), 0)  # MLIR reports no strides where nothing is
+        return Layout(tuple(type_.shape), (0,) * len(type_.shape), 0)  # MLIR reports no strides for an empty memref
     strides, offset = type_.get_strides_and_offset()
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     if dynamic in strides or any(stride < 0 for stride in strides):
@@ -48,7 +48,7 @@ def layout_of(type_: Any) -> Layout:
 
 
 def flatten(value: Any) -> Any:
-    """`value` as a 1-D memref of unit stride that starts at its first element; emitted at the insertion point."""
+    """Returns `value` as a 1-D memref of unit stride from its first element; emitted at the insertion point."""
     type_ = value.type
     layout = layout_of(type_)
     if layout.strides == (1,):
@@ -60,7 +60,7 @@ def flatten(value: Any) -> Any:
 
 
 def flat_type(type_: Any) -> Any:
-    """The type of `flatten`'s result for a memref of `type_`."""
+    """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)
     mark = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
     space = f", {type_.memory_space}" if type_.memory_space is not None else ""
@@ -69,8 +69,10 @@ def flat_type(type_: Any) -> Any:
 
 @dataclass(frozen=True)
 class Loop:
-    """One loop of a structured op: its size, the stride of each operand along it (0 where the operand stays), and
-    whether it is a reduction. `dims` are the dims of the op's iteration space that were merged into it."""
+    """One loop of a structured op: its size, the stride of each operand (0 if constant), whether it is a reduction.
+
+    `dims` are the dims of the op's iteration space that were merged into it.
+    """
 
     size: int
     strides: tuple[int, ...]
@@ -82,7 +84,7 @@ class Loop:
 def loops_of(
     sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[Any], layouts: Sequence[Layout]
 ) -> list[Loop]:
-    """The loops of an op whose operands are indexed by sums of loops times constants, as `maps` say.
+    """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
     Raises `UnsupportedError` for other maps.
     """
@@ -100,7 +102,7 @@ def loops_of(
 
 
 def _terms(expression: Any) -> list[tuple[int, int]]:
-    """(loop, factor) for each term of a linear index such as `2 * h + kh`."""
+    """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`."""
     if isinstance(expression, ir.AffineDimExpr):
         return [(expression.position, 1)]
     if isinstance(expression, ir.AffineAddExpr):
@@ -113,9 +115,9 @@ def _terms(expression: Any) -> list[tuple[int, int]]:
 
 
 def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> list[int]:
-    """The size of each of `dims` loops, read off the operands' shapes.
+    """Returns the size of each of `dims` loops, from the operands' shapes.
 
-    Raises `UnsupportedError` when no operand shows it.
+    Raises `UnsupportedError` if no operand determines it.
     """
     sizes: list[int | None] = [None] * dims
     for map_, layout in zip(maps, layouts, strict=True):
@@ -129,9 +131,9 @@ def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> lis
 
 
 def merge(loops: Sequence[Loop], keep: frozenset[int] = frozenset()) -> list[Loop]:
-    """`loops` with neighbours merged wherever every operand walks them as one; loops of size 1 are dropped.
+    """Merges neighbouring loops that are contiguous in every operand, and drops loops of size 1.
 
-    Loops over a dim in `keep` stay by themselves (a body that asks for its index needs it).
+    Loops over a dim in `keep` are not merged (a body that reads its index needs it).
     """
     merged: list[Loop] = []
     for loop in loops:

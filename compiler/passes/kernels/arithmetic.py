@@ -1,4 +1,4 @@
-"""Arithmetic of contractions: the type that products are summed in, widening to it, multiply-add, rounding from it."""
+"""Arithmetic of contractions: accumulator type, widening, multiply-add, rounding."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NARROW_FLOATS = frozenset({"bf16", "f16"})
 
 
 def accumulator(factors: tuple[str, str], result: str) -> str | None:
-    """The element type that products of `factors` are summed in for a result of type `result`.
+    """Returns the accumulator type for products of `factors` with a result of type `result`.
 
-    Narrow floats are summed in f32 and rounded once, integers in the result's type, modulo its width. `None` where
-    no kernel fits: factors of two types, or a result narrower than they are.
+    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. `None` if no
+    kernel fits: factors of different types, or a result narrower than they are.
     """
     a, b = factors
     if a != b:
@@ -27,7 +27,7 @@ def accumulator(factors: tuple[str, str], result: str) -> str | None:
 
 
 def bits(element: str) -> int:
-    """Width of an element type such as "bf16" or "i8"."""
+    """Returns the width of an element type such as "bf16" or "i8"."""
     return int(element.lstrip("bfi"))
 
 
@@ -36,9 +36,9 @@ def bytes_of(element: str) -> int:
 
 
 def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
-    """A scalar or vector with elements of type `element`: widened with its sign, or rounded to nearest even.
+    """Converts a scalar or vector to elements of type `element`: sign-extends, or rounds to nearest even.
 
-    Integers that are `unsigned` are widened with zeros.
+    `unsigned` integers are zero-extended.
     """
     old = element_of(value.type)
     if old == element:
@@ -53,7 +53,7 @@ def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:
-    """`left * right + total`: rounded once for vectors of floats, modulo the width for integers."""
+    """Returns `left * right + total`: rounded once for vectors of floats, modulo the width for integers."""
     if not isinstance(element_of(total.type), ir.FloatType):
         return arith.addi(arith.muli(left, right), total)
     if not isinstance(total.type, ir.VectorType):
@@ -62,6 +62,6 @@ def multiply_add(left: Any, right: Any, total: Any) -> Any:
 
 
 def add(left: Any, right: Any) -> Any:
-    """The sum of two scalars or vectors of one type."""
+    """Returns the sum of two scalars or vectors of the same type."""
     is_float = isinstance(element_of(left.type), ir.FloatType)
     return arith.addf(left, right) if is_float else arith.addi(left, right)

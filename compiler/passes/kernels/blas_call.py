@@ -1,4 +1,4 @@
-"""A contraction as calls of `cblas_?gemm`: how its matrices are stored, and the function that calls the library."""
+"""Emits a contraction as calls of `cblas_?gemm`: storage of its matrices, and the function that calls the library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
 from buddy.compiler.passes.kernels.emit import Emitter, Index
 from buddy.compiler.support.blas import symbol
 
-# Values of the enumerations in cblas.h.
+# Enumeration values in cblas.h.
 _ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 101, 111, 112
 
 _BYTES = {"f32": 4, "f64": 8}
@@ -22,7 +22,7 @@ _BYTES = {"f32": 4, "f64": 8}
 
 @dataclass(frozen=True)
 class Matrix:
-    """A row-major matrix in memory: `leading` elements from row to row, read `transposed` or as it is."""
+    """A row-major matrix in memory: `leading` elements from row to row, read `transposed` or not."""
 
     transposed: bool
     leading: int
@@ -30,7 +30,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """One `cblas_?gemm`: sizes and matrices."""
+    """The arguments of one `cblas_?gemm`: sizes and matrices."""
 
     m: int
     n: int
@@ -41,9 +41,9 @@ class Product:
 
 
 def product_of(contraction: Contraction) -> Product:
-    """The call that computes the contraction for one value of its outer loops.
+    """Returns the call that computes the contraction for one value of its outer loops.
 
-    Raises `UnsupportedError` where a matrix is contiguous in neither direction, or for other types than f32 and f64.
+    Raises `UnsupportedError` if a matrix is contiguous in neither direction, or for types other than f32 and f64.
     """
     c = contraction
     if c.element not in _BYTES or c.factor_element != c.element or c.result not in ("", c.element):
@@ -60,7 +60,7 @@ def product_of(contraction: Contraction) -> Product:
 
 
 def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Matrix | None:
-    """How a matrix is stored; BLAS wants the leading dimension to be no less than a row is long."""
+    """Returns how a matrix is stored; BLAS requires that the leading dimension is not less than the row length."""
     if column_stride == 1 or columns == 1:
         if rows == 1 or row_stride >= columns:
             return Matrix(False, max(1, columns, row_stride if rows > 1 else 0))
@@ -71,7 +71,7 @@ def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Mat
 
 
 def declare(root: Any, element: str, index_bits: int) -> str:
-    """The name of the library's function for `element`, declared in `root`."""
+    """Declares the library's function for `element` in `root`; returns its name."""
     name = symbol(element, index_bits)
     known = {str(op.attributes["sym_name"]).strip('"') for op in root.regions[0].blocks[0]}
     if name not in known:
@@ -90,9 +90,9 @@ def _word(index_bits: int) -> Any:
 def calling_function(
     name: str, types: Sequence[Any], contraction: Contraction, callee: str, index_bits: int, accumulate: bool
 ) -> func.FuncOp:
-    """A private function (A, B, C) at the insertion point that calls `callee` for each value of the outer loops.
+    """Emits a private function (A, B, C) that calls `callee` for each value of the outer loops.
 
-    Without `accumulate`, what C held before is not read.
+    Without `accumulate`, the old values of C are not read.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
@@ -117,7 +117,7 @@ class _Caller:
         self.e.nest([loop.size for loop in self.c.outer], self._call)
 
     def _start(self, flat: Any) -> Any:
-        """The address of the first element."""
+        """Returns the address of the first element."""
         base = memref.extract_aligned_pointer_as_index(flat)
         offset = memref.ExtractStridedMetadataOp(flat).results[1]
         return arith.addi(base, arith.muli(offset, self.e.value(_BYTES[self.c.element])))
@@ -148,6 +148,6 @@ class _Caller:
 
 
 def locate(function: Any, location: Any) -> None:
-    """Put `location` on every op of a function."""
+    """Sets `location` on every op of a function."""
     for op in [function.operation, *collect(function.operation)]:
         op.location = location

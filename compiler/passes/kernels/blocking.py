@@ -1,4 +1,4 @@
-"""How a contraction is blocked for a target: the register block, the panels of B, the blocks of K."""
+"""Chooses the blocking of a contraction for a target: the register block, the panels of B, the blocks of K."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from buddy.compiler.support.target import Target
 
 Source = Literal["direct", "panel", "packed", "dot", "stream"]
 
-# Results of a fused multiply-add are ready after about this many cycles at one vector instruction per cycle.
+# Latency of a fused multiply-add in cycles, at one vector instruction per cycle.
 FMA_LATENCY = 4
 MAX_VECTORS = 8
 
-# Up to so many rows the time goes into reading B, at the bandwidth of memory if it is read as one stream.
+# With up to this many rows, reading B dominates, at memory bandwidth if it is read as one stream.
 FEW_ROWS = 4
-# Rows of B that are read side by side. Measured with 1, 2, 4, 8 and 16, from memory and from caches, on a Zen 4: a row
-# at a time takes up to 1.7 times as long (C goes in and out for each), 16 gain nothing more.
+# Rows of B that are read in parallel. Measured with 1, 2, 4, 8 and 16, from memory and from caches, on a Zen 4: one row
+# at a time takes up to 1.7 times as long (C is loaded and stored for each), 16 gain nothing more.
 _STREAMS = 8
-_WAYS = 8  # lines that one set of a second-level cache holds, at least
-# A panel of B arrives from the second-level cache at so many of its vectors a cycle, less if other loads are under way.
+_WAYS = 8  # least associativity of an L2 cache
+# Vectors of a panel of B that arrive from the L2 cache per cycle; fewer if other loads are in flight.
 _PANEL_VECTORS = 0.3
-# Iterations that a kernel's outer loop should have, so that any number of threads up to 16 gets nearly equal shares.
+# Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 SHARES = 32
-_SHARE_FLOP = 1 << 20  # at least, in each
+_SHARE_FLOP = 1 << 20  # least work per share
 
 
 @dataclass(frozen=True)
 class Blocking:
     """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
 
-    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from
-    panels that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place
-    as one stream of rows ("stream", `depth` at once, over `vectors * lanes` columns). Threads share `chunk` rows at a
-    time (0: all rows).
+    `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from panels
+    that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place as one
+    stream of rows ("stream", `depth` at once, over `vectors * lanes` columns). Threads share `chunk` rows at a time (0:
+    all rows).
     """
 
     rows: int
@@ -53,7 +53,7 @@ class Blocking:
         return self.vectors * self.lanes
 
     def blocks_k(self, contraction: Contraction) -> bool:
-        """Whether K is taken in blocks of `depth`."""
+        """True if K is processed in blocks of `depth`."""
         blocked = self.source not in ("dot", "stream") and len(contraction.k) == 1
         return blocked and self.depth < contraction.k[0].size
 
@@ -67,7 +67,7 @@ class Blocking:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What of a register blocking is given from outside: rows, vectors of columns, steps of K; 0 where it is not."""
+    """Requested register block: rows, vectors of columns, steps of K; 0 if not requested."""
 
     rows: int = 0
     vectors: int = 0
@@ -77,10 +77,10 @@ class Wanted:
 def choose(
     contraction: Contraction, target: Target, source: Source | None = None, wanted: Wanted = Wanted()
 ) -> Blocking:
-    """The blocking with the least estimated time; `source` fixes where B is read.
+    """Returns the blocking with the least estimated time; `source` fixes where B is read.
 
-    What is `wanted` of a register block is taken, as far as C has so many rows and columns. Raises `UnsupportedError`
-    where the registers of `target` do not hold it.
+    A `wanted` register block is used as far as C has enough rows and columns. Raises `UnsupportedError` if it exceeds
+    the registers of `target`.
     """
     width = bytes_of(contraction.element)
     lanes = target.lanes(width)
@@ -95,29 +95,29 @@ def choose(
 
 
 def reads_in_place(contraction: Contraction) -> bool:
-    """Whether B is as fast to read where it lies as in panels, so that packing a parameter would only cost memory."""
+    """True if reading B in place is as fast as from panels, so that packing a parameter would only cost memory."""
     return fits_dot_products(contraction)
 
 
 def fits_dot_products(contraction: Contraction) -> bool:
-    """Whether there are few rows and both factors are contiguous along K: packing B would cost more than it saves."""
+    """True for few rows and factors that are both contiguous along K: packing B would cost more than it saves."""
     k, n = contraction.k, contraction.n
     contiguous = len(k) == 1 and k[0].strides[0] == k[0].strides[1] == 1
     return contiguous and contraction.m.size <= FEW_ROWS and (n.size == 1 or n.strides[1] != 1)
 
 
 def _streams(contraction: Contraction, lanes: int) -> bool:
-    """Whether there are few rows, and rows of B that are too long for sums in registers."""
+    """True for few rows, and rows of B that are too long for sums in registers."""
     n = contraction.n
     few = contraction.m.size <= FEW_ROWS and len(contraction.k) == 1
     return few and n.strides[1] == 1 and n.size > MAX_VECTORS * lanes
 
 
 def _stream(contraction: Contraction, lanes: int) -> Blocking:
-    """Several rows of B at once, so that C, which stays in cache, is read and written once for all of them.
+    """Reads several rows of B at once, so that C, which stays in cache, is read and written once for all of them.
 
-    Only very long rows are shared between threads: memory gives short pieces of rows more slowly than one thread reads
-    whole ones.
+    Only very long rows are shared between threads: several threads read short pieces more slowly than one thread reads
+    whole rows.
     """
     size, rows = contraction.n.size, max(1, contraction.m.size)
     columns = size if size < 16384 else max(8192, -(-size // 4))
@@ -125,12 +125,12 @@ def _stream(contraction: Contraction, lanes: int) -> Blocking:
 
 
 def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
-    """Rows of C that one iteration takes: all, or a multiple of `rows` that makes enough iterations for threads."""
+    """Returns the rows of C per iteration: all, or a multiple of `rows` with enough iterations for threads."""
     m, tiles = contraction.m.size, -(-contraction.n.size // columns)
     for loop in contraction.outer:
         tiles *= loop.size
     blocks = -(-m // rows)
-    # A panel that is packed on the way should be used by some hundred rows.
+    # A panel that is packed in the loop should be used for some hundred rows.
     least = max(-(-_SHARE_FLOP // max(1, 2 * contraction.depth * columns)), 256 if source == "panel" else 1)
     pieces = min(-(-SHARES // max(1, tiles)), max(1, m // least))
     if pieces <= 1:
@@ -154,12 +154,12 @@ def _register_block(m: int, n: int, lanes: int, registers: int, wanted: Wanted) 
 
 
 def _sizes(most: int, wanted: int) -> range:
-    """The sizes to choose from: the one that is wanted, or all up to `most`."""
+    """Returns the sizes to choose from: the requested one, or all up to `most`."""
     return range(min(wanted, most), min(wanted, most) + 1) if wanted else range(1, most + 1)
 
 
 def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
-    """Cycles per step of K for all of C, counting remainder blocks."""
+    """Returns the cycles per step of K for all of C, including remainder blocks."""
     return sum(
         row_count * column_count * block_cycles(row_size, column_size)
         for row_size, row_count in split(m, rows)
@@ -168,12 +168,12 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
 
 
 def block_cycles(rows: int, vectors: int) -> float:
-    """Cycles per step of K for one block: multiply-adds, or loads, or the latency of the accumulators."""
+    """Returns the cycles per step of K for one block: the most of multiply-adds, loads and accumulator latency."""
     return max(rows * vectors, vectors / _PANEL_VECTORS, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
 
 
 def _source(contraction: Contraction, rows: int, l2: int) -> Source:
-    """B is packed where its columns are not contiguous, or where it does not stay in a cache as it is."""
+    """Chooses where B is read; it is packed if its columns are not contiguous, or if it does not stay in cache."""
     if contraction.n.size > 1 and contraction.n.strides[1] != 1:
         return "panel"
     few = contraction.m.size <= 2 * rows or contraction.depth <= 256
@@ -181,10 +181,10 @@ def _source(contraction: Contraction, rows: int, l2: int) -> Source:
 
 
 def _stays(contraction: Contraction, l2: int) -> bool:
-    """Whether a column of blocks of a row-major B stays in the second-level cache while C's rows are gone through.
+    """True if a column of blocks of a row-major B stays in the L2 cache during the loop over rows of C.
 
-    All of B may be some times as large, for the third level is behind; but rows that lie a power of two apart share
-    few of the cache's sets.
+    All of B may be several times as large, because of the L3 cache; but rows with a distance of a power of two share
+    few sets of the cache.
     """
     if len(contraction.k) != 1:
         return False
@@ -196,7 +196,7 @@ def _stays(contraction: Contraction, l2: int) -> bool:
 
 
 def _depth(contraction: Contraction, row_bytes: int, l2: int, wanted: int) -> int:
-    """Steps of K after which a panel of B fills 60 % of the second-level cache, or as many as are wanted."""
+    """Returns the requested steps of K, or those for which a panel of B fills 60 % of the L2 cache."""
     if len(contraction.k) != 1:
         return max(1, contraction.depth)
     size = contraction.k[0].size

@@ -1,4 +1,4 @@
-"""The scalar body of a structured op, emitted on vectors."""
+"""Emits the scalar body of a structured op on vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.structured import TRAPPING, Structured
 
 
 def cloned(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
-    """Clone the ops of a body, but its terminator, at the insertion point; `known` with what they make.
+    """Clones the ops of a body, except its terminator, at the insertion point; returns `known` and their results.
 
     `indices` are the values of `linalg.index` per dim.
     """
@@ -33,9 +33,9 @@ def cloned(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[A
 
 @dataclass(frozen=True)
 class Lanes:
-    """Where a vector stands in its loop: over dim `dim` from `start` on, the first `active` lanes in use (`None`: all).
+    """The position of a vector in its loop: along `dim` from `start`, the first `active` lanes in use (`None`: all).
 
-    `uniform` maps arguments of the body that are the same in all lanes to scalars, `indices` the dims of other loops to
+    `uniform` maps arguments of the body that are equal in all lanes to scalars, `indices` the dims of other loops to
     their indices.
     """
 
@@ -47,7 +47,7 @@ class Lanes:
 
 
 class VectorBody:
-    """Emits the body of `op` once per call, every scalar becoming a vector of `lanes`.
+    """Emits the body of `op` once per call, with a vector of `lanes` for every scalar.
 
     `skip` are body ops that are not emitted.
     """
@@ -56,9 +56,9 @@ class VectorBody:
         self.e, self.op, self.lanes, self.skip = e, op, lanes, skip
 
     def emit(self, values: dict[Any, Any], at: Lanes | None = None) -> dict[Any, Any]:
-        """The vectors of the body, from those of its arguments.
+        """Emits the body on the vectors of its arguments; returns all vectors.
 
-        With `at`, what is the same in all lanes is computed once, indices are known, and memory may be read.
+        With `at`, uniform values are computed once as scalars, indices are known, and the body may load from memory.
         """
         known, uniform = dict(values), dict(at.uniform) if at is not None else {}
         for op in self.op.block.operations:
@@ -79,13 +79,13 @@ class VectorBody:
         return known
 
     def value(self, scalar: Any, known: dict[Any, Any]) -> Any:
-        """The vector for a scalar of the body, of the op's scalar operands, or from outside."""
+        """Returns the vector for a scalar of the body, of the op's scalar operands, or from outside."""
         if scalar not in known:
             known[scalar] = self.spread(self.op.scalars.get(scalar, scalar))
         return known[scalar]
 
     def spread(self, scalar: Any) -> Any:
-        """`scalar` in every lane; constants become vector constants."""
+        """Broadcasts `scalar` to every lane; constants become vector constants."""
         type_ = ir.VectorType.get([self.lanes], scalar.type)
         if isinstance(scalar, ir.OpResult) and scalar.owner.name == "arith.constant":
             return self.e.constant(ir.DenseElementsAttr.get_splat(type_, scalar.owner.attributes["value"]))
@@ -130,13 +130,15 @@ class VectorBody:
         return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)
 
     def _along(self, at: Lanes) -> Any:
-        """The index of each lane along the vector's own loop."""
+        """Returns the index of each lane along the vector's loop."""
         type_ = ir.VectorType.get([self.lanes], ir.IndexType.get())
         return arith.addi(vector.broadcast(type_, self.e.value(at.start)), vector.step(type_))
 
     def _read(self, load: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes) -> Any:
-        """What the lanes read: neighbours in memory where only the last index moves, by one from lane to lane, and
-        neighbours along it lie side by side."""
+        """Loads a value per lane.
+
+        The lanes must be contiguous: only the last index may vary, by one per lane, with unit stride.
+        """
         e, (buffer, *indices) = self.e, load.operands
         type_ = ir.VectorType.get([self.lanes], load.results[0].type)
         mask = e.mask(self.lanes, self.lanes if at.active is None else at.active)
@@ -164,5 +166,5 @@ def _is_index(value: Any, dim: int) -> bool:
 
 
 def _block(value: Any) -> Any:
-    """The block that a value is made in."""
+    """Returns the block that defines a value."""
     return value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block

@@ -1,4 +1,4 @@
-"""Calls of kernels in a module: a function per distinct kernel, packed weights, and where both come from."""
+"""Calls of kernels in a module: one function per distinct kernel, packed weights, and the locations of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.packing import Packing
 from buddy.compiler.passes.kernels.streamed import mark_streamed
 from buddy.compiler.passes.kernels.weights import PackedWeights, Place
 
-# (name, types of the operands) -> the function, at the insertion point
+# (name, types of the operands) -> the function, emitted at the insertion point
 Build = Callable[[str, Sequence[Any]], func.FuncOp]
 
 
@@ -25,24 +25,24 @@ class KernelCalls:
         self.packs = pack_weights
         self._weights = PackedWeights(root)
         self._functions: dict[Hashable, tuple[str, Any, list[Any]]] = {}  # name, function, locations of its calls
-        self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read them
+        self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
 
     def parameter(self, value: Any) -> Place | None:
-        """Where `value` comes from, when it is weights as they are."""
+        """Returns where `value` comes from, if it is an unmodified parameter; otherwise `None`."""
         return self._weights.parameter(value)
 
     def packed(self, place: Place, panels: Packing, location: Any) -> Any:
-        """The buffer that will hold the weights at `place`, packed as `panels`."""
+        """Returns the buffer for the weights at `place`, packed as `panels`."""
         assert self.packs, "only what may be packed outside of the call is"
         self._packed_for.setdefault(panels, []).append(location)
         return self._weights.packed(place, panels)
 
     def streamed(self, place: Place) -> None:
-        """Tell the runner that a kernel reads the weights at `place` from end to end where they lie."""
+        """Tells the runner that a kernel reads the weights at `place` sequentially and in place."""
         mark_streamed(self._weights, place)
 
     def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:
-        """Call, in front of `op`, the kernel that `key` and the types of `operands` determine."""
+        """Calls, in front of `op`, the kernel for `key` and the types of `operands`."""
         types = [value.type for value in operands]
         whole = (key, tuple(str(type_) for type_ in types))
         if whole not in self._functions:
@@ -55,11 +55,11 @@ class KernelCalls:
             func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(operands))
 
     def called(self) -> dict[str, list[Any]]:
-        """The locations of the calls of each kernel."""
+        """Returns the locations of the calls of each kernel."""
         return {name: list(locations) for name, _, locations in self._functions.values()}
 
     def finish(self) -> None:
-        """Write the packing functions; functions that several ops share come from all of them."""
+        """Emits the packing functions, and sets the locations of shared functions to those of all their calls."""
         written = self._weights.finish()
         for _, function, locations in self._functions.values():
             self._locate(function, locations)

@@ -1,4 +1,4 @@
-"""Loops over independent rows, cut into chunks that are worth a thread's while."""
+"""Loops over independent rows, divided into chunks that are large enough for a thread."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
 from buddy.compiler.passes.kernels.structured import Structured
 
-CHUNK = 16 << 10  # bytes: some microseconds of work, and small enough for many chunks
+CHUNK = 16 << 10  # bytes: some microseconds of work, and small enough to get many chunks
 
 
 def rows_in_chunk(rows: int, row_bytes: int) -> int:
-    """How many of `rows` rows make a chunk."""
+    """Returns the rows per chunk."""
     return max(1, min(rows, CHUNK // max(1, row_bytes)))
 
 
 def for_chunk(e: Emitter, number: Index, chunk: int, size: int, body: Callable[[Index], None]) -> None:
-    """`body(index)` for the indices below `size` of chunk `number`."""
+    """Emits `body(index)` for the indices below `size` of chunk `number`."""
     lower = e.mul(number, chunk)
     upper = e.add(lower, chunk)
     if size % chunk:
@@ -35,7 +35,7 @@ def for_chunk(e: Emitter, number: Index, chunk: int, size: int, body: Callable[[
 def for_rows(
     e: Emitter, sizes: Sequence[int], row_bytes: int, work: float, body: Callable[[list[Index]], None]
 ) -> None:
-    """`Emitter.nest`, whose iterations are independent; shared between threads in chunks where `work` is worth it."""
+    """Emits `Emitter.nest` with independent iterations; threads share chunks if `work` is large enough."""
     if not sizes or not e.shares(work):
         e.nest(sizes, body)
         return
@@ -50,12 +50,12 @@ def for_rows(
 
 
 def work_of(op: Structured) -> float:
-    """The time of `op` on one thread in nanoseconds, roughly."""
+    """Returns a rough time of `op` on one thread in nanoseconds."""
     return nanoseconds(len(op.block.operations) * math.prod(loop.size for loop in op.loops), moved_bytes(op))
 
 
 def moved_bytes(op: Structured, without: int = 1) -> int:
-    """Bytes that `op` reads and writes, each element once, in one of `without` equal parts."""
+    """Returns the bytes that `op` reads and writes, each element once, in one of `without` equal parts."""
     total = 0
     for number, value in enumerate(op.operands):
         elements = math.prod(loop.size for loop in op.loops if loop.strides[number])

@@ -1,4 +1,4 @@
-"""What a contraction computes, as loops in four classes, whichever linalg op it was written as."""
+"""Analyses a contraction, of any linalg op, into four classes of loops."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "a
 
 
 def indexing_maps(op: Any) -> list[Any]:
-    """The affine maps of a linalg op that carries `indexing_maps`."""
+    """Returns the affine maps of a linalg op that has `indexing_maps`."""
     return [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
 
 
 def is_contraction(op: Any) -> bool:
-    """Whether `op` computes `C[c] += A[a] * B[b]` over its loops; factors may be widened before they are multiplied."""
+    """True if `op` computes `C[c] += A[a] * B[b]` over its loops; factors may be widened before multiplying."""
     if op.name == "linalg.generic":
         shaped = len(op.operands) == 3 and all(isinstance(value.type, ir.ShapedType) for value in op.operands)
         return shaped and sum_type(op) is not None and _multiplies_and_adds(op) and _has_reduction(op)
@@ -29,24 +29,24 @@ def is_contraction(op: Any) -> bool:
 
 
 def reads_loops(op: Any) -> bool:
-    """Whether operands are indexed by loops alone: a convolution reads at sums of them, and is no `linalg.contract`."""
+    """True if operands are indexed by single loops; a convolution, which is not, is no `linalg.contract`."""
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
 def elements_of(op: Any) -> tuple[str, str, str]:
-    """The element types of A, B and C."""
+    """Returns the element types of A, B and C."""
     a, b, c = (str(value.type.element_type) for value in op.operands)
     return a, b, c
 
 
 def sum_type(op: Any) -> str | None:
-    """The element type that the products of `op` are summed in; `None` where no kernel fits its types."""
+    """Returns the accumulator type of `op`, or `None` if no kernel fits its types."""
     a, b, c = elements_of(op)
     return accumulator((a, b), c)
 
 
 def unsigned_factors(op: Any) -> tuple[bool, bool]:
-    """For A and B, whether a contraction widens their elements with zeros: integers in MLIR have no sign themselves."""
+    """Returns, for A and B, whether a contraction zero-extends their elements: MLIR integers are signless."""
     block = op.regions[0].blocks[0]
     widened = [inner.operation.operands[0] for inner in block.operations if inner.operation.name == "arith.extui"]
     a, b, _ = block.arguments
@@ -54,7 +54,7 @@ def unsigned_factors(op: Any) -> tuple[bool, bool]:
 
 
 def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
-    """The result of a contraction like `op`, on tensors, of other operands (A, B, C) that it reads by `maps`.
+    """Returns the result of a contraction like `op`, on tensors, of other operands (A, B, C) that it reads by `maps`.
 
     Emitted at the insertion point.
     """
@@ -109,10 +109,10 @@ def _has_reduction(op: Any) -> bool:
 class Contraction:
     """`C[outer, m, n] += sum over k of A[outer, m, k] * B[outer, k, n]`.
 
-    Strides of a loop are those of (A, B, C), in elements. `swapped` says that A is the op's second operand. `m` and
-    `n` are the loops that a register block covers (size 1 where there is none); `outer` are all the others. Products
-    are summed in `element`; `factor` and `result` are the element types of A and B, and of C ("" for `element`).
-    `unsigned` says of A and B whether their integers have no sign.
+    Strides of a loop are those of (A, B, C), in elements. `swapped` means that A is the op's second operand. `m` and
+    `n` are the loops that a register block covers (of size 1 if absent); `outer` are all others. Products accumulate in
+    `element`; `factor` and `result` are the element types of A and B, and of C ("" for `element`). `unsigned` says for
+    A and B whether their integers are unsigned.
     """
 
     element: str
@@ -127,7 +127,7 @@ class Contraction:
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """The loops over C: the outer ones, m, n."""
+        """Returns the loops over C: the outer ones, m, n."""
         return (*self.outer, self.m, self.n)
 
     @property
@@ -136,7 +136,7 @@ class Contraction:
 
     @property
     def depth(self) -> int:
-        """Products per element of C."""
+        """Returns the products per element of C."""
         total = 1
         for loop in self.k:
             total *= loop.size
@@ -151,9 +151,9 @@ class Contraction:
 
 
 def analyse(op: Any) -> Contraction:
-    """The contraction that `op` (on memrefs) computes.
+    """Returns the contraction that `op` (on memrefs) computes.
 
-    Raises `UnsupportedError` for dynamic shapes, and where plain vector loops suit better.
+    Raises `UnsupportedError` for dynamic shapes, and where plain vector loops are better.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -170,10 +170,10 @@ def analyse(op: Any) -> Contraction:
 
 
 def split_at(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
-    """The contraction with loops cut in two wherever a stride in C of `boundaries` lies within them.
+    """Splits each loop of the contraction at the strides in C that are listed in `boundaries`.
 
-    The faster part keeps the loop's role, the other becomes an outer loop. Raises `UnsupportedError` where a loop does
-    not divide there.
+    The faster part keeps the loop's role, the other becomes an outer loop. Raises `UnsupportedError` if a loop is not
+    divisible there.
     """
     for stride in boundaries:
         for role in ("m", "n", *range(len(contraction.outer))):
@@ -200,7 +200,7 @@ def _cut(contraction: Contraction, role: str | int, stride: int) -> Contraction:
 
 
 def _roles(loops: list[Loop], element: str) -> Contraction:
-    """Choose which loops the register block covers; exchange the factors where C is contiguous along the first one."""
+    """Chooses the loops of the register block; exchanges the factors if C is contiguous along the first one."""
     k = tuple(loop for loop in loops if loop.reduction)
     rows = [loop for loop in loops if loop.used == (True, False, True)]
     columns = [loop for loop in loops if loop.used == (False, True, True)]

@@ -1,6 +1,6 @@
-"""How memrefs cross the call of a kernel: as they are, or as base and offset where only the run tells the offset.
+"""Passes memrefs to kernels: as they are, or as base and offset if the offset is dynamic.
 
-Buffers cross calls as bare pointers, which have no room for an offset.
+Calls pass buffers as bare pointers, which cannot carry an offset.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from buddy.compiler.passes.kernels.access import flat_type, flatten, layout_of
 
 
 def argument_types(types: Sequence[Any]) -> list[Any]:
-    """The types of a kernel's arguments, for operands of `types`."""
+    """Returns the types of a kernel's arguments, for operands of `types`."""
     return [found for type_ in types for found in _crossing(type_)]
 
 
 def arguments(values: Sequence[Any]) -> list[Any]:
-    """What is passed for the memrefs `values`; emitted at the insertion point."""
+    """Returns the arguments for the memrefs `values`; emitted at the insertion point."""
     return [part for value in values for part in _parts(value)]
 
 
 def flat_operands(arguments: Sequence[Any], types: Sequence[Any]) -> list[Any]:
-    """The operands of `types` as 1-D memrefs, from a kernel's arguments; emitted at the insertion point."""
+    """Returns the operands of `types` as 1-D memrefs, from a kernel's arguments; emitted at the insertion point."""
     left = iter(arguments)
     return [_flat(next(left), next(left), type_) if _moves(type_) else flatten(next(left)) for type_ in types]
 

@@ -15,18 +15,18 @@ from buddy.compiler.passes.kernels.packing import PanelCopy
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import Target
 
-# Bodies of so many ops at most, and for how many vectors an iteration of a long loop does them. The loop would take as
-# long as a short one; of a polynomial's long chain, which waits for itself, a second one fills the gaps (3 to 7 %).
+# (most ops in the body, vectors per iteration of a long loop). Unrolling shares the loop overhead of short bodies; for
+# the dependent chain of a polynomial, a second vector fills the gaps (3 to 7 %).
 _UNROLLED = ((8, 4), (64, 2))
 
 
 def lanes_for(op: Structured, target: Target) -> int:
-    """Lanes with which the widest element fills a register."""
+    """Returns the number of lanes for which the widest element fills a register."""
     return target.lanes(max(element_bytes(value.type.element_type) for value in op.operands))
 
 
 def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -> Loop | None:
-    """The innermost of `candidates` along which operands stay or move by at most `furthest`; the outputs must move."""
+    """Returns the innermost of `candidates` along which operands move by at most `furthest`; outputs must move."""
     for loop in reversed(candidates):
         if all(0 <= stride <= furthest for stride in loop.strides) and all(loop.strides[op.inputs :]):
             return loop
@@ -34,10 +34,10 @@ def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -
 
 
 def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
-    """Emit `op` at the insertion point and say how.
+    """Emits `op` at the insertion point and returns a description.
 
-    Operands may also go two by two, as the parts of complex numbers lie in memory. Raises `UnsupportedError`, before
-    anything is emitted, where no loop is contiguous in all operands.
+    A stride of two is supported, as for the parts of complex numbers. Raises `UnsupportedError`, before anything is
+    emitted, if no loop is contiguous in all operands.
     """
     if not op.loops:
         _emit_single(e, op)
@@ -96,7 +96,7 @@ class _Elementwise:
         e.nest(rows, lambda outer: self._row(outer, full, full, True))
 
     def _row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
-        """Whole vectors from `lower` to `upper`; `to_end`: also what is left after the last whole vector."""
+        """Emits whole vectors from `lower` to `upper`; with `to_end`, also the remainder after the last one."""
         e = self.e
         full = self.inner.size // self.lanes * self.lanes
         if isinstance(lower, int) and lower == upper and full == self.inner.size:
@@ -120,7 +120,7 @@ class _Elementwise:
             step(full, [], self.inner.size - full)
 
     def _unrolled(self, lower: Index, upper: Index, step: Body) -> None:
-        """Several vectors an iteration; what is left at the end one by one."""
+        """Emits several vectors per iteration, and the remaining ones one by one."""
         e, lanes = self.e, self.lanes
 
         def several(index: Index, _: list[Any]) -> Sequence[Any]:
@@ -170,7 +170,7 @@ def _moves_one_operand(op: Structured) -> bool:
 
 
 def _transposing_loops(op: Structured) -> tuple[Loop, Loop] | None:
-    """The loops along which the input and the output, respectively, are contiguous."""
+    """Returns the loops along which the input and the output, respectively, are contiguous."""
     reading = next((loop for loop in op.loops if loop.strides[0] == 1), None)
     writing = next((loop for loop in op.loops if loop.strides[1] == 1), None)
     return None if reading is None or writing is None or reading is writing else (reading, writing)

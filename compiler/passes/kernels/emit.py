@@ -1,4 +1,4 @@
-"""Emission of loop nests and vectors: index arithmetic that folds, `scf.for` with carried values, masked tails."""
+"""Emits loop nests and vectors: index arithmetic that folds, `scf.for` with carried values, masked tails."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 
-Index = Any  # an int where the value is known, else an MLIR value of type `index`
+Index = Any  # an int if the value is known, else an MLIR value of type `index`
 Body = Callable[[Index, list[Any]], Sequence[Any]]
 
-# A fork and join of two threads takes 3 to 5 us: a loop is shared between threads from this many nanoseconds on.
+# A fork and join of two threads takes 3 to 5 us: threads share a loop from this many nanoseconds on.
 WORTH_A_FORK = 20_000
 _FLOP_PER_NANOSECOND = 64  # half the peak of one core with two 512-bit multiply-adds a cycle
-_BYTES_PER_NANOSECOND = 16  # between what one core gets from memory and what it gets from its second-level cache
+_BYTES_PER_NANOSECOND = 16  # between the bandwidth of memory and of the L2 cache for one core
 
 
 def nanoseconds(flop: float = 0, moved: float = 0) -> float:
-    """A rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
+    """Returns a rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
     return max(flop / _FLOP_PER_NANOSECOND, moved / _BYTES_PER_NANOSECOND)
 
 
 class Emitter:
-    """Emits at the current insertion point; constants go to the start of `entry`, so that they dominate every use.
+    """Emits at the current insertion point; constants are emitted at the start of `entry` and so dominate all uses.
 
-    `shared`: what is emitted stands inside a loop whose iterations threads share.
+    `shared`: the insertion point is inside a loop whose iterations threads share.
     """
 
     def __init__(self, entry: Any, shared: bool = False) -> None:
@@ -35,7 +35,7 @@ class Emitter:
         self._shared = shared
 
     def constant(self, attribute: Any) -> Any:
-        """The value of `attribute` (a typed attribute), one constant op per function."""
+        """Returns the value of `attribute` (a typed attribute), with one constant op per function."""
         key = (str(attribute), str(attribute.type))
         if key not in self._constants:
             with ir.InsertionPoint.at_block_begin(self.entry):
@@ -43,7 +43,7 @@ class Emitter:
         return self._constants[key]
 
     def value(self, index: Index) -> Any:
-        """`index` as an MLIR value."""
+        """Returns `index` as an MLIR value."""
         if not isinstance(index, int):
             return index
         return self.constant(ir.IntegerAttr.get(ir.IndexType.get(), index))
@@ -70,7 +70,7 @@ class Emitter:
         return arith.subi(self.value(left), self.value(right))
 
     def divided(self, number: Index, size: int) -> tuple[Index, Index]:
-        """Quotient and remainder."""
+        """Returns quotient and remainder."""
         if isinstance(number, int):
             return divmod(number, size)
         return (
@@ -83,13 +83,13 @@ class Emitter:
         return arith.minui(self.value(left), self.value(right))
 
     def dot(self, indices: Sequence[Index], strides: Sequence[int], start: Index = 0) -> Index:
-        """`start + sum(index * stride)`."""
+        """Returns `start + sum(index * stride)`."""
         for index, stride in zip(indices, strides, strict=True):
             start = self.add(start, self.mul(index, stride))
         return start
 
     def loop(self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[Any] = ()) -> list[Any]:
-        """`scf.for` around `body(index, carried) -> carried`; loops of no or one known iteration are not emitted."""
+        """Emits `scf.for` around `body(index, carried) -> carried`. A loop of zero iterations or one is not emitted."""
         if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= step:
             return list(body(lower, list(carried))) if upper > lower else list(carried)
         op = scf.ForOp(self.value(lower), self.value(upper), self.value(step), list(carried))
@@ -98,7 +98,7 @@ class Emitter:
         return list(op.results)
 
     def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
-        """`body()` where the first of each pair is less than the second; what is known beforehand takes no branch."""
+        """Emits `body()` where the first of each pair is less than the second; known conditions need no branch."""
         unknown = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
         if any(left >= right for left, right in pairs if (left, right) not in unknown):
             return
@@ -112,7 +112,7 @@ class Emitter:
             scf.yield_([])
 
     def nest(self, sizes: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
-        """Loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
+        """Emits loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
 
         def level(indices: list[Index]) -> None:
             if len(indices) == len(sizes):
@@ -128,22 +128,22 @@ class Emitter:
         level([])
 
     def shares(self, work: float) -> bool:
-        """Whether threads may share a loop of `work` nanoseconds here, and it is worth a fork."""
+        """True if threads may share a loop of `work` nanoseconds here, and that is worth a fork."""
         return not self._shared and work >= WORTH_A_FORK
 
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
-        """`nest`, with iterations that do not depend on each other, as one `scf.parallel` where that is worth it.
+        """Emits `nest` with independent iterations, as one `scf.parallel` if that is worth it.
 
-        `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body may not write
-        to what another iteration reads or writes; what it allocates is its own. Threads get equal runs of the
-        iterations in row-major order, so there should be many of them, or as many as divide evenly, each with some
+        `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body must not write
+        to memory that another iteration reads or writes; its allocations are private. Threads get equal runs of
+        iterations in row-major order, so there should be many, or a number that divides evenly, each with some
         microseconds of work. Inside another `parallel` this is a plain nest.
         """
         kept = [i for i, size in enumerate(sizes) if size != 1]
         if not self.shares(work) or math.prod(sizes) <= 1:
             self.nest(sizes, body)
             return
-        zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # the order in which `nest` asks
+        zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # created in the order of `nest`
         bounds = [first, *(self.value(sizes[i]) for i in kept[1:])]
         op = scf.ParallelOp([], [zero] * len(kept), bounds, [one] * len(kept), [])
         block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(kept))
@@ -159,10 +159,10 @@ class Emitter:
     def parallel_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None], work: float
     ) -> None:
-        """`parallel` over blocks: `body(numbers, active)` for block `numbers[d]` of `blocks[d]` elements of each dim.
+        """Emits `parallel` over blocks: `body(numbers, active)` for block `numbers[d]` of `blocks[d]` elements per dim.
 
-        `active[d]`, a known number, is `blocks[d]`, or less in the last block of a dim that does not divide evenly; the
-        body is emitted for each combination, and branches pick the one that an iteration needs.
+        `active[d]`, a static number, is `blocks[d]`, or less in the last block of a dim that does not divide evenly;
+        the body is emitted for each combination, and branches select the one for an iteration.
         """
         counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
         if not self.shares(work) or math.prod(counts) <= 1:
@@ -186,7 +186,7 @@ class Emitter:
         self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index],
         body: Callable[[list[Index], list[int]], None], known: Sequence[int] = (),
     ) -> None:  # fmt: skip
-        """`body(numbers, active)` for one block, as in `parallel_blocks`: branches tell its extents.
+        """Emits `body(numbers, active)` for one block, as in `parallel_blocks`; branches select its extents.
 
         The first of them are `known`.
         """
@@ -207,11 +207,11 @@ class Emitter:
                 scf.yield_([])
 
     def zero(self, type_: Any) -> Any:
-        """Zero of a scalar or vector type."""
+        """Returns zero of a scalar or vector type."""
         return self.splat(type_, 0)
 
     def splat(self, type_: Any, number: float) -> Any:
-        """The constant `number` as a scalar or in all lanes of a vector."""
+        """Returns the constant `number` as a scalar or in all lanes of a vector."""
         element = element_of(type_)
         is_float = isinstance(element, ir.FloatType)
         scalar = ir.FloatAttr.get(element, number) if is_float else ir.IntegerAttr.get(element, int(number))
@@ -220,12 +220,12 @@ class Emitter:
         return self.constant(scalar)
 
     def mask(self, lanes: int, active: int) -> Any:
-        """A mask whose first `active` lanes are set."""
+        """Returns a mask whose first `active` lanes are set."""
         bits = ",".join("true" if lane < active else "false" for lane in range(lanes))
         return self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
 
     def load(self, flat: Any, offset: Index, lanes: int, active: int | None = None, fill: float = 0) -> Any:
-        """`lanes` elements of the 1-D memref `flat` from `offset` on; lanes from `active` on hold `fill`."""
+        """Loads `lanes` elements of the 1-D memref `flat` from `offset` on; lanes from `active` on are `fill`."""
         type_ = ir.VectorType.get([lanes], flat.type.element_type)
         indices = [self.value(offset)]
         if active is None or active >= lanes:
@@ -233,7 +233,7 @@ class Emitter:
         return vector.maskedload(type_, flat, indices, self.mask(lanes, active), self.splat(type_, fill))
 
     def store(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
-        """Store the first `active` lanes (all, when `None`) of `value` to the 1-D memref `flat` from `offset` on."""
+        """Stores the first `active` lanes (`None`: all) of `value` to the 1-D memref `flat` from `offset` on."""
         lanes = value.type.shape[0]
         indices = [self.value(offset)]
         if active is None or active >= lanes:
@@ -242,9 +242,9 @@ class Emitter:
             vector.maskedstore(flat, indices, self.mask(lanes, active), value)
 
     def load_every_other(self, flat: Any, offset: Index, lanes: int, active: int | None = None) -> Any:
-        """`lanes` elements of the 1-D memref `flat`, two apart, from `offset` on; lanes from `active` on hold zeros.
+        """Loads `lanes` elements of the 1-D memref `flat`, two apart, from `offset`; lanes from `active` on are zeros.
 
-        Between the first and the last of them all are read, and nothing else.
+        Reads all elements between the first and the last, and no others.
         """
         reach = 2 * (lanes if active is None else active) - 1
         first = self.load(flat, offset, lanes, reach)
@@ -255,7 +255,7 @@ class Emitter:
         return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
 
     def store_every_other(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
-        """Store the first `active` lanes (all, when `None`) of `value` two apart; what is between them stays."""
+        """Stores the first `active` lanes (`None`: all) of `value`, two apart; the elements between are unchanged."""
         lanes = value.type.shape[0]
         reach = 2 * (lanes if active is None else active) - 1
         for start in range(0, min(reach, 2 * lanes), lanes):
@@ -272,7 +272,7 @@ class Emitter:
 
 
 def across(value: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """`join` over the lanes (a power of two) of a vector, halves with halves."""
+    """Reduces the lanes (a power of two) of a vector by `join`, halves with halves."""
     lanes = value.type.shape[0]
     while lanes > 1:
         lanes //= 2
@@ -282,13 +282,13 @@ def across(value: Any, join: Callable[[Any, Any], Any]) -> Any:
 
 
 def split(size: int, block: int) -> list[tuple[int, int]]:
-    """`size` as (block size, count) pairs: full blocks, then the remainder."""
+    """Splits `size` into (block size, count) pairs: full blocks, then the remainder."""
     full, rest = divmod(size, block)
     return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
 
 
 def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
-    """`body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
+    """Emits `body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
     first = 0
     for active, count in split(size, block):
 
@@ -301,5 +301,5 @@ def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], N
 
 
 def element_of(type_: Any) -> Any:
-    """The element type of a vector, `type_` itself for a scalar."""
+    """Returns the element type of a vector, or `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_

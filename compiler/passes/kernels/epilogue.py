@@ -1,7 +1,7 @@
-"""What a kernel does before its first product and with its last store: element-wise ops, along the kernel's loops.
+"""Prologues and epilogues of kernels: element-wise ops before the first product and at the last store.
 
-A kernel hands a vector of finished sums to `Results.finish` where it would otherwise store it, and takes its first sums
-from `Results.initial`. Neither the sums' own buffer nor a pass over it is needed then.
+A kernel passes a vector of finished sums to `Results.finish` instead of storing it, and reads its first sums from
+`Results.initial`. So the sums need no buffer, and no extra pass over memory.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from buddy.compiler.passes.kernels.body import VectorBody
 from buddy.compiler.passes.kernels.emit import Emitter, Index
 from buddy.compiler.passes.kernels.structured import Structured, read
 
-# Mark the op that the kernel in front of it takes over, and the one that gives the sums of the kernel behind it their
-# first values; the value is the number of the operand that the kernel computes.
+# Attributes that mark the op that the preceding kernel absorbs, and the op that initialises the sums of the following
+# kernel; the value is the number of the operand that the kernel computes.
 EPILOGUE = "buddy.epilogue"
 PROLOGUE = "buddy.prologue"
 
@@ -30,10 +30,10 @@ Place = tuple[Index, ...]  # one offset per buffer
 
 @dataclass(frozen=True)
 class Stage:
-    """An element-wise op seen from a kernel's loops.
+    """An element-wise op in terms of a kernel's loops.
 
     `joint` is its operand that the kernel computes (an epilogue's input, a prologue's output). `strides[i]` are those
-    of operand `i` along each of the kernel's loops, in elements; the last loop is the one that vectors lie along.
+    of operand `i` along each of the kernel's loops, in elements; vectors are along the last loop.
     """
 
     op: Structured
@@ -42,7 +42,7 @@ class Stage:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The operands that are not the kernel's own."""
+        """Returns the operands that the kernel does not compute."""
         return tuple(i for i in range(len(self.op.operands)) if i != self.joint)
 
     @property
@@ -51,16 +51,16 @@ class Stage:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for stages for which the same code is right."""
+        """Returns a key that is equal for stages with the same code."""
         types = tuple(str(value.type) for value in self.op.operands)
         return body_key(self.op), self.joint, self.strides, types
 
 
 def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
-    """`op`, a structured op on memrefs, as a stage of a kernel whose loops walk operand `joint` as `loops` say.
+    """Returns `op`, a structured op on memrefs, as a stage of a kernel whose loops index operand `joint` by `loops`.
 
-    Raises `UnsupportedError` where an operand is not linear along a loop of the kernel (see `boundaries`), vectors
-    along the last loop would not be contiguous, or the body cannot be emitted in another function.
+    Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `boundaries`), if vectors
+    along the last loop would not be contiguous, or if the body cannot be emitted in another function.
     """
     structured = read(op)
     check_stage(structured)
@@ -74,7 +74,7 @@ def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
 
 
 def check_stage(op: Structured) -> None:
-    """Raises `UnsupportedError` where a kernel could not emit the body of `op` with its own sums, and says why."""
+    """Raises `UnsupportedError` with the reason if a kernel could not emit the body of `op` with its own sums."""
     if op.reductions or op.indexed:
         raise UnsupportedError("a reduction reads its result" if op.reductions else "a body asks for its index")
     if op.scalars:
@@ -83,15 +83,15 @@ def check_stage(op: Structured) -> None:
 
 
 def check_walk(op: Structured, joint: int) -> None:
-    """Raises `UnsupportedError` where `op` comes back to an element of operand `joint`: a kernel meets each once."""
+    """Raises `UnsupportedError` if `op` reads an element of operand `joint` twice: a kernel computes each once."""
     if any(loop.size > 1 and loop.strides[joint] == 0 for loop in op.loops):
         raise UnsupportedError("a loop that its result does not move along reads it again")
 
 
 def joint_of(op: Any, buffer: Any) -> int:
-    """The number of the operand of `op` that is `buffer`, or a reshape of it.
+    """Returns the number of the operand of `op` that is `buffer`, or a reshape of it.
 
-    Raises `UnsupportedError` where there is not just one.
+    Raises `UnsupportedError` unless there is exactly one.
     """
     found = [i for i, value in enumerate(op.operands) if root_of(value) == root_of(buffer)]
     if len(found) != 1:
@@ -100,29 +100,29 @@ def joint_of(op: Any, buffer: Any) -> int:
 
 
 def mark_joint(op: Any, mark: str, buffer: Any) -> None:
-    """Mark `op` as the epilogue or prologue of the op that computes `buffer`."""
+    """Marks `op` as the epilogue or prologue of the op that computes `buffer`."""
     op.attributes[mark] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), joint_of(op, buffer))
 
 
 def is_marked(op: Any, mark: str, buffer: Any) -> bool:
-    """Whether `op` carries `mark` for the op that computes `buffer`."""
+    """True if `op` has the attribute `mark` for the op that computes `buffer`."""
     if mark not in op.attributes:
         return False
     return bool(root_of(op.operands[ir.IntegerAttr(op.attributes[mark]).value]) == root_of(buffer))
 
 
 def boundaries(op: Any, joint: int) -> list[int]:
-    """The strides in operand `joint` at which another operand stops being linear: a kernel splits its loops there."""
+    """Returns the strides in operand `joint` where another operand stops being linear: kernels split loops there."""
     return sorted(loop.strides[joint] for loop in _walk(read(op), joint) if loop.strides[joint])
 
 
 def _walk(op: Structured, joint: int) -> list[Loop]:
-    """The loops of `op` by their stride in operand `joint`, the largest first, merged where all operands allow it."""
+    """Returns the loops of `op` by decreasing stride in operand `joint`, merged where all operands allow it."""
     return merge(sorted(op.loops, key=lambda loop: -loop.strides[joint]))
 
 
 def _strides(op: Structured, joint: int, extent: Extent) -> list[int]:
-    """Per operand, how far it moves in one step of a kernel's loop."""
+    """Returns each operand's stride along a kernel's loop."""
     size, step = extent
     if size == 1:
         return [0] * len(op.operands)
@@ -147,7 +147,7 @@ def _constant(value: Any) -> bool:
 
 
 def body_key(op: Structured) -> tuple[object, ...]:
-    """The body of `op` as a plain value, equal for equal bodies."""
+    """Returns the body of `op` as a plain value that is equal for equal bodies."""
     numbers: dict[Any, int] = {argument: i for i, argument in enumerate(op.block.arguments)}
     found: list[object] = []
     for inner in op.block.operations:
@@ -164,7 +164,7 @@ def body_key(op: Structured) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class ResultSpec:
-    """How sums start and end: from zero, C's own values or a prologue's; in C, or in an epilogue's outputs.
+    """Where sums start (zero, C's values or a prologue's) and where they are stored (C, or an epilogue's outputs).
 
     `strides` are those of C along the kernel's loops.
     """
@@ -175,7 +175,7 @@ class ResultSpec:
     epilogue: Stage | None = None
 
     def buffers(self, c: Any) -> tuple[Any, ...]:
-        """The arguments that a kernel's function takes for its results; `c` is the buffer of sums."""
+        """Returns the arguments of a kernel's function for its results; `c` is the buffer of sums."""
         before = self.prologue.values if self.prologue else ()
         return (*before, *(self.epilogue.values if self.epilogue else ()), *((c,) if self.uses_c else ()))
 
@@ -189,7 +189,7 @@ class ResultSpec:
 
 
 class Results:
-    """Emission of a kernel's first and last access to its results; `buffers` are those that `spec` asks for."""
+    """Emits a kernel's first and last access to its results; `buffers` are those of `spec`."""
 
     def __init__(self, e: Emitter, spec: ResultSpec, buffers: Sequence[Any], lanes: int, element: Any) -> None:
         self.e, self.spec, self.lanes = e, spec, lanes
@@ -201,12 +201,12 @@ class Results:
 
     @property
     def starts(self) -> bool:
-        """Whether sums start from anything but zero."""
+        """True if sums start from other values than zero."""
         return self.spec.accumulate or self.spec.prologue is not None
 
     @property
     def finishing(self) -> int:
-        """Ops that finishing one vector takes."""
+        """Returns the number of ops that finish one vector."""
         return len(self.spec.epilogue.op.block.operations) if self.spec.epilogue else 1
 
     @property
@@ -214,13 +214,13 @@ class Results:
         return (0,) * len(self.flats)
 
     def moved(self, place: Place, loop: int, index: Index) -> Place:
-        """`place`, `index` steps further along the kernel's loop number `loop`."""
+        """Returns `place` advanced by `index` steps along the kernel's loop number `loop`."""
         e = self.e
         pairs = zip(place, self.strides, strict=True)
         return tuple(e.add(offset, e.mul(index, strides[loop])) for offset, strides in pairs)
 
     def initial(self, place: Place, column: int, active: int) -> Any:
-        """The first sums of a vector, `column` elements along the last loop from `place`; `active` ones are left."""
+        """Returns the first sums of a vector, `column` elements along the last loop from `place`, `active` lanes."""
         if self.spec.accumulate:
             return converted(self._load(-1, place, column, active), self.vector.element_type)
         if self.spec.prologue is None:
@@ -230,7 +230,7 @@ class Results:
         return converted(body.value(stage.op.yielded[0], known), self.vector.element_type)
 
     def finish(self, sums: Any, place: Place, column: int, active: int) -> None:
-        """Store a vector of finished sums, through the epilogue where there is one."""
+        """Stores a vector of finished sums, through the epilogue if there is one."""
         stage = self.spec.epilogue
         if stage is None:
             self._store(converted(sums, self.flats[-1].type.element_type), -1, place, column, active)
@@ -245,7 +245,7 @@ class Results:
     def _body(
         self, stage: Stage, place: Place, column: int, active: int, values: dict[Any, Any]
     ) -> tuple[VectorBody, dict[Any, Any]]:
-        """The stage's body on vectors; `place` has an offset for each of its `others`."""
+        """Emits the stage's body on vectors; `place` has an offset for each of its `others`."""
         body = VectorBody(self.e, stage.op, self.lanes)
         first = 0 if stage is self.spec.prologue else self.before
         for position, number in enumerate(stage.others):

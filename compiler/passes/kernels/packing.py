@@ -15,9 +15,9 @@ from buddy.compiler.passes.kernels.blocking import Blocking
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
 
-ALIGNMENT = 64  # bytes, of every packed buffer: a cache line and the widest vector
+ALIGNMENT = 64  # bytes, of every packed buffer: a cache line, and the widest vector
 
-# Windows of more elements are packed element by element: their rows would fill the cache, and be long code.
+# Larger windows are packed element by element: their rows would fill the cache, and their code would be long.
 MAX_WINDOW = 25
 
 Extent = tuple[int, int]  # size and stride in elements
@@ -25,9 +25,9 @@ Extent = tuple[int, int]  # size and stride in elements
 
 @dataclass(frozen=True)
 class Panels:
-    """Which elements of B are packed, and how wide a panel is: [outer..., panel, k, column].
+    """The elements of B that are packed, and the width of a panel: [outer..., panel, k, column].
 
-    Where the panels are of a wider type, `unsigned` says that integers of B have no sign.
+    If the panels have a wider type, `unsigned` says that integers of B are unsigned.
     """
 
     outer: tuple[Extent, ...]
@@ -43,7 +43,7 @@ class Panels:
 
     @property
     def panel(self) -> int:
-        """Elements of one panel."""
+        """Elements per panel."""
         return self.depth * self.columns
 
     @property
@@ -52,22 +52,22 @@ class Panels:
 
     @property
     def outer_strides(self) -> list[int]:
-        """Strides of the packed buffer along the outer loops."""
+        """Returns the strides of the packed buffer along the outer loops."""
         return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
 
     def fill(self, e: Emitter, source: Any, target: Any) -> None:
-        """Emit the packing of all of B, from the flat `source` to the flat `target`."""
+        """Emits the packing of all of B, from the flat `source` to the flat `target`."""
         pack_all(e, self, source, target)
 
 
 class Packing(Protocol):
-    """A form of a parameter that a kernel reads in its stead: a value that can be compared and hashed."""
+    """A form of a parameter that a kernel reads instead of it: a value that can be compared and hashed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def fill(self, e: Emitter, source: Any, target: Any) -> None:
-        """Emit what makes it, from the flat `source` to the flat `target`."""
+        """Emits the conversion from the flat `source` to the flat `target`."""
 
 
 def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
@@ -80,7 +80,7 @@ def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
 
 
 def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncOp:
-    """A public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
+    """Emits a public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
     function = func.FuncOp(name, ([raw, packed], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     function.attributes[ONCE] = ir.UnitAttr.get()
@@ -94,7 +94,7 @@ def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncO
 
 
 def pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
-    """Fill the panels of all of B: from the flat raw B `source` to the flat `target`."""
+    """Fills the panels of all of B, from the flat raw B `source` to the flat `target`."""
 
     def body(indices: list[Index]) -> None:
         here = e.dot(indices, [stride for _, stride in panels.outer])
@@ -114,12 +114,12 @@ def pack_panel(
     e: Emitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
     k_range: tuple[Index, Index] | None = None,
 ) -> None:  # fmt: skip
-    """Pack `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there` on."""
+    """Packs `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there`."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
     if window := inner_window(panels):
         windows = Windows(e, source, panels.n[1], window, panels.columns, panels.lanes)
-        targets = [panels.columns, size * panels.columns]  # of the next channel, of the next element of the window
+        targets = [panels.columns, size * panels.columns]  # for the next channel, and the next element of the window
 
         def row(channel: Index, place: int, here: Index) -> None:
             row_there = e.dot((channel, place), targets, there)
@@ -145,7 +145,7 @@ def pack_panel(
 
 
 def inner_window(panels: Panels) -> int:
-    """Elements of the window that lies innermost in B, as in the weights of a convolution; 0 where none does."""
+    """Returns the elements of the window that is innermost in B, as in weights of convolutions; 0 if there is none."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     sizes = [count for count, _ in outer]
     window = math.prod(sizes)
@@ -154,7 +154,7 @@ def inner_window(panels: Panels) -> int:
 
 
 def row_major(sizes: Sequence[int], step: int) -> list[int]:
-    """Row-major strides over `sizes` whose last one is `step`."""
+    """Returns row-major strides over `sizes` with `step` as the last one."""
     strides: list[int] = []
     for size in reversed(sizes):
         strides.insert(0, step)
@@ -163,7 +163,7 @@ def row_major(sizes: Sequence[int], step: int) -> list[int]:
 
 
 class Windows:
-    """Weights [column, channel, window] in vectors of columns: transposed to a buffer, `lanes` channels at a time."""
+    """Weights [column, channel, window] as vectors of columns: transposed to a buffer, `lanes` channels at a time."""
 
     def __init__(self, e: Emitter, source: Any, column_stride: int, window: int, columns: int, lanes: int) -> None:
         self.e, self.source, self.column_stride = e, source, column_stride
@@ -171,7 +171,7 @@ class Windows:
         self.scratch: Any = None
 
     def each(self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]) -> None:
-        """`body` for each channel, with where in `scratch` the rows of columns of its window's elements begin.
+        """Emits `body` for each channel, with the offsets in `scratch` of the columns of its window's elements.
 
         Columns from `active` on are zeros.
         """
@@ -202,9 +202,8 @@ class PanelCopy:
     """Copies a matrix, or its transpose, in registers.
 
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
-    written to the flat memref `target` at `start + k * row_stride + column`; both starts are given with each copy.
-    A row is `width` wide; `lanes` is a power of two. Elements are converted where the two types differ; integers that
-    are `unsigned` have no sign.
+    written to the flat memref `target` at `start + k * row_stride + column`; each copy has its own starts. A row is
+    `width` wide; `lanes` is a power of two. Elements are converted if the types differ; `unsigned` is for integers.
     """
 
     e: Emitter
@@ -218,7 +217,7 @@ class PanelCopy:
     unsigned: bool = False
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Copy rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
+        """Copies rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
         if self.column_stride == 1:
             self._rows(self._copy_row, start, target_start, lower, upper, active)
         elif self.k_stride == 1 and self.lanes > 1:
@@ -260,7 +259,7 @@ class PanelCopy:
             self._store(self.e.zero(self._vector), there, column)
 
     def _squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Squares of lanes x lanes elements go through registers; rows of K that are left over go one by one."""
+        """Transposes squares of lanes x lanes elements in registers; the remaining rows of K are copied one by one."""
         e, lanes = self.e, self.lanes
         whole = self._whole(lower, upper)
         full = active // lanes * lanes
@@ -278,7 +277,7 @@ class PanelCopy:
         self._rows(self._gather_row, start, target_start, whole, upper, active)
 
     def _whole(self, lower: Index, upper: Index) -> Index:
-        """The end of the last full square between `lower` and `upper`."""
+        """Returns the end of the last full square between `lower` and `upper`."""
         e, lanes = self.e, self.lanes
         if isinstance(lower, int) and isinstance(upper, int):
             return lower + (upper - lower) // lanes * lanes
@@ -286,7 +285,7 @@ class PanelCopy:
         return e.add(lower, e.mul(count, lanes))
 
     def _square(self, here: Index, there: Index, column: Index, count: int) -> Sequence[Any]:
-        """Read `count` rows of `lanes` elements from `column` on, write them as columns."""
+        """Reads `count` rows of `lanes` elements from `column` on and writes them as columns."""
         e = self.e
         here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
         rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
@@ -305,10 +304,10 @@ class PanelCopy:
 
 
 def transposed(rows: list[Any]) -> list[Any]:
-    """The transpose of as many vectors as each has lanes (a power of two), by repeated perfect shuffles.
+    """Returns the transpose of as many vectors as each has lanes (a power of two), by repeated perfect shuffles.
 
     Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;
-    after log2(L) rounds, row and lane have changed places.
+    after log2(L) rounds, row and lane are exchanged.
     """
     lanes = len(rows)
     low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]

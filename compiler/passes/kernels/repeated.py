@@ -1,4 +1,4 @@
-"""Ops that a module repeats become calls of one function each: equal loops need to be compiled once."""
+"""Replaces repeated ops by calls of one function, so that equal loops are compiled once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.calls import KernelCalls
 from buddy.compiler.passes.kernels.crossing import argument_types
 from buddy.compiler.passes.kernels.structured import KINDS
 
-# A function takes about as long to compile as two loops over vectors.
+# Compiling a function takes about as long as two loops over vectors.
 _OFTEN = 3
 
 _FILL, _VIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
@@ -24,7 +24,7 @@ _FILL, _VIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
 
 @dataclass(frozen=True)
 class _Run:
-    """Ops that follow each other and touch no memory but that of `operands`; equal ones have equal `key`."""
+    """Consecutive ops that access no memory but that of `operands`; equal runs have an equal `key`."""
 
     ops: tuple[Any, ...]
     operands: tuple[Any, ...]
@@ -35,7 +35,7 @@ class _Run:
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """What the ops are and which values they hand to each other, as a plain value."""
+        """Returns the ops and the values that they pass to each other, as a plain value."""
         numbers: dict[Any, int] = {}
         found: list[Hashable] = [str(value.type) for value in self.operands]
         constants = [value.owner.operation for op in self.ops for value in _read(op) if _is_constant(value)]
@@ -51,7 +51,7 @@ class _Run:
 
 
 def outline(root: Any, locations: LocationSets) -> dict[str, list[Any]]:
-    """Put ops that the functions of module `root` repeat often into functions: single ones, and fills of one buffer.
+    """Outlines ops that the functions of module `root` repeat often: single ops, and fills of one buffer.
 
     Only ops on memrefs outside of loops count. Returns the locations of the calls of each function.
     """
@@ -77,7 +77,7 @@ def _outline(run: _Run, key: Hashable, calls: KernelCalls) -> None:
 
 
 def _function(name: str, run: _Run) -> func.FuncOp:
-    """A private function of the run's operands that does what it does, at the insertion point."""
+    """Emits a private function of the run's operands with its ops, at the insertion point."""
     function = func.FuncOp(name, ([value.type for value in run.operands], []), visibility="private")
     entry = function.add_entry_block()
     known = dict(zip(run.operands, entry.arguments, strict=True))
@@ -96,7 +96,7 @@ def _function(name: str, run: _Run) -> func.FuncOp:
 
 
 def _read(op: Any) -> list[Any]:
-    """The values from outside of `op` that it or its body uses."""
+    """Returns the values from outside of `op` that it or its body uses."""
     inside = collect(op)
     own = {value for inner in inside for value in inner.results}
     own |= {argument for region in op.regions for block in region.blocks for argument in block.arguments}
@@ -108,7 +108,7 @@ def _has_body(op: Any) -> bool:
 
 
 def _runs(block: Any) -> Iterator[_Run]:
-    """The runs of a function's body that could stand in a function of their own."""
+    """Yields the runs of a function's body that can be outlined."""
     fills: list[_Run] = []
     for op in [op.operation for op in block.operations]:
         if op.name in VIEWS:
@@ -130,7 +130,10 @@ def _joined(fills: Sequence[_Run]) -> Iterator[_Run]:
 
 
 def _run(op: Any) -> _Run | None:
-    """The run of `op` alone, with the view that it fills; `None` where it needs more than memrefs and constants."""
+    """Returns the run of `op` alone, with the view that it fills.
+
+    Returns `None` if it needs other values than memrefs and constants.
+    """
     ops: tuple[Any, ...] = (op,)
     values = [value for value in _read(op) if not _is_constant(value)]
     if op.name == _FILL and len(values) == 1 and _is_part(values[0]):
@@ -145,13 +148,13 @@ def _is_constant(value: Any) -> bool:
 
 
 def _is_part(value: Any) -> bool:
-    """Whether `value` is a static subview that has one use."""
+    """True if `value` is a static subview with one use."""
     made = isinstance(value, ir.OpResult) and value.owner.name == _VIEW and len(value.owner.operands) == 1
     return bool(made and len(list(value.uses)) == 1)
 
 
 def _crosses(type_: Any) -> bool:
-    """Whether a value of `type_` is a memref that crosses calls as it is."""
+    """True if a value of `type_` is a memref that is passed to calls as it is."""
     try:
         return isinstance(type_, ir.MemRefType) and argument_types([type_]) == [type_]
     except UnsupportedError:

@@ -11,7 +11,7 @@ _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
-    """What `value` is a reshape of, and the map that reads it as `map_` reads `value`."""
+    """Returns the source of the unit reshapes of `value`, and the map that reads it as `map_` reads `value`."""
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         results = _source_indices(value, list(map_.results))
         if results is None:
@@ -21,7 +21,7 @@ def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
 
 
 def with_unit_dims_moved(value: Any, shape: Sequence[int]) -> Any:
-    """The tensor `value` in a `shape` whose dims other than 1 are the same ones, in the same order."""
+    """Returns the tensor `value` in a `shape` that has the same dims, except those of size 1, in the same order."""
     old = list(value.type.shape)
     if old == list(shape):
         return value
@@ -43,7 +43,7 @@ def _tensor(shape: Sequence[int], like: Any) -> Any:
 
 
 def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
-    """The dims of `shape` in one group per dim that stays; those in `dims` join a neighbour."""
+    """Returns the dims of `shape` in one group per remaining dim; those in `dims` join a neighbour."""
     groups: list[list[int]] = []
     waiting: list[int] = []
     for dim in range(len(shape)):
@@ -58,7 +58,7 @@ def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]
 
 
 def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
-    """The indices into the source of a reshape; `None` when more than unit dims come or go."""
+    """Returns the indices into the source of a reshape, or `None` if it changes other dims than unit dims."""
     groups = reassociation(value.owner)
     source = list(value.owner.operands[0].type.shape)
     if value.owner.name == "tensor.expand_shape":
@@ -74,12 +74,12 @@ def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
 
 
 def reassociation(op: Any) -> list[list[int]]:
-    """The groups of dims of a reshape op."""
+    """Returns the groups of dims of a reshape op."""
     return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
 
 
 def _moving_dim(group: list[Any], shape: Any) -> int | None:
-    """The only dim of `group` that is not 1 (the first one where all are); `None` when there are several."""
+    """Returns the only dim of `group` that is not 1 (the first if all are), or `None` if there are several."""
     moving = [dim for dim in group if shape[dim] != 1]
     return None if len(moving) > 1 or not group else (moving or group)[0]
 

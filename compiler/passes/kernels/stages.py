@@ -1,4 +1,4 @@
-"""The marked ops around a contraction or convolution that its kernel takes over."""
+"""Finds the marked ops around a contraction or convolution that its kernel absorbs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from buddy.compiler.passes.kernels.epilogue import (
 )
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
-C = 2  # the operand of a contraction that holds its sums
+C = 2  # the operand number of a contraction's sums
 
 
 class _Looped(Protocol):
@@ -30,16 +30,16 @@ class _Looped(Protocol):
     def loops(self) -> tuple[Loop, ...]: ...
 
 
-# A contraction or convolution: what has loops over C, vectors lying along the last one.
+# A contraction or convolution: it has loops over C, with vectors along the last one.
 Product = TypeVar("Product", bound=_Looped)
 Cut = Callable[[Product, Sequence[int]], Product]
 
 
 @dataclass(frozen=True)
 class Neighbours(Generic[Product]):
-    """What a kernel for `contraction` takes over: the ops `taken`, which `erase` removes; `notes` say it in words.
+    """What a kernel for `contraction` absorbs: the ops `taken`, which `erase` removes; `notes` describe them.
 
-    `locations` are those of the ops that the kernel does the work of; a fill with zeros is no work of its.
+    `locations` are those of the ops whose work the kernel does; a fill with zeros does not count.
     """
 
     contraction: Product
@@ -49,7 +49,7 @@ class Neighbours(Generic[Product]):
     locations: tuple[Any, ...] = field(default=())
 
     def erase(self) -> None:
-        """Remove the ops that the kernel has taken over, and what only they used."""
+        """Erases the absorbed ops, and what only they used."""
         for op in self.taken:
             operands = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
             op.erase()
@@ -58,9 +58,10 @@ class Neighbours(Generic[Product]):
 
 
 def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[Product]:
-    """What stands around `op` (on memrefs) and goes into its kernel. It stays there: a kernel may yet be refused.
+    """Returns the ops around `op` (on memrefs) that its kernel absorbs.
 
-    `cut` gives the contraction with loops that end at some strides in C, where it can.
+    Does not erase them: the kernel may be rejected. `cut` splits the contraction's loops at some strides in C, if
+    possible.
     """
     result, notes, taken = op.operands[C], list[str](), list[Any]()
     prologue = _before(op, PROLOGUE)
@@ -94,7 +95,7 @@ def extents(contraction: _Looped) -> list[Extent]:
 def _with_stage(
     cut: Cut[Product], contraction: Product, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
 ) -> tuple[Product, dict[str, Stage | None]]:
-    """The contraction cut for `op` too, and all stages along its loops."""
+    """Returns the contraction split for `op` too, and all stages along its loops."""
     joint = joint_of(op, result)
     contraction = cut(contraction, boundaries(op, joint))
     found = {mark: matched(op, joint, extents(contraction))}
@@ -111,13 +112,13 @@ def _noted(mark: str, op: Any) -> str:
 
 
 def _after(op: Any, mark: str) -> Any | None:
-    """The op with `mark` that reads the result of `op`."""
+    """Returns the op with `mark` that reads the result of `op`."""
     result = op.operands[C]
     return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
 
 
 def _before(op: Any, mark: str) -> Any | None:
-    """The op with `mark` right in front of `op` that writes its result."""
+    """Returns the op with `mark` directly before `op` that writes its result."""
     previous = None
     for user in _users(root_of(op.operands[C])):
         nearer = previous is None or previous.is_before_in_block(user)
@@ -127,7 +128,7 @@ def _before(op: Any, mark: str) -> Any | None:
 
 
 def _users(value: Any) -> Sequence[Any]:
-    """The ops that use `value`, through views of it too."""
+    """Returns the ops that use `value`, also through views of it."""
     found: list[Any] = []
     for use in value.uses:
         owner = use.owner.operation
@@ -139,7 +140,7 @@ def _users(value: Any) -> Sequence[Any]:
 
 
 def drop_unused(value: Any) -> None:
-    """Erase the views that lead to `value`, and the allocation behind them, where nothing uses them."""
+    """Erases the views that produce `value`, and their allocation, if they are unused."""
     root = root_of(value)
     drop_dead_views(value)
     allocated = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"

@@ -1,4 +1,4 @@
-"""Weights that kernels read where they lie: a mark on the entry's arguments, for the runner to prepare their memory."""
+"""Marks weights that kernels read in place, on the entry's arguments, so that the runner prepares their memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buddy.compiler.passes.kernels.weights import PackedWeights, Place
 
 
 def mark_streamed(weights: PackedWeights, place: Place) -> None:
-    """Mark the arguments of the entry that the parameter at `place` comes from."""
+    """Marks the arguments of the entry that the parameter at `place` comes from."""
     name, number = place
     function = weights.functions[name]
     if not function.public:

@@ -1,4 +1,4 @@
-"""Structured ops (linalg on memrefs) read as loops over flat operands and a body of scalar ops."""
+"""Structured ops (linalg on memrefs) as loops over flat operands and a body of scalar ops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from buddy.compiler.passes.kernels.contraction import NAMED, indexing_maps
 
 KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
-# Masked-off lanes hold a filler value, with which an integer division could trap.
+# An integer division could trap on the filler value of masked lanes.
 TRAPPING = frozenset(
     f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
 )
 
-# What processors have instructions for; all other functions are calls of the math library, one element each.
+# Functions that processors have instructions for; others are calls of the math library, one per element.
 VECTOR_MATH = frozenset(
     f"math.{name}"
     for name in ("absf", "absi", "ceil", "copysign", "floor", "fma", "round", "roundeven", "rsqrt", "sqrt", "trunc")
@@ -25,10 +25,10 @@ VECTOR_MATH = frozenset(
 
 @dataclass(frozen=True)
 class Structured:
-    """`operands` are the op's memrefs, the `outputs` last ones being written; `loops` are merged where possible.
+    """`operands` are the op's memrefs, of which the last `outputs` are written; `loops` are merged where possible.
 
-    `arguments[i]` is the argument of `block` that stands for an element of `operands[i]`; `scalars` maps arguments
-    that stand for scalar operands to these; `indexed` are the dims whose index the body asks for.
+    `arguments[i]` is the argument of `block` for an element of `operands[i]`; `scalars` maps arguments for scalar
+    operands to these; `indexed` are the dims whose index the body reads.
     """
 
     op: Any
@@ -57,14 +57,14 @@ class Structured:
         return list(self.block.operations[len(self.block.operations) - 1].operands)
 
     def reads(self, operand: int) -> bool:
-        """Whether the body looks at operand number `operand`."""
+        """True if the body reads operand number `operand`."""
         return any(True for _ in self.arguments[operand].uses)
 
 
 def read(op: Any, free: bool = False) -> Structured:
-    """`op`, of one of `KINDS`, on memrefs; `free`: its body may also read memory and divide integers.
+    """Returns `op`, of one of `KINDS`, on memrefs; with `free`, its body may also load memory and divide integers.
 
-    Raises `UnsupportedError` for what cannot be done in vectors, with the reason.
+    Raises `UnsupportedError` with the reason if it cannot be vectorised.
     """
     found = structure_of(op, free)
     _check_vectors(found.block, free)
@@ -73,9 +73,9 @@ def read(op: Any, free: bool = False) -> Structured:
 
 
 def structure_of(op: Any, free: bool = False) -> Structured:
-    """`op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
+    """Returns `op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
 
-    Raises `UnsupportedError` where memory is not accessed at sums of loop indices, or in the body too.
+    Raises `UnsupportedError` if memory is accessed in the body, or not at sums of loop indices.
     """
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
@@ -96,7 +96,7 @@ def structure_of(op: Any, free: bool = False) -> Structured:
 
 
 def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
-    """The indexing map of each memref operand, and which loops are reductions."""
+    """Returns the indexing map of each memref operand, and for each loop whether it is a reduction."""
     if op.name == "linalg.generic":
         if len(operands) != len(op.operands):
             raise UnsupportedError("a generic with scalar operands")
@@ -120,7 +120,7 @@ def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
 
 
 def check_pure(block: Any) -> None:
-    """Raises `UnsupportedError` for a body that does more than compute."""
+    """Raises `UnsupportedError` for a body with side effects."""
     for op in block.operations:
         name = op.operation.name
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
@@ -154,7 +154,7 @@ def _check_elements(operands: tuple[Any, ...]) -> None:
 
 
 def _indexed_dims(block: Any) -> frozenset[int]:
-    """The dims that the body asks for by `linalg.index`."""
+    """Returns the dims that the body reads by `linalg.index`."""
     return frozenset(
         int(ir.IntegerAttr(op.operation.attributes["dim"]).value)
         for op in block.operations

@@ -1,4 +1,4 @@
-"""Structured ops on buffers of sizes that only a call tells, seen by their loops, and tiles of them of known size."""
+"""Structured ops on buffers with dynamic sizes: their loops, and tiles of static size."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from buddy.compiler.mlir.bindings import arith, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.structured import maps_of
 
-Index = Any  # an int where the value is known, else an MLIR value of type `index`
+Index = Any  # an int if the value is known, else an MLIR value of type `index`
 
 
 @dataclass(frozen=True)
 class DynamicLoop:
-    """A loop of `size` iterations, `None` where only a call tells; `even` where each operand's stride along it is a
-    number. `uses` are the dims that it indexes, as (operand, dim)."""
+    """A loop of `size` iterations, `None` if dynamic. `even` means that each operand has a static stride along it.
+
+    `uses` are the dims that it indexes, as (operand, dim).
+    """
 
     size: int | None
     even: bool
@@ -24,7 +26,7 @@ class DynamicLoop:
 
 
 def is_dynamic(op: Any) -> bool:
-    """Whether an operand of `op` is a buffer with `?` dims."""
+    """True if an operand of `op` is a buffer with `?` dims."""
     kinds = (value.type for value in op.operands)
     return any(isinstance(kind, ir.MemRefType) and not kind.has_static_shape for kind in kinds)
 
@@ -34,9 +36,9 @@ def buffers_of(op: Any) -> list[Any]:
 
 
 def loops_of(op: Any) -> list[DynamicLoop]:
-    """The loops of `op`, which works on buffers.
+    """Returns the loops of `op`, an op on buffers.
 
-    Raises `UnsupportedError` where a size or a stride that is not known belongs to a sum of loop indices.
+    Raises `UnsupportedError` if a dynamic size or stride belongs to a sum of loop indices.
     """
     buffers = buffers_of(op)
     maps, kinds = maps_of(op, tuple(buffers))
@@ -61,7 +63,7 @@ def loops_of(op: Any) -> list[DynamicLoop]:
 
 
 def slides(op: Any) -> bool:
-    """Whether an operand of `op` is read by sums of loop indices, as a window reads an image."""
+    """True if an operand of `op` is indexed by sums of loops, as a window on an image."""
     return any(_in_sums(e) for map_ in maps_of(op, tuple(buffers_of(op)))[0] for e in map_.results)
 
 
@@ -73,7 +75,7 @@ def _in_sums(expression: Any) -> list[int]:
 
 
 def _layout(value: Any) -> tuple[list[int | None], list[int | None]]:
-    """Sizes and strides of a buffer, `None` for those that only a call tells."""
+    """Returns sizes and strides of a buffer, `None` for dynamic ones."""
     kind = ir.MemRefType(value.type)
     strides, _ = kind.get_strides_and_offset()
     marks = ir.ShapedType.get_dynamic_size(), ir.ShapedType.get_dynamic_stride_or_offset()
@@ -82,7 +84,7 @@ def _layout(value: Any) -> tuple[list[int | None], list[int | None]]:
 
 
 def size_of(op: Any, loop: DynamicLoop) -> Any:
-    """The number of iterations of `loop` as a value; emitted at the insertion point."""
+    """Returns the number of iterations of `loop` as a value; emitted at the insertion point."""
     if loop.size is not None:
         return constant(loop.size)
     buffers = buffers_of(op)
@@ -91,9 +93,9 @@ def size_of(op: Any, loop: DynamicLoop) -> Any:
 
 
 def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
-    """The part of a buffer that begins at `starts`, of known sizes, as a view; `value` itself where it is all of it.
+    """Returns the part of a buffer at `starts`, of static sizes, as a view, or `value` itself if it is all of it.
 
-    Raises `UnsupportedError` where the stride along a dim of more than one element is not known.
+    Raises `UnsupportedError` if the stride along a dim of more than one element is dynamic.
     """
     known, strides = _layout(value)
     if any(stride is None and size != 1 for stride, size in zip(strides, sizes, strict=True)):
@@ -116,7 +118,7 @@ def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
 
 
 def part(value: Any, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
-    """As `tile`, where sizes may be values: a subview."""
+    """Returns a subview as `tile` does, with sizes that may be values."""
     rank = len(sizes)
     mark = ir.ShapedType.get_dynamic_size()
     _, strides = _layout(value)
@@ -124,7 +126,7 @@ def part(value: Any, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
     fixed, known = ([n if isinstance(n, int) else mark for n in ns] for ns in (starts, sizes))
     steps = ", ".join("?" if stride is None else str(stride) for stride in strides)
     shape = "".join(f"{'?' if not isinstance(n, int) else n}x" for n in sizes)
-    # The verifier wants an offset of 0 to be known where it can be.
+    # The verifier requires a static offset of 0 where possible.
     begin = 0 if not moved and not any(starts) and ir.MemRefType(value.type).get_strides_and_offset()[1] == 0 else "?"
     kind = ir.Type.parse(f"memref<{shape}{value.type.element_type}, strided<[{steps}], offset: {begin}>>")
     return memref.SubViewOp(kind, value, moved, counts, [], fixed, known, [1] * rank).result

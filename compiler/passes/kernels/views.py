@@ -1,4 +1,4 @@
-"""Memory seen as bytes, and buffers at a byte offset of it: the pointer moves, so that the type has no offset."""
+"""Views of bytes as buffers: a byte shift moves the base pointer, so that the type has no offset."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def byte_type(size: int) -> Any:
 
 
 def part(memory: Any, offset: int, type_: Any) -> Any:
-    """The memref of `type_` at a byte offset of the bytes `memory`; emitted at the insertion point."""
+    """Returns the memref of `type_` at a byte offset of the bytes `memory`; emitted at the insertion point."""
     return memref.ViewOp(type_, memory, arith.constant(ir.IndexType.get(), offset), []).result
 
 
 def as_bytes(function: Any, argument: Any) -> Any:
-    """Make `argument` a memref of bytes, with a view of them in its place; a caller's pointer is the same."""
+    """Makes `argument` a memref of bytes, and replaces its uses by a view; the caller's pointer is unchanged."""
     kind, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     inputs = list(signature.inputs)
     inputs[argument.arg_number] = byte_type(bytes_of(kind))

@@ -1,6 +1,6 @@
-"""Packed weights as arguments: rewrites a module's functions so that packing leaves the timed call.
+"""Packed weights as arguments: rewrites a module's functions so that weights are packed outside of the timed call.
 
-A parameter (argument attribute `buddy.parameter`) that only feeds contractions is replaced, from the function that
+A parameter (argument attribute `buddy.parameter`) that is only used by contractions is replaced, from the function that
 uses it up to the public entry, by a buffer that a packing function of the module fills.
 """
 
@@ -49,7 +49,7 @@ class PackedWeights:
         self.pack_functions: dict[tuple[str, Packing], tuple[str, Any]] = {}
 
     def parameter(self, value: Any) -> Place | None:
-        """The argument that `value` is (a contiguous view of), when it is a parameter all the way up to the entry."""
+        """Returns the argument of which `value` is a contiguous view, if it is a parameter in all callers."""
         place = _argument(value)
         return place if place is not None and self._is_parameter(place) else None
 
@@ -62,9 +62,9 @@ class PackedWeights:
         return bool(function.calls) and all(self.parameter(call.operands[place[1]]) for call in function.calls)
 
     def packed(self, place: Place, panels: Packing) -> Any:
-        """The argument that holds the panels of the parameter at `place`; added here and in all callers when new.
+        """Returns the argument with the panels of the parameter at `place`; adds it here and in all callers if new.
 
-        Added arguments stand last until `finish`.
+        Added arguments come last until `finish`.
         """
         name, number = place
         function = self.functions[name]
@@ -82,12 +82,12 @@ class PackedWeights:
         return _replace_call(call, [*call.operands, self.packed(above, panels)], self)
 
     def moved(self, old: Any, new: Any) -> None:
-        """Keep the lists of calls right when `new` takes the place of `old`."""
+        """Updates the lists of calls when `new` replaces `old`."""
         calls = self.functions[callee_of(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
     def finish(self) -> dict[Packing, list[Any]]:
-        """Put packed arguments next to their sources, drop sources without uses, and write the packing functions.
+        """Moves packed arguments next to their sources, drops unused sources, and emits the packing functions.
 
         Returns these functions.
         """
@@ -100,7 +100,7 @@ class PackedWeights:
         return written
 
     def _callees_first(self) -> list[str]:
-        """The functions; those that call themselves, as MLIR's `async-parallel-for` makes them, come somewhere."""
+        """Returns the functions, callees first; recursive ones, as of MLIR's `async-parallel-for`, in any order."""
         order: list[str] = []
         begun: set[str] = set()
 
@@ -154,7 +154,7 @@ class PackedWeights:
 
 
 def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
-    """Give the function `op` the arguments numbered in `order`; the others have no uses."""
+    """Gives the function `op` the arguments numbered in `order`; the others have no uses."""
     block = op.regions[0].blocks[0]
     old = list(block.arguments)
     for number in order:
@@ -179,7 +179,7 @@ def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any
 
 
 def drop_dead_views(value: Any) -> None:
-    """Erase the views that lead to `value` as long as nothing uses them."""
+    """Erases the views that produce `value`, as long as they are unused."""
     while isinstance(value, ir.OpResult) and value.owner.name in VIEWS and not _used(value):
         owner = value.owner
         value = owner.operands[0]
@@ -213,7 +213,7 @@ def _has_body(op: Any) -> bool:
 
 
 def _argument_attributes(op: Any) -> list[Any]:
-    """One dictionary of attributes per argument of the function's type."""
+    """Returns one dictionary of attributes per argument of the function's type."""
     count = len(ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).inputs)
     if "arg_attrs" in op.attributes:
         return [ir.DictAttr(attribute) for attribute in ir.ArrayAttr(op.attributes["arg_attrs"])]

@@ -1,1 +1,1 @@
-"""Which dims of a tensor lie next to each other in memory: orders of dims, and ops rewritten to work in them."""
+"""Memory layouts of tensors as orders of dims, and rewrites of ops to these layouts."""

@@ -1,4 +1,4 @@
-"""`linalg.generic` ops in other orders of dims: maps, loops and the types of results change in place."""
+"""Rewrites `linalg.generic` ops to other layouts: maps, loops and result types change in place."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
 from buddy.compiler.passes.layouts.values import Layouts, Order, natural, rank_of
 
-# An image of so few channels is read as it is: its lines are longer than its pixels, and transposing it costs as much.
+# An image with so few channels is not transposed: its lines are longer than its pixels, and the transpose costs as
+# much.
 FEW_CHANNELS = 4
 
 
 def is_convolution(op: Any) -> bool:
-    """Whether a generic on tensors sums products under a sliding window."""
+    """True if a generic on tensors is a convolution: it sums products under a sliding window."""
     return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not reads_loops(op)
 
 
@@ -24,7 +25,7 @@ def is_convolution(op: Any) -> bool:
 
 
 def arrange_convolution(op: Any, layouts: Layouts) -> None:
-    """Let a convolution read and write with channels last; its weights stay as they are, since they get packed."""
+    """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
     image, weights, start = op.operands
@@ -43,12 +44,12 @@ def _has_few_channels(image: Any, anchors: Sequence[int], roles: dict[int, int])
     return prod(channels) <= FEW_CHANNELS
 
 
-# The parts that a loop of a convolution can play, in the order in which loops are put.
+# The roles of a convolution's loops, in the order in which the loops are arranged.
 _IMAGE, _PLACE, _GROUP, _OUT, _WINDOW, _CHANNEL = range(6)
 
 
 def _roles(op: Any) -> dict[int, int]:
-    """The part that each loop of a convolution plays."""
+    """Returns the role of each loop of a convolution."""
     image, weights, _ = ([_loops_in(e) for e in map_.results] for map_ in indexing_maps(op))
     alone = {loops[0] for loops in image if len(loops) == 1}
     weighted = {loop for loops in weights for loop in loops}
@@ -65,7 +66,7 @@ def _roles(op: Any) -> dict[int, int]:
 
 
 def _anchors(map_: Any, roles: dict[int, int]) -> list[int]:
-    """The loop that moves each dim of an operand most: a window's place, not where in the window."""
+    """Returns the loop that moves each dim of an operand most: the window's position, not the offset in it."""
     return [min(_loops_in(e), key=lambda loop: roles[loop]) for e in map_.results]
 
 
@@ -77,9 +78,9 @@ def _sorted_dims(anchors: Sequence[int], loops: Sequence[int]) -> Order:
 
 
 def arrange(op: Any, layouts: Layouts) -> None:
-    """Let any generic follow the order of its largest operand, in its results too.
+    """Rewrites any generic, including its results, to the layout of its largest operand.
 
-    Operands that would be walked against that order are transposed.
+    Operands that would be accessed against that layout are transposed.
     """
     maps, operands = indexing_maps(op), list(op.operands)
     number = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.moved(operands[i])))
@@ -91,7 +92,7 @@ def arrange(op: Any, layouts: Layouts) -> None:
 
 
 def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
-    """The loops in the order in which `indices` move: parallel ones that are not among them first, windows last."""
+    """Returns the loops in the order of `indices`: parallel loops that are not among them first, windows last."""
     reductions = _reductions(op)
     found = [_loops_in(index) for index in indices]
     walked = [loop for loops in found for loop in loops if len(loops) == 1 or loop not in reductions]
@@ -102,7 +103,7 @@ def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
 
 
 def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: Layouts) -> Order:
-    """An order of `value` in which its dims move as `loops` do: its own or the leader's, where these do."""
+    """Returns a layout of `value` whose dims are in the order of `loops`: its own or the leader's if possible."""
     own = layouts.order(value)
     places = [min((loops.index(loop) for loop in _loops_in(e)), default=-1) for e in map_.results]
     moving = {dim for dim, size in zip(own, value.type.shape, strict=True) if size != 1 and places[dim] >= 0}
@@ -121,7 +122,7 @@ def _reductions(op: Any) -> frozenset[int]:
 
 
 def _loops_in(expression: Any) -> list[int]:
-    """The loops that an index expression depends on."""
+    """Returns the loops that an index expression depends on."""
     if isinstance(expression, ir.AffineDimExpr):
         return [expression.position]
     if isinstance(expression, ir.AffineBinaryExpr):
@@ -130,7 +131,7 @@ def _loops_in(expression: Any) -> list[int]:
 
 
 def _rewrite(op: Any, layouts: Layouts, operands: Sequence[Any], loops: Sequence[int]) -> None:
-    """Let `op` work on `operands`, which stand for its own in other orders, with its loops in the order `loops`."""
+    """Rewrites `op` to `operands`, its own in other layouts, with its loops in the order `loops`."""
     renumbered = ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(i)) for i in range(len(loops))])
     maps = []
     for number, (map_, value) in enumerate(zip(indexing_maps(op), operands, strict=True)):

@@ -1,4 +1,4 @@
-"""Transposes, reshapes and slices of tensors in other orders of dims."""
+"""Transposes, reshapes and slices of tensors in other layouts."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from buddy.compiler.passes.layouts.values import Layouts, Order
 
 
 def arrange_transpose(op: Any, layouts: Layouts) -> bool:
-    """A transpose of a moved tensor is that tensor under another order."""
+    """Replaces a transpose of a moved tensor by the same tensor with another layout."""
     source = op.operands[0]
     permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
     order = tuple(permutation.index(dim) for dim in layouts.order(source))
-    # The tensor may have other uses, under the order that it has there: a cast to its own type is a value of its own.
+    # The tensor may have other uses with its layout there: a cast to its own type creates a separate value.
     value = tensor.cast(source.type, source)
     _replace(op, layouts, value, order)
     return True
 
 
 def arrange_expand(op: Any, layouts: Layouts) -> bool:
-    """What a dim is split into stays together."""
+    """Keeps the dims together that one dim is split into."""
     source, groups = op.operands[0], reassociation(op)
     order = tuple(dim for place in layouts.order(source) for dim in groups[place])
     shape = [op.results[0].type.shape[dim] for dim in order]
@@ -33,7 +33,7 @@ def arrange_expand(op: Any, layouts: Layouts) -> bool:
 
 
 def arrange_collapse(op: Any, layouts: Layouts) -> bool:
-    """Dims that lie next to each other, in order and but for dims of size 1, can be joined; `False` for others."""
+    """Collapses dims that are adjacent in memory, in order, except for unit dims; returns `False` for others."""
     source, groups = op.operands[0], reassociation(op)
     own = layouts.order(source)
     moving = [dim for dim, size in zip(own, source.type.shape, strict=True) if size != 1]
@@ -51,7 +51,7 @@ def arrange_collapse(op: Any, layouts: Layouts) -> bool:
 
 
 def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
-    """`groups` in another order, as runs of consecutive dims."""
+    """Returns `groups` in another layout, as runs of consecutive dims."""
     runs, start = [], 0
     for number in order:
         runs.append(list(range(start, start + len(groups[number]))))
@@ -60,7 +60,10 @@ def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
 
 
 def arrange_insert(op: Any, layouts: Layouts) -> bool:
-    """A slice and the tensor that it goes into lie alike; `False` where dims get lost or sizes are not known."""
+    """Gives a slice and the tensor that it is inserted into the same layout.
+
+    Returns `False` if the slice drops dims or sizes are dynamic.
+    """
     source, target, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(target.type.shape):
         return False
@@ -71,7 +74,7 @@ def arrange_insert(op: Any, layouts: Layouts) -> bool:
 
 
 def arrange_extract(op: Any, layouts: Layouts) -> bool:
-    """A slice lies as what it is cut out of; `False` where dims get lost or sizes are not known."""
+    """Gives a slice the layout of its source; returns `False` if dims are dropped or sizes are dynamic."""
     source, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(op.results[0].type.shape):
         return False
@@ -83,7 +86,7 @@ def arrange_extract(op: Any, layouts: Layouts) -> bool:
 
 
 def _bounds(op: Any, order: Order) -> list[list[int]]:
-    """Offsets, sizes and strides of a slice op, in `order`."""
+    """Returns offsets, sizes and strides of a slice op, in `order`."""
     names = ("static_offsets", "static_sizes", "static_strides")
     every = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in names]
     return [[numbers[dim] for dim in order] for numbers in every]

@@ -1,4 +1,4 @@
-"""Private functions whose arguments and results cross calls in the order in which both sides work on them."""
+"""Changes the layouts of arguments and results of private functions to those that caller and callee use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buddy.compiler.passes.layouts.values import Layouts, Order, natural, rank_o
 
 @dataclass
 class Signatures:
-    """The functions of a module, callees first, and the orders of those whose signature has changed."""
+    """The functions of a module, callees first, and the layouts of those whose signature has changed."""
 
     module: Any
     orders: dict[str, tuple[list[Order | None], list[Order]]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class Signatures:
         self._callees = {name: [callee_of(call) for call in calls_in(op)] for name, op in self._functions.items()}
 
     def functions(self) -> list[Any]:
-        """The functions with a body, each behind those that it calls."""
+        """Returns the functions with a body, callees first."""
         done: dict[str, Any] = {}
 
         def visit(name: str) -> None:
@@ -39,13 +39,13 @@ class Signatures:
         return list(done.values())
 
     def calls_changed(self, op: Any) -> bool:
-        """Whether `op` calls a function whose signature has changed."""
+        """True if `op` calls a function whose signature has changed."""
         return op.name == "func.call" and callee_of(op) in self.orders
 
     def change(self, function: Any) -> int:
-        """Let a private function take and give what it only transposes as it works on it; how many values changed.
+        """Changes arguments and results that a private function only transposes; returns how many changed.
 
-        Its callers come later, and get the copies that they need. Parameters stay, since they are packed.
+        Callers are rewritten later, with copies where needed. Parameters do not change, since they are packed.
         """
         if "sym_visibility" not in function.attributes or "private" not in str(function.attributes["sym_visibility"]):
             return 0
@@ -65,7 +65,7 @@ class Signatures:
         return changed
 
     def arrange_call(self, call: Any, layouts: Layouts) -> None:
-        """Pass operands as the callee takes them, and note how its results lie."""
+        """Passes operands in the callee's layouts, and records the layouts of the results."""
         inputs, results = self.orders[callee_of(call)]
         for number, order in enumerate(inputs):
             value = call.operands[number]
@@ -77,7 +77,7 @@ class Signatures:
 
 
 def _take(argument: Any) -> Order | None:
-    """Let `argument` lie as its transposes do, when it has one kind of them and no other use; its order then."""
+    """Gives `argument` the layout of its transposes, if they are equal and its only uses. Returns the layout."""
     uses = [use.owner.operation for use in argument.uses]
     orders = {tuple(_permutation(op)) for op in uses if op.name == "linalg.transpose" and op.operands[0] == argument}
     if len(orders) != 1 or any(op.name != "linalg.transpose" for op in uses):
@@ -91,7 +91,7 @@ def _take(argument: Any) -> Order | None:
 
 
 def _give(end: Any, number: int) -> Order:
-    """Let the function return what result `number` is a transpose of, if it is one; the order of the result then."""
+    """If result `number` is a transpose, returns its source instead. Returns the layout of the result."""
     value = end.operands[number]
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.transpose":
         return natural(rank_of(value)) if isinstance(value.type, ir.RankedTensorType) else ()

@@ -1,4 +1,4 @@
-"""The order in which each tensor lies in memory, and copies of tensors in other orders."""
+"""The memory layout of each tensor, and copies of tensors in other layouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.passes.kernels.reshapes import with_unit_dims_moved
 
-Order = tuple[int, ...]  # dim `i` in memory is dim `order[i]` of the tensor as the program has it
+Order = tuple[int, ...]  # dim `i` in memory is dim `order[i]` of the original tensor
 
 
 def natural(rank: int) -> Order:
@@ -22,11 +22,11 @@ def rank_of(value: Any) -> int:
 
 @dataclass
 class Layouts:
-    """The orders of the values of one function; values that are not `known` lie as the program has them.
+    """The layouts of the values of one function; values that are not `known` have the original layout.
 
-    Known are the results of convolutions and of what follows them, moved or not: transposes of these are other orders
-    of them, not copies. The type of a known value is already that of its order. `changed` is called with each
-    transpose that is made.
+    Known are results of convolutions and of ops that follow them, moved or not: transposes of these change the layout
+    and make no copies. The type of a known value is already that of its layout. `changed` is called with each transpose
+    that is emitted.
     """
 
     changed: Callable[[Any, Order], None]
@@ -37,20 +37,20 @@ class Layouts:
         return self.known.get(value) or natural(rank_of(value))
 
     def moved(self, value: Any) -> bool:
-        """Whether `value` lies otherwise than the program has it."""
+        """True if `value` has another layout than the original one."""
         return self.order(value) != natural(rank_of(value))
 
     def follows(self, value: Any) -> bool:
-        """Whether `value` comes from a convolution."""
+        """True if `value` depends on a convolution."""
         return value in self.known
 
     def put(self, value: Any, order: Order) -> Any:
-        """Note that `value` lies in `order`."""
+        """Records that `value` has the layout `order`."""
         self.known[value] = order
         return value
 
     def ordered(self, value: Any, order: Order) -> Any:
-        """`value` in `order`: itself, or a copy that stands right behind it."""
+        """Returns `value` in `order`: itself, or a copy that is inserted after it."""
         if self.order(value) == order:
             return value
         if (value, order) not in self._copies:
@@ -60,7 +60,7 @@ class Layouts:
         return self._copies[value, order]
 
     def plain(self, value: Any) -> Any:
-        """`value` as the program has it."""
+        """Returns `value` in the original layout."""
         return self.ordered(value, natural(rank_of(value)))
 
     def _copy(self, value: Any, order: Order) -> Any:
@@ -80,7 +80,7 @@ class Layouts:
 
 
 def _made_again(value: Any, shape: Sequence[int]) -> Any | None:
-    """`value` in another shape, when it holds one number, or nothing yet."""
+    """Returns `value` in another shape, if it is a splat or empty tensor; otherwise `None`."""
     maker = value.owner.name if isinstance(value, ir.OpResult) else ""
     if maker not in ("tensor.empty", "linalg.fill"):
         return None
@@ -89,7 +89,7 @@ def _made_again(value: Any, shape: Sequence[int]) -> Any | None:
 
 
 def _behind(value: Any) -> Any:
-    """The insertion point behind the definition of `value`."""
+    """Returns the insertion point after the definition of `value`."""
     if isinstance(value, ir.BlockArgument):
         return ir.InsertionPoint.at_block_begin(value.owner)
     return ir.InsertionPoint.after(value.owner)

@@ -1,1 +1,1 @@
-"""Convolution kernels on channels-last buffers: implicit matrix products, and depthwise windows."""
+"""Convolution kernels on channels-last buffers: implicit GEMM, depthwise and Winograd."""

@@ -1,4 +1,4 @@
-"""What the convolution kernels share: how they read factors, and where their results go."""
+"""Base class of convolution kernels: reads of factors, and positions of results."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Kernel:
         raise NotImplementedError
 
     def moved(self, place: Place, **steps: Index) -> Place:
-        """`place` further along the loops that `steps` names: `line`, `pixel` or `column`, the last one."""
+        """Returns `place` advanced along the loops that `steps` names: `line`, `pixel` or `column`, the last one."""
         numbers = {"line": -3, "pixel": -2, "column": -1}
         for name, index in steps.items():
             place = self.results.moved(place, numbers[name], index)
         return place
 
     def element(self, offset: Index) -> Any:
-        """An element of the image in every lane."""
+        """Loads an element of the image into every lane."""
         element = converted(self.e.load_scalar(self.a, offset), self.vector.element_type, self.conv.unsigned[0])
         return vector.broadcast(self.vector, element)
 
     def factors(self, flat: Any, offset: Index, active: int | None = None) -> Any:
-        """A vector of the image or of the weights."""
+        """Loads a vector of the image or of the weights."""
         unsigned = self.conv.unsigned[0 if flat == self.a else 1]
         return converted(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)

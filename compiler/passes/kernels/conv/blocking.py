@@ -1,4 +1,4 @@
-"""How a convolution is blocked for a target: pixels and channels in registers, panels of weights in the cache."""
+"""Chooses the blocking of a convolution for a target: pixels and channels in registers, panels of weights in cache."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from buddy.compiler.support.target import Target
 
 MAX_LINES, MAX_VECTORS = 4, 4
 
-# Of a first-level cache: lines in a set, at least, and bytes in a line.
+# Of an L1 cache: least associativity, and bytes per line.
 _WAYS, _LINE = 8, 64
 
-# The share of the second-level cache that panels of weights may fill: the other half is for the image.
+# The share of the L2 cache for panels of weights; the other half is for the image.
 WEIGHTS_IN_L2 = 0.5
 
 
@@ -25,7 +25,7 @@ WEIGHTS_IN_L2 = 0.5
 class Blocking:
     """`lines` x `pixels` output positions by `vectors * lanes` channels stay in registers over the whole reduction.
 
-    `panels` of weights, each as wide as the block, are gone through before the next lines of the image.
+    `panels` of weights, each as wide as the block, are processed before the next lines of the image.
     """
 
     lines: int
@@ -44,8 +44,8 @@ class Blocking:
 
 
 def choose(conv: Convolution, target: Target) -> Blocking:
-    """The blocking with the least estimated time."""
-    # Vectors no wider than there are channels: two narrow ones a cycle are as good as one wide one that is half used.
+    """Returns the blocking with the least estimated time."""
+    # No wider than the channels: two narrow vectors per cycle are as good as a wide one that is half used.
     lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
     candidates = list(_candidates(conv, lanes, target))
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
@@ -55,7 +55,7 @@ def choose(conv: Convolution, target: Target) -> Blocking:
 
 
 def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
-    """Blocks whose accumulators, weights and broadcast input fit into the registers, and whose input into a cache."""
+    """Yields blocks whose accumulators, weights and broadcast input fit into registers, and their input into cache."""
     for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
         most = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
         for lines in range(1, min(MAX_LINES, conv.lines.size, most) + 1):
@@ -64,9 +64,9 @@ def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple
 
 
 def _pixels_in_l1(conv: Convolution, target: Target) -> int:
-    """Pixels of which the first-level cache keeps a line each, with some room for weights and results.
+    """Returns the pixels of which the L1 cache keeps a line each, with some room for weights and results.
 
-    Those that lie a power of two apart share few of its sets.
+    Pixels with a distance of a power of two share few of its sets.
     """
     way = max(1, target.l1 // _WAYS)
     apart = max(1, conv.pixels.strides[0] * bytes_of(conv.factor))
@@ -74,7 +74,7 @@ def _pixels_in_l1(conv: Convolution, target: Target) -> int:
 
 
 def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:
-    """Cycles per step of the reduction for one image, counting remainder blocks."""
+    """Returns the cycles per step of the reduction for one image, including remainder blocks."""
     return sum(
         line_count * pixel_count * column_count * _cycles(line_size * pixel_size, column_size)
         for line_size, line_count in split(conv.lines.size, lines)
@@ -84,5 +84,5 @@ def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) 
 
 
 def _cycles(rows: int, vectors: int) -> float:
-    """For one block: multiply-adds, or loads, or the latency of the accumulators."""
+    """Returns the cycles of one block: the most of multiply-adds, loads and accumulator latency."""
     return max(rows * vectors, rows * 0.5 + vectors, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)

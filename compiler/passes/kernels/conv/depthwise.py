@@ -1,4 +1,4 @@
-"""Depthwise convolution: vectors of channels, each pixel of the input read once for all windows of a block."""
+"""Depthwise convolution on vectors of channels; each input pixel is read once for all windows of a block."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from buddy.compiler.passes.kernels.epilogue import Place, Results
 from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
-# Output pixels whose sums are held at once: more would leave no registers for weights and input.
+# Output pixels that are accumulated at once: more would leave no registers for weights and input.
 MAX_PIXELS = 8
 
-# Windows of more elements are walked by loops: unrolled, they would be long code.
+# Larger windows use loops: unrolled, their code would be long.
 MAX_UNROLLED = 64
 
 
@@ -35,7 +35,7 @@ class Blocking:
 
 
 def choose(conv: Convolution, target: Target) -> Blocking:
-    """The widest block of pixels that leaves the fewest blocks."""
+    """Returns the widest block of pixels that results in the fewest blocks."""
     lanes = target.lanes(bytes_of(conv.element))
     most = min(MAX_PIXELS, conv.pixels.size)
     pixels = min(range(1, most + 1), key=lambda size: (sum(n + 1 for _, n in split(conv.pixels.size, size)), size))
@@ -43,14 +43,14 @@ def choose(conv: Convolution, target: Target) -> Blocking:
 
 
 def panels_of(conv: Convolution, blocking: Blocking) -> Panels:
-    """The packed weights: [channels / lanes, window, lanes]."""
+    """Returns the form of the packed weights: [channels / lanes, window, lanes]."""
     (channels,) = conv.groups
     window = tuple((loop.size, loop.strides[1]) for loop in conv.k)
     return Panels((), (channels.size, channels.strides[1]), window, blocking.lanes, blocking.lanes)
 
 
 class Depthwise(Kernel):
-    """Emission of one kernel whose weights are packed as `panels_of` says."""
+    """Emits one kernel whose weights are packed as in `panels_of`."""
 
     def __init__(self, e: Emitter, a: Any, b: Any, results: Results, conv: Convolution, blocking: Blocking) -> None:
         super().__init__(e, a, b, results, conv)
@@ -70,7 +70,7 @@ class Depthwise(Kernel):
         self.e.parallel([loop.size for loop in outer], line, nanoseconds(flop=conv.flops, moved=read))
 
     def _line(self, a: Index, place: Place, number: Index, active: int) -> None:
-        """One line of `active` channels."""
+        """Emits one line of `active` channels."""
         e, pixels = self.e, self.conv.pixels
         channel, b = e.mul(number, self.lanes), e.mul(number, self.panels.panel)
 
@@ -86,13 +86,13 @@ class Depthwise(Kernel):
         for_blocks(e, pixels.size, self.block.pixels, block)
 
     def _windows(self, a: Index, b: Index, sums: list[Any], active: int) -> list[Any]:
-        """The sums of all pixels of a block."""
+        """Returns the sums of all pixels of a block."""
         if self.conv.depth <= MAX_UNROLLED:
             return self._unrolled(a, b, sums, active)
         return self._looped(a, b, sums, active, 0)
 
     def _looped(self, a: Index, b: Index, sums: list[Any], active: int, depth: int) -> list[Any]:
-        """The window's loops from number `depth` on."""
+        """Emits the window's loops from number `depth` on."""
         e, loops = self.e, self.conv.k
         if depth == len(loops):
             weight = self.factors(self.b, b)
@@ -107,7 +107,7 @@ class Depthwise(Kernel):
         return e.loop(0, loops[depth].size, 1, body, sums)
 
     def _unrolled(self, a: Index, b: Index, sums: list[Any], active: int) -> list[Any]:
-        """Windows overlap: an element of the input is read once for all of the sums that it joins."""
+        """Emits the window unrolled: an input element is read once for all overlapping windows."""
         e, conv, sums = self.e, self.conv, list(sums)
         read: dict[int, Any] = {}
         for number, position in enumerate(product(*(range(loop.size) for loop in conv.k))):

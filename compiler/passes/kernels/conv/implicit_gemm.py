@@ -1,7 +1,7 @@
-"""Convolution as a matrix product whose rows are read out of the image: no im2col buffer is ever made.
+"""Convolution as a matrix product whose rows are read from the image, without an im2col buffer.
 
-A block of output pixels by output channels stays in registers while the reduction walks the window and the channels of
-the input; each step multiplies broadcast input elements by a vector of packed weights.
+A block of output pixels by output channels stays in registers during the reduction over the window and the input
+channels; each step multiplies broadcast input elements by a vector of packed weights.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from buddy.compiler.passes.kernels.packing import Panels, row_major
 
 
 def panels_of(conv: Convolution, blocking: Blocking) -> Panels:
-    """The packed weights: [group..., panel, k, column]."""
+    """Returns the form of the packed weights: [group..., panel, k, column]."""
     outer = tuple((loop.size, loop.strides[1]) for loop in conv.groups)
     ks = tuple((loop.size, loop.strides[1]) for loop in conv.k)
     return Panels(outer, (conv.n.size, conv.n.strides[1]), ks, blocking.columns, blocking.lanes)
 
 
 class ImplicitGemm(Kernel):
-    """Emission of one kernel whose weights are packed as `panels_of` says."""
+    """Emits one kernel whose weights are packed as in `panels_of`."""
 
     def __init__(self, e: Emitter, a: Any, b: Any, results: Results, conv: Convolution, blocking: Blocking) -> None:
         super().__init__(e, a, b, results, conv)
@@ -41,7 +41,7 @@ class ImplicitGemm(Kernel):
         self.e.parallel_blocks(sizes, blocks, self._band, nanoseconds(flop=conv.flops))
 
     def _band(self, numbers: list[Index], active: list[int]) -> None:
-        """A block of lines of one image and group by a cacheful of panels."""
+        """Emits a block of lines of one image and group by the panels that fit into cache."""
         e, conv, block, groups = self.e, self.conv, self.block, len(self.conv.groups)
         batch, first = numbers[groups], e.mul(numbers[-1], block.lines)
         outer = [*numbers[:groups], *numbers[groups + 1 : -1]]
@@ -59,7 +59,7 @@ class ImplicitGemm(Kernel):
         for_blocks(e, active[groups], block.columns, panel)
 
     def _pixels(self, a: Index, b: Index, place: Place, lines: int, columns: int) -> None:
-        """`lines` whole lines by the `columns` of one panel."""
+        """Emits `lines` whole lines by the `columns` of one panel."""
         e, pixels = self.e, self.conv.pixels
 
         def block(number: Index, count: int) -> None:
@@ -70,7 +70,7 @@ class ImplicitGemm(Kernel):
         for_blocks(e, pixels.size, self.block.pixels, block)
 
     def _block(self, a: Index, b: Index, place: Place, size: tuple[int, int], columns: int) -> None:
-        """A block of positions by `columns` channels, in registers from first to last."""
+        """Emits a block of positions by `columns` channels, in registers during the whole reduction."""
         conv, lanes = self.conv, self.lanes
         positions = list(product(range(size[0]), range(size[1])))
         reads = [line * conv.lines.strides[0] + pixel * conv.pixels.strides[0] for line, pixel in positions]
@@ -81,7 +81,7 @@ class ImplicitGemm(Kernel):
             self.results.finish(value, where, first, columns - first)
 
     def _reduced(self, a: Index, b: Index, reads: list[int], vectors: int, sums: list[Any]) -> list[Any]:
-        """The sums after the whole reduction."""
+        """Returns the sums after the whole reduction."""
         e, loops = self.e, self.conv.walk
         steps = row_major([loop.size for loop in loops], self.block.columns)
 
@@ -98,7 +98,7 @@ class ImplicitGemm(Kernel):
         return level(0, a, b, sums)
 
     def _step(self, a: Index, b: Index, reads: list[int], vectors: int, sums: list[Any]) -> list[Any]:
-        """One input element per position by a row of weights."""
+        """Emits one step: an input element per position by a row of weights."""
         weights = [self.factors(self.b, self.e.add(b, j * self.lanes)) for j in range(vectors)]
         result = []
         for i, offset in enumerate(reads):

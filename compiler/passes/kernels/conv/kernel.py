@@ -1,4 +1,4 @@
-"""One MLIR function per convolution: which kernel it gets, and how its weights are packed."""
+"""Emits one MLIR function per convolution; chooses its kernel and the packing of its weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Chosen:
 
     @property
     def form(self) -> Packing:
-        """How the weights are packed."""
+        """Returns the packing of the weights."""
         if isinstance(self.blocking, winograd.Blocking):
             return weights_of(self.conv, self.blocking)
         if isinstance(self.blocking, depthwise.Blocking):
@@ -37,7 +37,7 @@ class Chosen:
 
     @property
     def reads_raw(self) -> bool:
-        """Whether the kernel reads the weights as the program has them, too."""
+        """True if the kernel also reads the unpacked weights."""
         return isinstance(self.blocking, winograd.Blocking)
 
     @property
@@ -52,14 +52,14 @@ class Chosen:
 
 
 def choose(conv: Convolution, target: Target) -> Chosen:
-    """The kernel for the window's own products on `target`."""
+    """Returns the kernel that computes the direct products on `target`."""
     return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
 
 
 def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> Chosen:
-    """Winograd's kernel for tiles of `outputs` x `outputs`, its weights `packed` ahead or at each call.
+    """Returns Winograd's kernel for tiles of `outputs` x `outputs`, with weights `packed` ahead or in each call.
 
-    Raises `UnsupportedError` where it does not fit, or would not be faster by the factor `least`.
+    Raises `UnsupportedError` if it does not fit, or would not be faster by the factor `least`.
     """
     winograd.check(conv)
     gain = winograd.gain(conv, outputs, target, packed)
@@ -69,10 +69,10 @@ def choose_winograd(conv: Convolution, target: Target, outputs: int, least: floa
 
 
 def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: ResultSpec, packed: bool) -> func.FuncOp:
-    """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
+    """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
 
-    B has the shape `chosen.form.shape` when `packed`, and if `chosen.reads_raw` the weights as they are come after it;
-    else the function packs it, at each call. Strides in `spec` are along `chosen.conv.loops`.
+    B has the shape `chosen.form.shape` if `packed`, and the unpacked weights follow it if `chosen.reads_raw`; otherwise
+    the function packs B in each call. Strides in `spec` are along `chosen.conv.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()

@@ -1,4 +1,4 @@
-"""What a convolution computes, as loops by their part in it, whichever way its linalg op was written."""
+"""Analyses a convolution, of any linalg op, into loops by their role."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ _ABSENT = Loop(1, (0, 0, 0), False, (), (False, False, False))
 class Convolution:
     """`C[group, image, line, pixel, n] += sum over k of A[group, image, line, pixel, k] * B[group, k, n]`.
 
-    Strides of a loop are those of (A, B, C), in elements; A is the input, with its padding, B the weights. Neighbouring
-    lines and pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and what
-    is left of more than two spatial dims; `k` runs over channels in and window, as A is walked with the fewest jumps.
-    Products of elements of type `factor` are summed in `element`; `unsigned` says of A and B whether their integers
-    have no sign.
+    Strides of a loop are those of (A, B, C), in elements; A is the padded input, B the weights. Neighbouring lines and
+    pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and the spatial dims
+    beyond two; `k` runs over input channels and window, in the order with the fewest jumps in A. Products of elements
+    of type `factor` accumulate in `element`; `unsigned` says for A and B whether their integers are unsigned.
     """
 
     element: str
@@ -37,14 +36,14 @@ class Convolution:
 
     @property
     def loops(self) -> tuple[Loop, ...]:
-        """The loops over C; vectors lie along the last one."""
+        """Returns the loops over C; vectors are along the last one."""
         if self.depthwise:
             return (*self.images, self.lines, self.pixels, *self.groups)
         return (*self.groups, *self.images, self.lines, self.pixels, self.n)
 
     @property
     def depth(self) -> int:
-        """Products per element of C."""
+        """Returns the products per element of C."""
         return math.prod(loop.size for loop in self.k)
 
     @property
@@ -54,17 +53,17 @@ class Convolution:
 
     @property
     def depthwise(self) -> bool:
-        """Whether each channel has a window of its own: channels are then the contiguous dim of A and C."""
+        """True if each channel has its own window; channels are then the contiguous dim of A and C."""
         return self.n.size == 1 and len(self.groups) == 1 and self.groups[0].strides[::2] == (1, 1)
 
     @property
     def is_product(self) -> bool:
-        """Whether it is a matrix product, or several: one loop over rows of A, and one over their elements."""
+        """True if it is one or more matrix products: one loop over rows of A, and one over their elements."""
         return self.lines.size == 1 and len(self.k) <= 1 and not self.depthwise
 
     @property
     def walk(self) -> tuple[Loop, ...]:
-        """`k` with neighbours merged where A is walked as by one loop; packed weights are contiguous anyhow."""
+        """Returns `k` with neighbours merged that are contiguous in A; packed weights are contiguous in any case."""
         walked: list[Loop] = []
         for loop in self.k:
             if walked and walked[-1].strides[0] == loop.strides[0] * loop.size:
@@ -79,9 +78,9 @@ class Convolution:
 
 
 def analyse(op: Any) -> Convolution:
-    """The convolution that `op` (a contraction on memrefs) computes, when channels are its last dim.
+    """Returns the convolution that `op` (a contraction on memrefs) computes, if channels are its last dim.
 
-    Raises `UnsupportedError` for dynamic shapes, buffers without elements, and other layouts.
+    Raises `UnsupportedError` for dynamic shapes, empty buffers, and other layouts.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -110,5 +109,5 @@ def _roles(loops: Sequence[Loop], element: str, factor: str) -> Convolution:
 
 
 def _by_stride(loops: Any) -> list[Loop]:
-    """`loops` from the one that moves farthest in A to the one that moves least."""
+    """Sorts `loops` by their stride in A, the largest first."""
     return sorted(loops, key=lambda loop: -loop.strides[0])

@@ -1,6 +1,6 @@
-"""Activations whose exponential, tanh or erf needs less than the whole function: found in a body, and emitted.
+"""Finds activations whose exponential, tanh or erf is cheaper than the general function, and emits them.
 
-Each is given where it is cheaper, and no less exact, than the function that eager PyTorch goes through.
+Each is cheaper than the functions that eager PyTorch uses, and no less exact.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, math
 from buddy.compiler.passes.kernels.functions.polynomials import Single, exp_or_infinity
 
-# -log2(2 Φ(-t)) = t P(t), Φ being the normal distribution: relative error of Φ 2e-8 up to t = 3, from there on in the
-# scale of its value at 3; fitted as the polynomials of `polynomials.py` are, and rising to 2^-124 at the end.
+# -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution: relative error of Φ 2e-8 up to t = 3, beyond relative to
+# its value at 3; fitted as the polynomials of `polynomials.py`, and rising to 2^-124 at the end.
 _TAIL = (
     1.1511049270629883, 0.4592152237892151, 0.052453748881816864, -0.006955599877983332, -3.1435752134711947e-06,
     0.0002872188633773476, -8.071239426499233e-05, 1.2102211258024909e-05, -1.006948878057301e-06,
@@ -26,7 +26,7 @@ _HALF_EXP2 = (
     0.5, 0.34657359123229980, 0.12011323869228363, 0.027751661837100983, 0.004809218458831310, 0.00066994375083595515,
     7.6766802521888167e-05,
 )  # fmt: skip
-_ROUND = 12582912.0  # 1.5 * 2²³: what is added to it is rounded to an integer, which stands in the low bits
+_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _MANTISSA = 23
 _SQRT_HALF = 0.7071067811865476
 
@@ -34,7 +34,7 @@ _SQRT_HALF = 0.7071067811865476
 def gelu(x: Any) -> Any:
     """x Φ(x), as max(x, 0) - |x| Φ(-|x|); at most 2e-7 |x| from the exact value, 1.5 ULP for positive x.
 
-    Eager's `x / 2 * (1 + erf(x / √2))` loses what the sum cancels: for negative x this one is closer.
+    Eager's `x / 2 * (1 + erf(x / √2))` suffers from cancellation: for negative x this one is more exact.
     """
     s = Single(x.type)
     t = s.clamped(math.absf(x), None, _TAIL_END)
@@ -44,26 +44,26 @@ def gelu(x: Any) -> Any:
     fraction = s.fma(minus_t, p, arith.subf(s.number(_ROUND), rounded))
     power = s.horner(fraction, _HALF_EXP2)
     tail = s.from_bits(arith.addi(s.bits(power), arith.shli(s.bits(rounded), s.integer(_MANTISSA))))
-    # Not max(x, 0): -∞ has to become NaN, as it does in eager.
+    # Not max(x, 0): -∞ has to result in NaN, as in eager.
     positive = arith.subf(x, s.where("olt", x, 0.0, x, s.number(0.0)))
     return s.fma(minus_t, tail, positive)
 
 
 def one_plus_tanh(x: Any) -> Any:
-    """1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP, where the sum itself loses all digits below zero."""
+    """Returns 1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP; the plain sum loses all digits below zero."""
     s = Single(x.type)
     return arith.divf(s.number(2.0), one_plus_exp(arith.mulf(x, s.number(-2.0))))
 
 
 def one_plus_exp(x: Any) -> Any:
-    """1 + exp(x); at most 1 ULP."""
+    """Returns 1 + exp(x); at most 1 ULP."""
     s = Single(x.type)
     return arith.addf(exp_or_infinity(s, x), s.number(1.0))
 
 
 @dataclass(frozen=True)
 class Activation:
-    """`replaced`, an op whose result `emit(argument)` gives more cheaply; `dead` are the ops that only it needs."""
+    """An op `replaced` whose result `emit(argument)` computes more cheaply; `dead` are the ops that only it needs."""
 
     name: str
     argument: Any
@@ -73,7 +73,7 @@ class Activation:
 
 
 def activation_around(op: Any) -> Activation | None:
-    """The activation that the single-precision function `op` is part of."""
+    """Returns the activation that the single-precision function `op` is part of, or `None`."""
     total = _only_user(op, "arith.addf")
     if total is None or _other(total, op.results[0], 1.0) is None:
         return None
@@ -88,7 +88,7 @@ def activation_around(op: Any) -> Activation | None:
 
 
 def _gelu(erf: Any, total: Any) -> Activation | None:
-    """x * 0.5 * (1 + erf(x * √½)), products in any order."""
+    """Matches x * 0.5 * (1 + erf(x * √½)), with the products in any order."""
     product = _only_user(total, "arith.mulf")
     x = _scaled(erf.operands[0], _SQRT_HALF)
     if product is None or x is None:
@@ -107,14 +107,14 @@ def _only_user(op: Any, name: str) -> Any | None:
 
 
 def _other(op: Any, value: Any, number: float) -> Any | None:
-    """The operand of `op` beside `value`, if it is the constant `number`."""
+    """Returns the other operand of `op` than `value`, if it is the constant `number`."""
     left, right = op.operands
     other = left if right == value else right
     return other if _is_constant(other, number) else None
 
 
 def _scaled(value: Any, factor: float) -> Any | None:
-    """x where `value` is x * `factor`."""
+    """Returns x if `value` is x * `factor`."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "arith.mulf":
         return None
     left, right = value.owner.operands

@@ -1,4 +1,4 @@
-"""Double-precision arithmetic inside single-precision functions: no case needs care that has 29 bits to spare."""
+"""Double-precision arithmetic inside single-precision functions: with 29 spare bits no special care is needed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
 
-ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer, which then stands in the low bits
+ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer in the low bits
 ROUND_BITS = 0x4338000000000000
 SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 MANTISSA, BIAS = 52, 1023
@@ -57,7 +57,7 @@ class Double:
         return arith.bitcast(self.type, i)
 
     def horner(self, x: Any, coefficients: Sequence[float]) -> Any:
-        """`coefficients[0] + coefficients[1] x + …`"""
+        """Evaluates `coefficients[0] + coefficients[1] x + …`."""
         result = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = math.fma(result, x, self.number(coefficient))
@@ -67,11 +67,11 @@ class Double:
         return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
 
     def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """`then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
+        """Returns `then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
         return arith.select(self.is_(predicate, x, bound), then, otherwise)
 
     def exp2(self, x: Any) -> Any:
-        """2 to the x, relative error 1e-10; beyond what a single-precision number can hold, something beyond that."""
+        """Returns 2 to the x, relative error 1e-10; beyond the range of f32, any number beyond that range."""
         x = self.where("ogt", x, 200.0, self.number(200.0), x)
         x = self.where("olt", x, -200.0, self.number(-200.0), x)
         rounded = arith.addf(x, self.number(ROUND))
@@ -83,12 +83,13 @@ class Double:
         return self.exp2(arith.mulf(x, self.number(_LOG2_E)))
 
     def log2(self, x: Any) -> Any:
-        """The logarithm to base 2, relative error 1e-11; of normal numbers, 0 and inf; NaN below zero."""
+        """Returns the logarithm to base 2, relative error 1e-11; of normal numbers, 0 and inf; NaN below zero."""
         bits = self.bits(x)
         exponent = arith.shrsi(arith.subi(bits, self.integer(SQRT_HALF_BITS)), self.integer(MANTISSA))
         m = self.from_bits(arith.subi(bits, arith.shli(exponent, self.integer(MANTISSA))))
         s = arith.divf(arith.subf(m, self.number(1.0)), arith.addf(m, self.number(1.0)))
-        # An exponent in the low bits of `ROUND` is a number after subtraction: cheaper than converting 64-bit integers.
+        # An exponent in the low bits of `ROUND` becomes a number by subtraction: cheaper than converting 64-bit
+        # integers.
         n = arith.subf(self.from_bits(arith.addi(exponent, self.integer(ROUND_BITS))), self.number(ROUND))
         result = math.fma(s, self.horner(arith.mulf(s, s), _LOG2), n)
         result = self.where("oeq", x, 0.0, self.number(-float("inf")), result)
@@ -99,7 +100,7 @@ class Double:
         return arith.mulf(self.log2(x), self.number(_LN2))
 
     def atan(self, x: Any) -> Any:
-        """The arc tangent, relative error 2e-11."""
+        """Returns the arc tangent, relative error 2e-11."""
         magnitude = math.absf(x)
         middle, far = self.is_("ogt", magnitude, _TAN_PI_8), self.is_("ogt", magnitude, _TAN_3PI_8)
         one = self.number(1.0)

@@ -1,7 +1,7 @@
 """Exponentials, logarithms, tanh and erf in double precision.
 
-Polynomials by interpolation in Chebyshev nodes with 60 digits, rounded to double precision; the schemes are those of
-fdlibm (Sun Microsystems): exp as a power of two times a polynomial of what is left, log through (x - 1) / (x + 1).
+Polynomials are interpolated at Chebyshev nodes with 60 digits and rounded to double precision; the schemes are those of
+fdlibm (Sun Microsystems): exp as a power of two times a polynomial of the remainder, log through (x - 1) / (x + 1).
 Errors are in ULP of the result as measured over dense ranges against 80-bit arithmetic.
 """
 
@@ -64,10 +64,10 @@ def exp2(x: Any) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """e to the x, less 1; at most 1.8 ULP."""
+    """Returns e to the x, minus 1; at most 1.8 ULP."""
     d = Double(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
-    # In halves of 2**n, which itself may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    # With half of 2**n, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
     power = _power_of_two(d, arith.subi(n, d.integer(1)))
     half = math.fma(tail, power, arith.subf(power, d.number(0.5)))
     return d.where("olt", math.absf(x), 1e-16, x, arith.addf(half, half))
@@ -114,9 +114,9 @@ def log10(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """log(1 + x); at most 1.6 ULP.
+    """Returns log(1 + x); at most 1.6 ULP.
 
-    What 1 + x loses by rounding is added to the logarithm as a first-order term.
+    The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
     d = Double(x.type)
     u = arith.addf(x, d.number(1.0))
@@ -128,18 +128,18 @@ def log1p(x: Any) -> Any:
 
 
 def _clamped(d: Double, x: Any, lower: float | None, upper: float) -> Any:
-    """`x` within bounds; NaN stays NaN."""
+    """Clamps `x`; NaN stays NaN."""
     x = d.where("ogt", x, upper, d.number(upper), x)
     return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
 
 
 def _integer(d: Double, rounded: Any) -> Any:
-    """The integer that adding `ROUND` has left in the low bits."""
+    """Returns the integer in the low bits after adding `ROUND`."""
     return arith.subi(d.bits(rounded), d.integer(ROUND_BITS))
 
 
 def _exp_parts(d: Double, x: Any) -> tuple[Any, Any]:
-    """`(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42."""
+    """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42."""
     rounded = math.fma(x, d.number(_LOG2_E), d.number(ROUND))
     n = arith.subf(rounded, d.number(ROUND))
     r = math.fma(n, d.number(-_LN2_HIGH), x)
@@ -153,13 +153,13 @@ def _power_of_two(d: Double, exponent: Any) -> Any:
 
 
 def _scaled(d: Double, mantissa: Any, exponent: Any) -> Any:
-    """`mantissa * 2**exponent`, in two halves: 2 to the exponent may itself be denormal or infinite."""
+    """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
     half = arith.shrsi(exponent, d.integer(1))
     return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
 
 
 def _log_parts(d: Double, x: Any) -> tuple[Any, Any, Any]:
-    """`(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small beside f."""
+    """Returns `(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small compared with f."""
     normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**MANTISSA)), x)
     shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(MANTISSA)), d.number(0.0))
     bits = d.bits(normal)
@@ -181,7 +181,7 @@ def _log_of_positive(d: Double, x: Any) -> Any:
 
 
 def _special(d: Double, x: Any, result: Any) -> Any:
-    """`result`, except where a logarithm is infinite or not a number."""
+    """Returns `result`, except where a logarithm is infinite or not a number."""
     result = d.where("oeq", x, _INFINITY, x, result)
     result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)
     return d.where("ult", x, 0.0, d.number(_NAN), result)

@@ -62,7 +62,7 @@ def powf(x: Any, y: Any) -> Any:
     s, d = Single(x.type), Double(x.type)
     magnitude, exponent = math.absf(d.of(x)), d.of(y)
     t = arith.mulf(exponent, d.log2(magnitude))
-    # 1 to any power, and anything to the power of 0, is 1, where the product may be 0 * inf.
+    # 1 to any power, and anything to the power of 0, is 1; the product may be 0 * inf.
     t = d.where("oeq", magnitude, 1.0, arith.select(_is_nan(y), exponent, d.number(0.0)), t)
     result = arith.truncf(x.type, d.exp2(t))
     half = arith.mulf(y, s.number(0.5))
@@ -86,5 +86,5 @@ def _is(s: Single, predicate: str, x: Any, bound: float) -> Any:
 
 
 def _between(s: Single, x: Any, lower: float, upper: float) -> Any:
-    """Whether x lies strictly between two bounds."""
+    """True if x is strictly between two bounds."""
     return arith.andi(_is(s, "ogt", x, lower), _is(s, "olt", x, upper))

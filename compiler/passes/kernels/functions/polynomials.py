@@ -35,7 +35,7 @@ _ERF_FAR = (
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # ln(2) = high + low; products of high with exponents are exact
 _LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.4342944819032518
-_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer, which then stands in the low bits
+_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
 _MANTISSA, _BIAS = 23, 127
@@ -66,19 +66,19 @@ class Single:
         return math.fma(a, b, c)
 
     def horner(self, x: Any, coefficients: Sequence[float]) -> Any:
-        """`coefficients[0] + coefficients[1] x + …`"""
+        """Evaluates `coefficients[0] + coefficients[1] x + …`."""
         result = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = self.fma(result, x, self.number(coefficient))
         return result
 
     def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """`then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
+        """Returns `then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
         condition = arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
         return arith.select(condition, then, otherwise)
 
     def clamped(self, x: Any, lower: float | None, upper: float | None) -> Any:
-        """`x` within bounds; NaN stays NaN."""
+        """Clamps `x`; NaN stays NaN."""
         if upper is not None:
             x = self.where("ogt", x, upper, self.number(upper), x)
         if lower is not None:
@@ -115,10 +115,10 @@ def exp2(x: Any) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """e to the x, less 1; at most 1.5 ULP."""
+    """Returns e to the x, minus 1; at most 1.5 ULP."""
     s = Single(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
-    # In halves of 2**exponent, which itself may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    # With half of 2**exponent, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
     power = s.power_of_two(arith.subi(exponent, s.integer(1)))
     half = s.fma(tail, power, arith.subf(power, s.number(0.5)))
     doubled = arith.addf(half, half)
@@ -131,7 +131,7 @@ def _exp_tail(s: Single, r: Any) -> Any:
 
 
 def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
-    """`(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
+    """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
     rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
     n = arith.subf(rounded, s.number(_ROUND))
     r = s.fma(n, s.number(-_LN2_HIGH), x)
@@ -140,21 +140,21 @@ def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
 
 
 def _scaled(s: Single, mantissa: Any, exponent: Any) -> Any:
-    """`mantissa * 2**exponent`, in two halves: 2 to the exponent may itself be denormal or infinite."""
+    """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
     half = arith.shrsi(exponent, s.integer(1))
     scaled = arith.mulf(mantissa, s.power_of_two(half))
     return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
 
 
 def exp_or_infinity(s: Single, x: Any) -> Any:
-    """exp where results below the normal numbers need not be exact: they are the least normal number."""
+    """Returns exp(x) for uses where subnormal results need not be exact: they become the least normal number."""
     tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
     half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
     return arith.addf(half, half)
 
 
 def _exp_in_range(s: Single, x: Any) -> Any:
-    """exp for arguments whose result is a normal number."""
+    """Returns exp(x) for arguments whose result is a normal number."""
     tail, exponent = _exp_parts(s, x)
     return arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(exponent))
 
@@ -180,9 +180,9 @@ def log10(x: Any) -> Any:
 
 
 def log1p(x: Any) -> Any:
-    """log(1 + x); at most 1.5 ULP.
+    """Returns log(1 + x); at most 1.5 ULP.
 
-    What 1 + x loses by rounding is added to the logarithm as a first-order term.
+    The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
     s = Single(x.type)
     u = arith.addf(x, s.number(1.0))
@@ -195,7 +195,7 @@ def log1p(x: Any) -> Any:
 
 
 def _log_parts(s: Single, x: Any) -> tuple[Any, Any, Any]:
-    """`(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small beside f."""
+    """Returns `(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small compared with f."""
     normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
     shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA)), s.number(0.0))
     bits = s.bits(normal)
@@ -215,7 +215,7 @@ def _log_of_positive(s: Single, x: Any) -> Any:
 
 
 def _log_special(s: Single, x: Any, result: Any) -> Any:
-    """`result`, except where a logarithm is infinite or not a number."""
+    """Returns `result`, except where a logarithm is infinite or not a number."""
     result = s.where("oeq", x, _INFINITY, x, result)
     result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
     return s.where("ult", x, 0.0, s.number(_NAN), result)

@@ -1,4 +1,4 @@
-"""Which functions of the math dialect become arithmetic, by the name of their op."""
+"""The functions of the math dialect that are expanded to arithmetic, by the name of their op."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MODULES = {
     hyperbolic: ("sinh", "cosh", "asinh", "acosh", "atanh", "powf"),
 }
 
-# Single-precision operands to the result; emitted at the insertion point.
+# Functions of single-precision operands; emitted at the insertion point.
 EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
 }
-# The same in double precision.
+# Functions of double-precision operands.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(double_functions, name)
     for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")

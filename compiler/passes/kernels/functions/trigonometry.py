@@ -1,9 +1,9 @@
-"""Sines, cosines, tangents and their inverses in single precision, for every argument there is.
+"""Sines, cosines, tangents and their inverses in single precision, for all arguments.
 
-An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. Above, it is a 24-bit
-integer times a power of two, 2^K times y: modulo 2π, that is y times (2^K modulo 2π), which three constants of 29, 29
-and 53 bits hold, so that the products are exact, as in the method of Payne and Hanek with K in four steps instead of a
-table. Polynomials and errors as in `polynomials.py`.
+An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. A larger one is a
+24-bit integer y times a power of two 2^K: modulo 2π, that is y times (2^K modulo 2π), in three constants of 29, 29 and
+53 bits, so that the products are exact. This is the method of Payne and Hanek, with four values of K instead of a
+table. Polynomials and errors are as in `polynomials.py`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def atan2(y: Any, x: Any) -> Any:
 
 
 def _unless_zero(d: Double, x: Any) -> Any:
-    """1, or 0 where `x` is 0: the quotient of two equal numbers as an angle needs it."""
+    """Returns 1, or 0 where `x` is 0: the quotient of two equal numbers, for an angle."""
     return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
 
 
@@ -110,7 +110,7 @@ def _cos(s: Single, r: Any) -> Any:
 
 
 def _of_quadrant(s: Single, quadrant: Any, sine: Any, cosine: Any) -> Any:
-    """The sine of an angle from sine and cosine of what is left of it after `quadrant` right angles."""
+    """Returns the sine of an angle from sine and cosine of its remainder after `quadrant` right angles."""
     value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
     return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
 
@@ -120,7 +120,7 @@ def _has_bit(s: Single, number: Any, bit: int) -> Any:
 
 
 def _reduced(s: Single, x: Any) -> tuple[Any, Any]:
-    """`x` less a number of right angles, between -π/4 and π/4, and that number modulo 4 or more; NaN for infinities."""
+    """Returns `x` minus a number of right angles, within ±π/4, and that number modulo 4 or more; NaN for infinities."""
     d = Double(x.type)
     wide = d.of(x)
     large = d.is_("oge", math.absf(wide), _EXACT)
@@ -135,7 +135,7 @@ def _reduced(s: Single, x: Any) -> tuple[Any, Any]:
 
 
 def _scaled(d: Double, x: Any) -> tuple[Any, list[Any]]:
-    """x / 2^K for the largest K that leaves an integer, and the parts of 2^K modulo 2π."""
+    """Returns x / 2^K for the largest K that leaves an integer, and the parts of 2^K modulo 2π."""
     (k, *first), *rest = _POWERS
     scale, parts = d.number(2.0**-k), [d.number(part) for part in first]
     magnitude = math.absf(x)
@@ -147,7 +147,7 @@ def _scaled(d: Double, x: Any) -> tuple[Any, list[Any]]:
 
 
 def _turned(d: Double, x: Any) -> tuple[Any, Any]:
-    """`x` less the nearest number of right angles, and that number as an integer (its low bits)."""
+    """Returns `x` minus the nearest number of right angles, and that number as an integer (its low bits)."""
     rounded = math.fma(x, d.number(_2_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))
     rest = math.fma(n, d.number(_PI_2_HIGH), x)

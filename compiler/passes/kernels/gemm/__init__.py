@@ -1,4 +1,4 @@
-"""Matrix-multiply kernels: one MLIR function per contraction, place of B, and way to start and to finish C."""
+"""Matrix-multiply kernels: one MLIR function per contraction, source of B, prologue and epilogue."""
 
 from buddy.compiler.passes.kernels.gemm.kernel import kernel_function
 

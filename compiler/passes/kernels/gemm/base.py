@@ -1,4 +1,4 @@
-"""What the matrix-multiply kernels share: offsets of A, B and C, and the time that a kernel takes."""
+"""Base class of the matrix-multiply kernels: offsets of A, B and C, and an estimate of the time."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Kernel:
         raise NotImplementedError
 
     def factor(self, operand: int, value: Any) -> Any:
-        """Elements of A (0) or B (1) in the type of the sums."""
+        """Converts elements of A (0) or B (1) to the accumulator type."""
         return converted(value, self.element, self.c.unsigned[operand])
 
     def start(self, operand: int, outer: Sequence[Index]) -> Index:
-        """Where A (0) or B (1) begins for one value of the outer loops."""
+        """Returns the offset of A (0) or B (1) for one value of the outer loops."""
         return self.e.dot(outer, [loop.strides[operand] for loop in self.c.outer])
 
     def place(self, outer: Sequence[Index], row: Index, column: Index) -> Place:
-        """Where the results for one value of the outer loops begin, from `row` and `column` on."""
+        """Returns the offset of results for one value of the outer loops, from `row` and `column` on."""
         place = self.results.origin
         for loop, index in enumerate([*outer, row, column]):
             place = self.results.moved(place, loop, index)
@@ -46,7 +46,7 @@ class Kernel:
 
     @property
     def work(self) -> float:
-        """Nanoseconds on one thread, roughly."""
+        """Returns a rough time on one thread in nanoseconds."""
         outer = 1
         for loop in self.c.outer:
             outer *= loop.size
@@ -54,13 +54,13 @@ class Kernel:
         return nanoseconds(self.c.flops, of_b if self.c.m.size <= 8 else 0)
 
     def partial_sums(self, rows: int, columns: int) -> tuple[Any, Results]:
-        """A new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
+        """Returns a new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
         return buffer, Results(self.e, spec, [buffer], self.lanes, self.element)
 
     def move(self, rows: int, columns: int, source: Results, start: Place, target: Results, there: Place) -> None:
-        """What `source` begins with at `start` becomes what `target` ends with at `there`, `rows` x `columns` of it."""
+        """Finishes in `target` at `there` what `source` starts with at `start`, `rows` x `columns` of it."""
 
         def row(index: Index, _: list[Any]) -> Sequence[Any]:
             here, to = source.moved(start, self.m_loop, index), target.moved(there, self.m_loop, index)
@@ -75,7 +75,7 @@ class Kernel:
         self.e.loop(0, rows, 1, row)
 
     def vectors(self, columns: int, body: Callable[[Index, int], None]) -> None:
-        """`body(column, active)` for each vector of `columns` columns."""
+        """Emits `body(column, active)` for each vector of `columns` columns."""
         for_blocks(self.e, columns, self.lanes, lambda number, active: body(self.e.mul(number, self.lanes), active))
 
     def zero(self) -> Any:

@@ -1,4 +1,4 @@
-"""The register-blocked kernel: a block of C stays in registers over all of K, or over a cache's worth of it."""
+"""The register-blocked kernel: a block of C stays in registers over all of K, or over the part that fits in cache."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from buddy.compiler.passes.kernels.epilogue import Place, Results
 from buddy.compiler.passes.kernels.gemm.base import Kernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
-Range = tuple[Index, Index]  # steps of the only loop of K
+Range = tuple[Index, Index]  # steps of a single loop of K
 
-# Elements of a row of A that are fetched together (a cache line of f32), and steps of K from which on that is worth
-# while: the rows of the next block begin far from each other, and the processor finds out about each of them late.
+# Elements of a row of A that are prefetched together (a cache line of f32), and steps of K from which on that is
+# worthwhile: the rows of the next block start far apart, and the hardware prefetcher detects each of them late.
 _LINE, _LONG = 16, 256
 
-# Ops of an epilogue that are written out after a block; a longer one becomes a loop over the block's vectors.
+# Ops of an epilogue that are unrolled after a block; a longer one becomes a loop over the block's vectors.
 _UNROLLED = 128
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`rows` x `columns` of C, the share of one iteration that threads may divide.
+    """`rows` x `columns` of C: the part of one iteration, which threads may share.
 
-    `a` and `b` are the offsets of its first elements (`b` in the panel that is worked on), `place` where its results
-    go. `ahead` is where in B the next packed panel starts, or what the next one is packed from, and `raw_ahead` where
-    the next columns of a row-major B do, if these should be fetched from memory meanwhile; `block` is the number of the
-    tile's first block of rows.
+    `a` and `b` are the offsets of its first elements (`b` in the current panel), `place` that of its results. `ahead`
+    is the offset in B of the next packed panel, or of the columns that it is packed from, and `raw_ahead` that of the
+    next columns of a row-major B, if these should be prefetched; `block` is the number of the tile's first block of
+    rows.
     """
 
     a: Index
@@ -44,7 +44,7 @@ class _Tile:
 
 
 class BlockedGemm(Kernel):
-    """C in blocks of `rows x columns`; B is read in place, from packed panels, or from a panel packed on the way."""
+    """Computes C in blocks of `rows x columns`; reads B in place, from packed panels, or from a panel packed here."""
 
     @property
     def panels(self) -> Panels:
@@ -83,13 +83,13 @@ class BlockedGemm(Kernel):
         return self.e.dot(used, self.panels.outer_strides)
 
     def _next_columns(self, raw: Index) -> Index | None:
-        """Where the columns after those from offset `raw` of a row-major B on begin."""
+        """Returns the offset of the columns of a row-major B after those at offset `raw`."""
         return self.e.add(raw, self.block.columns) if self.c.n.strides[1] == 1 else None
 
     def _next_rows(self, raw: Index) -> Index | None:
-        """Where the rows of a column-major B begin from which the panel after the one from offset `raw` on is packed.
+        """Returns the offset of the rows of a column-major B from which the panel after the one at `raw` is packed.
 
-        They are fetched while this panel is worked on, as packed panels are: else packing waits for memory.
+        They are prefetched while the current panel is in use, as packed panels are; otherwise packing waits for memory.
         """
         dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
         if self.block.source != "panel" or not dense or not self._fetches_panels():
@@ -97,20 +97,20 @@ class BlockedGemm(Kernel):
         return self.e.add(raw, self.block.columns * self.c.n.strides[1])
 
     def _fetches_panels(self) -> bool:
-        """Whether there is work enough on a panel, over all of K, for the next one to come from memory meanwhile."""
+        """True if there is enough work on a panel, over all of K, to prefetch the next one from memory."""
         return len(self.c.k) == 1 and not self.block.blocks_k(self.c) and self.c.m.size > self.block.rows
 
     def _next_panel(self, start: Index, number: Index) -> Index | None:
-        """Where the panel after panel `number` starts, when the panels come from memory one after the other.
+        """Returns the offset of the panel after panel `number`, if panels are consecutive in memory.
 
-        The last panel is followed by those of the next value of the outer loops, or by nothing that is read.
+        After the last panel follow those of the next value of the outer loops, or memory that is not read.
         """
         if not self._fetches_panels():
             return None
         return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
 
     def _with_panel(self, tile: _Tile, raw: Index) -> None:
-        """`tile` on a panel of its own, packed from offset `raw` of B on."""
+        """Emits `tile` on a private panel, packed from offset `raw` of B."""
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         scratch = memref.alloc(self.scratch_type(depth * self.block.columns), [], [], alignment=ALIGNMENT)
         self._over_depth(tile, scratch, raw)
@@ -119,7 +119,7 @@ class BlockedGemm(Kernel):
     # ---- K -----------------------------------------------------------------------------------------------------------
 
     def _over_depth(self, tile: _Tile, panel: Any, raw: Index | None) -> None:
-        """All of K, in blocks if need be; each is packed to `panel` first where B's offset `raw` is given."""
+        """Emits all of K, in blocks if necessary; packs each to `panel` first if `raw`, an offset in B, is given."""
         if not self.block.blocks_k(self.c):
             if raw is not None:
                 pack_panel(self.e, self.panels, self.b, raw, panel, 0, tile.columns)
@@ -144,7 +144,7 @@ class BlockedGemm(Kernel):
         memref.dealloc(buffer)
 
     def _finished_by_blocks(self, tile: _Tile, panel: Any) -> None:
-        """All rows over all of K, each block finished as soon as it is done."""
+        """Emits all rows over all of K, and finishes each block as soon as it is complete."""
         if self.results.finishing * self.block.rows * self.block.vectors <= _UNROLLED:
             self._all_rows(tile, panel, self.results, None)
             return
@@ -157,7 +157,7 @@ class BlockedGemm(Kernel):
     def _all_rows(
         self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None = None
     ) -> None:
-        """Every block of rows; where there is room to be `kept` for a block, it goes there before it is finished."""
+        """Emits every block of rows; with `kept`, a buffer for a block, stores the block there before finishing it."""
         e, m = self.e, self.c.m
 
         def rows(number: Index, count: int) -> None:
@@ -179,11 +179,11 @@ class BlockedGemm(Kernel):
 
     @property
     def _share(self) -> int:
-        """Elements of the next panel that each step of K fetches, so that all blocks of rows together fetch it all."""
+        """Returns the elements of the next panel to prefetch per step of K, so that all blocks prefetch it fully."""
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
     def _block(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None) -> None:
-        """The tile's rows and columns of C, held in registers over the steps of K in `k_range` (`None`: over all)."""
+        """Emits the tile's rows and columns of C, in registers over the steps of K in `k_range` (`None`: all)."""
         sums = self._over_k(tile, panel, k_range, [results.initial(*spot) for spot in self._spots(tile, results)])
         target, place = (results, tile.place) if kept is None else (kept, kept.origin)
         for spot, value in zip(self._spots(replace(tile, place=place), target), sums, strict=True):
@@ -192,7 +192,7 @@ class BlockedGemm(Kernel):
             self.move(tile.rows, tile.columns, kept, kept.origin, results, tile.place)
 
     def _spots(self, tile: _Tile, results: Results) -> list[tuple[Place, int, int]]:
-        """Place, column and active lanes of each vector of a tile."""
+        """Returns place, column and active lanes of each vector of a tile."""
         return [
             (results.moved(tile.place, self.m_loop, row), column, tile.columns - column)
             for row in range(tile.rows)
@@ -200,7 +200,7 @@ class BlockedGemm(Kernel):
         ]
 
     def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
-        """The sums after the steps of K in `k_range`."""
+        """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
         steps = self._steps_of_b()
         if self._fetches_rows(tile, k_range):
@@ -222,7 +222,7 @@ class BlockedGemm(Kernel):
         return level(0, tile.a, tile.b, sums)
 
     def _steps_of_b(self) -> list[int]:
-        """Elements of B or its panel from one step of each loop of K to the next."""
+        """Returns the elements of B or its panel between steps of each loop of K."""
         if self.block.source == "direct":
             return [loop.strides[1] for loop in self.c.k]
         return row_major([loop.size for loop in self.c.k], self.block.columns)
@@ -233,7 +233,7 @@ class BlockedGemm(Kernel):
         return along and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
 
     def _over_lines(self, tile: _Tile, panel: Any, step: int, sums: list[Any]) -> list[Any]:
-        """The sums over all of K, a cache line of each row at a time; that of the next block's rows is fetched."""
+        """Returns the sums over all of K, a cache line of each row at a time; prefetches the next block's rows."""
         e, size = self.e, self.c.k[0].size
         following = e.add(tile.a, self.block.rows * self.c.m.strides[0])
 
@@ -253,7 +253,7 @@ class BlockedGemm(Kernel):
         return e.loop(size // _LINE * _LINE, size, 1, one, sums)
 
     def _fetch_columns(self, start: Index, block: Index, k: Index) -> None:
-        """Some of the `_LINE` rows from `k` on of the next columns of B; the blocks of rows take turns at this."""
+        """Prefetches some of the `_LINE` rows from `k` on of the next columns of B; all blocks of rows take part."""
         e, blocks = self.e, -(-self.c.m.size // self.block.rows)
         share = -(-_LINE // blocks)
         turn = arith.remui(e.value(block), e.value(-(-_LINE // share)))
@@ -267,7 +267,7 @@ class BlockedGemm(Kernel):
         memref.prefetch(source, [self.e.value(offset)], False, 3, True)
 
     def _step(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
-        """One step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""
+        """Emits one step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""
         e, lanes = self.e, self.lanes
         limit = tile.columns if self.block.source == "direct" else self.block.columns
         factors = [

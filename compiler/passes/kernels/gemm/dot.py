@@ -1,4 +1,4 @@
-"""Contractions of few rows whose factors are both contiguous along K: dot products in vectors, nothing packed."""
+"""Contractions of few rows with both factors contiguous along K: dot products of vectors, without packing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from buddy.compiler.passes.kernels.epilogue import Place
 from buddy.compiler.passes.kernels.gemm.base import Kernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
-# Sums that are under way at once: four hide the latency of a multiply-add, more let several lines be on their way.
+# Sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
 SUMS = 8
-# Columns of B that one iteration of the outer loop reads, one after the other, as memory is read fastest.
+# Columns of B that one iteration of the outer loop reads, sequentially, which is fastest.
 COLUMNS = 64
 
 
 class DotProducts(Kernel):
-    """Each column of B is read once, from its beginning to its end, and multiplied with all rows of A."""
+    """Reads each column of B once, from start to end, and multiplies it with all rows of A."""
 
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
@@ -27,7 +27,7 @@ class DotProducts(Kernel):
         self.e.parallel_blocks(sizes, blocks, self._columns, self.work)
 
     def _columns(self, numbers: list[Index], active: list[int]) -> None:
-        """A block of columns: dot products to a buffer of their own, then vectors of them to C."""
+        """Emits a block of columns: dot products to a private buffer, then vectors of them to C."""
         e, rows, columns = self.e, self.c.m.size, active[-1]
         *outer, number = numbers
         first = e.mul(number, COLUMNS)
@@ -45,7 +45,7 @@ class DotProducts(Kernel):
         memref.dealloc(buffer)
 
     def _products(self, a: Index, b: Index) -> list[Any]:
-        """The dot products of each row of A with one column of B."""
+        """Returns the dot products of each row of A with one column of B."""
         e, rows, lanes, size = self.e, self.c.m.size, self.lanes, self.c.k[0].size
         width = max(1, min(SUMS // rows, size // lanes))  # vectors of the column at once
         block, full = width * lanes, size // lanes * lanes
@@ -60,7 +60,7 @@ class DotProducts(Kernel):
         return [self._total(sums[row * width : (row + 1) * width]) for row in range(rows)]
 
     def _steps(self, a: Index, b: Index, k: Index, sums: list[Any], count: int, active: int | None) -> list[Any]:
-        """`count` vectors of the column from `k` on, multiplied with those of each row; the last has `active` lanes."""
+        """Multiplies `count` vectors of the column from `k` on with those of each row; the last has `active` lanes."""
         e, rows, lanes = self.e, self.c.m.size, self.lanes
         found, width = list(sums), len(sums) // rows
         for i in range(count):
@@ -73,7 +73,7 @@ class DotProducts(Kernel):
         return found
 
     def _total(self, sums: list[Any]) -> Any:
-        """The sum over vectors, in pairs, and then over lanes."""
+        """Returns the sum over vectors, in pairs, and then over lanes."""
         while len(sums) > 1:
             pairs = [add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
             sums = pairs + sums[len(pairs) * 2 :]

@@ -1,4 +1,4 @@
-"""The function around a contraction's kernel, and the choice between the kernels."""
+"""Chooses the kernel of a contraction and emits its function."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
 def kernel_function(
     name: str, types: Sequence[Any], contraction: Contraction, blocking: Blocking, spec: ResultSpec
 ) -> func.FuncOp:
-    """A private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types` to it.
+    """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
 
-    A and B are the op's first and second operand. That which the register block reads in vectors has the shape
-    `panels_of(contraction, blocking).shape` when `blocking.source` is "packed". Strides in `spec` are along
+    A and B are the op's first and second operand. The one that the register block reads in vectors has the shape
+    `panels_of(contraction, blocking).shape` if `blocking.source` is "packed". Strides in `spec` are along
     `contraction.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")

@@ -1,4 +1,4 @@
-"""Contractions of few rows with B row-major: B is read once, row by row, and added to C, which stays in cache."""
+"""Contractions of few rows with B row-major: reads B once, row by row, and accumulates in C, which stays in cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.gemm.base import Kernel
 
 
 class StreamedRows(Kernel):
-    """`block.columns` columns of C at a time are summed in a buffer of their own, `block.depth` rows of B at once."""
+    """Sums `block.columns` columns of C at a time in a private buffer, `block.depth` rows of B at once."""
 
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
@@ -25,7 +25,7 @@ class StreamedRows(Kernel):
         *outer, number = numbers
         first = e.mul(number, self.block.columns)
         place = self.place(outer, 0, first)
-        # Rows that lie a page apart would wait for each other's stores.
+        # Stores to rows that are a page apart would stall each other.
         buffer, sums = self.partial_sums(rows, self.block.columns + self.lanes)
         self.move(rows, columns, self.results, place, sums, sums.origin)
         self._add_rows(self.start(0, outer), e.add(self.start(1, outer), first), sums, columns)
@@ -33,7 +33,7 @@ class StreamedRows(Kernel):
         memref.dealloc(buffer)
 
     def _add_rows(self, a: Index, b: Index, sums: Results, columns: int) -> None:
-        """`block.depth` rows of B at once, then those that are left over."""
+        """Adds `block.depth` rows of B at once, then the remaining ones."""
         size, depth = self.c.k[0].size, self.block.depth
         whole = size // depth * depth
 
@@ -62,6 +62,6 @@ class StreamedRows(Kernel):
         self.vectors(columns, one)
 
     def _factor(self, a: Index, row: int, step: int) -> Any:
-        """An element of A in all lanes, `row` rows and `step` steps of K from `a`."""
+        """Loads an element of A into all lanes, `row` rows and `step` steps of K from `a`."""
         offset = self.e.add(a, row * self.c.m.strides[0] + step * self.c.k[0].strides[0])
         return vector.broadcast(self.vector, self.factor(0, self.e.load_scalar(self.a, offset)))

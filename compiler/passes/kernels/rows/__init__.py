@@ -1,1 +1,1 @@
-"""Rows: structured ops that share their outer loops become one kernel, row by row."""
+"""Row-wise fusion: structured ops with the same outer loops become one kernel that loops over rows."""

@@ -1,4 +1,4 @@
-"""Rows: the outer loops that several structured ops share, and what each op touches in one of their iterations."""
+"""Analysis for row-wise fusion: the outer loops that structured ops share, and what each op accesses per iteration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from buddy.compiler.mlir.memory import VIEWS, element_bytes, stands_alone
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
-Bounds = tuple[int, ...]  # 1, then the products of the first one, two, … sizes of the row loops
+Bounds = tuple[int, ...]  # 1, then the products of the sizes of the first one, two, … row loops
 
 
 @dataclass(frozen=True)
 class Access:
-    """What one op does with one operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
+    """An op's access to an operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
 
     value: Any  # the operand
     root: Any
@@ -28,7 +28,7 @@ class Access:
     written: bool
 
     def overlaps_in_other_rows(self, other: Access, sizes: Sequence[int]) -> bool:
-        """Whether two accesses of one buffer may meet in different rows."""
+        """True if two accesses of one buffer may overlap in different rows."""
         if self.rows != other.rows:
             return True
         start = min(self.offset, other.offset)
@@ -51,7 +51,7 @@ class RowOp:
 
 
 def leading_rows(op: Structured) -> int:
-    """How many iterations the parallel loops have that stand before all others of a reduction."""
+    """Returns the number of iterations of a reduction's leading parallel loops."""
     count = 1
     for loop in op.loops:
         if loop.reduction:
@@ -61,7 +61,7 @@ def leading_rows(op: Structured) -> int:
 
 
 def refined(bounds: Bounds, op: Structured) -> Bounds | None:
-    """`bounds` with those of the op's own loops; `None` where they do not fit together."""
+    """Returns `bounds` refined by those of the op's own loops, or `None` if they are incompatible."""
     done, found = 1, set(bounds)
     for loop in op.loops:
         if done * loop.size >= bounds[-1]:
@@ -73,9 +73,9 @@ def refined(bounds: Bounds, op: Structured) -> Bounds | None:
 
 
 def split_rows(op: Structured, bounds: Bounds) -> RowOp:
-    """`op` with the loops up to `bounds[-1]` iterations as rows.
+    """Splits the loops of `op`: those up to `bounds[-1]` iterations become rows.
 
-    Raises `UnsupportedError` where these are reductions, or an operand's place in memory is not known.
+    Raises `UnsupportedError` if these are reductions, or if an operand's offset is unknown.
     """
     rows: list[Loop] = []
     inner: list[Loop] = []
@@ -110,7 +110,7 @@ def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[L
 
 
 def _place(value: Any) -> tuple[Any, int]:
-    """The buffer behind `value`, and the element of it at which `value` begins."""
+    """Returns the buffer of `value`, and the element of it at which `value` starts."""
     layout = layout_of(value.type)
     while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
         if value.owner.name == "memref.view":
@@ -122,7 +122,7 @@ def _place(value: Any) -> tuple[Any, int]:
 
 
 def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
-    """Why `right` may not follow `left` row by row; `None` if it may."""
+    """Returns why `right` may not follow `left` row by row, or `None` if it may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
         if a.root != b.root:
@@ -138,5 +138,5 @@ def _writing_pairs(left: Sequence[Access], right: Sequence[Access]) -> Iterator[
 
 
 def row_bytes(op: RowOp) -> int:
-    """Bytes of the largest piece of a buffer that `op` touches in one row."""
+    """Returns the bytes of the largest part of a buffer that `op` accesses in one row."""
     return max(access.span * element_bytes(access.value.type.element_type) for access in op.accesses)

@@ -1,4 +1,4 @@
-"""The loop that does stages of a row, for all rows."""
+"""Emits the loop over rows that executes the stages of each row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINE = 64  # bytes of a cache line
 
 
 class RowLoop:
-    """The loop over chunks of rows, within it one over a chunk's rows; each chunk has its own room for temporaries."""
+    """A loop over chunks of rows around a loop over a chunk's rows; each chunk has its own temporaries."""
 
     def __init__(self, e: Emitter, bounds: Bounds, stages: Sequence[Stage], scratch: Sequence[Any]) -> None:
         self.e, self.stages = e, stages
@@ -28,7 +28,10 @@ class RowLoop:
         self.scratch = {root: self._allocated(root) for root in scratch}
 
     def _allocated(self, root: Any) -> tuple[Any, int, int]:
-        """Room for a row of `root` per chunk: the buffer, the distance of two chunks, the first element of a row."""
+        """Allocates a row of `root` per chunk.
+
+        Returns the buffer, the distance of chunks, the first element of a row.
+        """
         found = [access for stage in self.stages for op in stage.ops for access in op.accesses if access.root == root]
         start = min(access.offset for access in found)
         extent = max(access.offset + access.span for access in found) - start
@@ -55,7 +58,7 @@ class RowLoop:
         e.parallel(self.chunks, chunk, self._work())
 
     def _work(self) -> float:
-        """The time of all rows on one thread in nanoseconds, roughly."""
+        """Returns a rough time of all rows on one thread in nanoseconds."""
         ops = [op for stage in self.stages for op in stage.ops]
         rows = self.rows * math.prod(self.outer)
         flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
@@ -75,7 +78,7 @@ class RowLoop:
                 emit_stage(self.e, stage, indices, view)
 
     def _view(self, access: Access, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
-        """The memref of an access in one row: a dim per loop that it moves along."""
+        """Returns the memref of an access in one row: a dim per loop with a stride."""
         e, base = self.e, access.root
         if base in self.scratch:
             base, pitch, start = self.scratch[base]

@@ -17,7 +17,7 @@ from buddy.compiler.passes.kernels.emit import Emitter, Index, across
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import Target
 
-ACCUMULATORS = 4  # enough for the latency of an addition
+ACCUMULATORS = 4  # hides the latency of an addition
 
 _INFINITY = float("inf")
 _NEUTRAL: dict[str, Callable[[int], float]] = {
@@ -52,13 +52,13 @@ class Fold:
         return e.splat(ir.VectorType.get([lanes], self.element), number)
 
     def join(self, left: Any, right: Any) -> Any:
-        """`combine` of two scalars or vectors."""
+        """Returns `combine` of two scalars or vectors."""
         attributes = attributes_of(self.combine)
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
 def folds_of(op: Structured) -> dict[int, Fold]:
-    """How each output, by its operand number, is accumulated; those that the body does not read are only stored.
+    """Returns the fold of each output, by its operand number; outputs that the body does not read are only stored.
 
     Raises `UnsupportedError` for bodies that are no plain folds.
     """
@@ -84,9 +84,9 @@ def _fold(yielded: Any, argument: Any) -> Fold:
 
 
 def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
-    """Emit `op` at the insertion point and say how.
+    """Emits `op` at the insertion point and returns a description.
 
-    Raises `UnsupportedError`, before anything is emitted, for what has no contiguous loop or is no plain fold.
+    Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is no plain fold.
     """
     folds = folds_of(op)
     lanes = lanes_for(op, target)
@@ -106,7 +106,7 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
 
 
 def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
-    """The reduction loop along which inputs are contiguous or stay, and the outputs that are `stored` contiguous."""
+    """Returns the reduction loop along which inputs are contiguous or constant, and `stored` outputs contiguous."""
     for loop in reversed(op.reductions):
         read = loop.strides[: op.inputs]
         if all(stride in (0, 1) for stride in read) and 1 in read and all(loop.strides[i] == 1 for i in stored):
@@ -115,7 +115,7 @@ def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
 
 
 class _Reduction:
-    """What both directions share: offsets, loads and terms."""
+    """Base of both directions: offsets, loads and terms."""
 
     def __init__(self, e: Emitter, op: Structured, folds: dict[int, Fold], inner: Loop, lanes: int) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
@@ -130,13 +130,13 @@ class _Reduction:
         raise NotImplementedError
 
     def _starts(self, outer: list[Index]) -> list[Index]:
-        """Where each operand begins, given the indices of the outer loops."""
+        """Returns the offset of each operand for the indices of the outer loops."""
         return [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
 
     def _over_reduced(
         self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
     ) -> list[Any]:
-        """`body(offsets of the inputs, sums) -> sums` inside the reduction loops other than the vector loop."""
+        """Emits `body(offsets of the inputs, sums) -> sums` inside the reduction loops other than the vector loop."""
         if depth == len(self.reduced):
             return body(starts, sums)
         loop, e = self.reduced[depth], self.e
@@ -148,8 +148,10 @@ class _Reduction:
         return e.loop(0, loop.size, 1, level, sums)
 
     def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[Any]:
-        """The vector that each fold adds at `index` along the vector loop, other outputs being stored; unused lanes are
-        neutral."""
+        """Returns the vector that each fold adds at `index` along the vector loop; unused lanes are neutral.
+
+        Stores the other outputs.
+        """
         e, op = self.e, self.op
         values = {}
         for i in range(op.inputs):
@@ -157,7 +159,7 @@ class _Reduction:
                 values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
             elif op.reads(i):
                 values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
-        # What is asked for is the index along the vector loop, which then is a loop of one dim.
+        # The body's `linalg.index` is along the vector loop, which then consists of one dim.
         at = Lanes(self.inner.dims[0], index, active, {}, {}) if op.indexed else None
         known = self.body.emit(values, at)
         terms = [self.body.value(fold.term, known) for fold in self.folds]
@@ -220,7 +222,7 @@ class _Across(_Reduction):
     """The vector loop is parallel: a block of columns stays in accumulators over all reductions."""
 
     def emit(self) -> None:
-        """Blocks of several vectors are shared between threads; what is left of each row follows."""
+        """Emits blocks of several vectors, which threads share, and then the remainder of each row."""
         e, lanes, rows = self.e, self.lanes, [loop.size for loop in self.outer]
         block = ACCUMULATORS * lanes
         many = self.inner.size // block

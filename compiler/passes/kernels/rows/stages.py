@@ -1,4 +1,4 @@
-"""What happens to one row: stages one after the other, ops that walk a row alike being one stage."""
+"""Stages of a row: ops with the same loops within a row are fused into one stage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from buddy.compiler.passes.kernels.body import cloned
 from buddy.compiler.passes.kernels.emit import Emitter, Index
 from buddy.compiler.passes.kernels.rows.kernel import Access, RowOp
 
-View = Callable[[Access, Sequence[int]], Any]  # the memref of an access, and the sizes of the loops it moves along
+View = Callable[[Access, Sequence[int]], Any]  # the memref of an access; the sizes of the loops along which it moves
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Ops with the same loops within a row, done together; `forgotten` are buffers that need not be stored."""
+    """Ops with the same loops within a row, fused; `forgotten` are buffers that need not be stored."""
 
     ops: tuple[RowOp, ...]
     forgotten: frozenset[Any] = frozenset()
@@ -39,9 +39,9 @@ class Stage:
 
 
 def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[Stage]:
-    """The stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
+    """Returns the stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
 
-    What only one stage knows of the `temporary` buffers is forgotten after it.
+    A `temporary` buffer that only one stage uses is not stored.
     """
     stages = [Stage((op,)) for op in ops]
     number = 0
@@ -57,7 +57,7 @@ def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[Stage]:
 
 
 def _may_join(stages: Sequence[Stage], first: int, second: int) -> bool:
-    """Whether stage `first` may be done together with stage `second`, which reads what it writes."""
+    """True if stage `first` may be fused with stage `second`, which reads what it writes."""
     a, b = stages[first], stages[second]
     if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(True) & b.roots(False):
         return False
@@ -81,7 +81,7 @@ def _same_place(a: Access, b: Access) -> bool:
 
 
 def _known_only_to(stage: Stage, stages: Sequence[Stage], temporary: Iterable[Any]) -> frozenset[Any]:
-    """Temporary buffers that are handed on within `stage` and that no other stage touches."""
+    """Returns the temporary buffers that are written and read within `stage` and used by no other stage."""
     if len(stage.ops) == 1:
         return frozenset()
     others = {access.root for other in stages if other is not stage for access in _all(other)}
@@ -89,7 +89,7 @@ def _known_only_to(stage: Stage, stages: Sequence[Stage], temporary: Iterable[An
 
 
 def emit_stage(e: Emitter, stage: Stage, rows: Sequence[Index], view: View) -> None:
-    """A `linalg.generic` on the memrefs of one row, for the row with indices `rows`."""
+    """Emits a `linalg.generic` on the memrefs of one row, for the row with indices `rows`."""
     inputs, outputs = _operands(stage)
     loops = range(len(stage.sizes))
     moving = [[i for i in loops if access.inner[i]] for access in (*inputs, *outputs)]
@@ -111,7 +111,7 @@ def emit_stage(e: Emitter, stage: Stage, rows: Sequence[Index], view: View) -> N
 
 
 def _operands(stage: Stage) -> tuple[list[Access], list[Access]]:
-    """What a stage reads from memory, and what it writes there, each place once."""
+    """Returns the accesses of a stage that read memory, and those that write, without duplicates."""
     inputs: list[Access] = []
     outputs: list[Access] = []
     for op in stage.ops:
@@ -150,7 +150,7 @@ def _at(place: Access, found: Sequence[tuple[Access, Any]]) -> Any | None:
 
 
 def _index(e: Emitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
-    """The index along a dim of the op's own iteration space, which rows and a loop within a row may share."""
+    """Returns the index along a dim of the op's own iteration space, which rows and a loop within a row may share."""
     value: Index = 0
     for index, loop in zip(rows, op.row_loops, strict=True):
         if dim in loop.dims:

@@ -1,4 +1,4 @@
-"""Which convolutions F(m x m, 3 x 3) can compute, which of these sooner, and in blocks of how many tiles."""
+"""Decides which convolutions F(m x m, 3 x 3) supports and where it is faster, and chooses its blocks of tiles."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
 from buddy.compiler.support.target import Target
 
-# The share of the second-level cache that the transformed input of a block of tiles may fill.
+# The share of the L2 cache for the transformed input of a block of tiles.
 _INPUT_IN_L2 = 0.5
 
-# Blocks of tiles that threads share, or a multiple of it; where there are one or two, they share the work on each.
+# Blocks of tiles for threads to share, or a multiple; with one or two blocks, threads share the work on each.
 SHARES = 8
 
-# Vectors of channels out in a register block: more leave too few rows.
+# Vectors of output channels in a register block: more leave too few rows.
 MAX_VECTORS = 4
 
-# Cycles, with a vector multiply-add each: by what a product by register blocks takes longer than that, what a vector of
-# one point of a tile costs in the transform of the input and in that of the output, and what a byte of weights does
-# that no cache of the core's own holds.
+# Cost model, in cycles of a vector multiply-add each: the overhead factor of a register-blocked product, the cost of a
+# vector of one point of a tile in the input and in the output transform, and the cost of a byte of weights that exceeds
+# the core's caches.
 _PRODUCTS, _TRANSFORM_IN, _TRANSFORM_OUT, _BYTE = 1.15, 2.5, 4.5, 0.1
 
-# Cycles that a vector of one point of the transformed weights costs, and a vector of weights that are only packed,
-# where both are made at each call.
+# Cycles per vector of one point of the transformed weights, and per vector of weights that are only packed, if that is
+# done in each call.
 _TRANSFORM_WEIGHTS, _PACK = 12.0, 8.0
 
 
@@ -37,7 +37,7 @@ _TRANSFORM_WEIGHTS, _PACK = 12.0, 8.0
 class Blocking:
     """Tiles of `outputs` x `outputs` results; `tiles` of them are transformed, multiplied and transformed back at once.
 
-    `gemm` is how a block of tiles by channels is multiplied.
+    `gemm` is the blocking of the product of a block of tiles by channels.
     """
 
     outputs: int
@@ -54,9 +54,9 @@ class Blocking:
         return (self.outputs + WINDOW - 1) ** 2
 
     def apart(self, columns: int) -> int:
-        """Elements from one point's `tiles` x `columns` values to the next one's.
+        """Returns the distance in elements between the `tiles` x `columns` values of consecutive points.
 
-        A vector more than there are: a transform walks all points of a tile, and powers of two share few sets of a
+        It includes an extra vector: a transform reads all points of a tile, and powers of two share few sets of a
         cache.
         """
         return self.tiles * columns + self.lanes
@@ -67,7 +67,7 @@ class Blocking:
 
 
 def check(conv: Convolution) -> None:
-    """Raises `UnsupportedError` where neighbouring outputs do not read overlapping windows of 3x3."""
+    """Raises `UnsupportedError` unless neighbouring outputs read overlapping windows of 3x3."""
     if conv.groups:
         raise UnsupportedError("it has groups")
     if conv.element not in ("f32", "f64") or conv.factor != conv.element:
@@ -80,17 +80,17 @@ def check(conv: Convolution) -> None:
 
 
 def tiles_of(conv: Convolution, outputs: int) -> tuple[int, ...]:
-    """The number of tiles along each of `conv.images`, lines and pixels."""
+    """Returns the number of tiles along each of `conv.images`, lines and pixels."""
     return (*(x.size for x in conv.images), -(-conv.lines.size // outputs), -(-conv.pixels.size // outputs))
 
 
 def weight_bytes(conv: Convolution, outputs: int) -> int:
-    """Bytes of the transformed weights, without what fills up a panel."""
+    """Returns the bytes of the transformed weights, without the padding of panels."""
     return conv.n.size * conv.k[2].size * (outputs + WINDOW - 1) ** 2 * bytes_of(conv.element)
 
 
 def gain(conv: Convolution, outputs: int, target: Target, packed: bool) -> float:
-    """By what factor it should be faster than the window's own products; weights are `packed` ahead or in the call."""
+    """Returns the estimated speedup over direct products; weights are `packed` ahead or in the call."""
     lanes, points = target.lanes(bytes_of(conv.element)), (outputs + WINDOW - 1) ** 2
     tiles, columns = math.prod(tiles_of(conv, outputs)), -(-conv.n.size // lanes)
     rows = padded(conv, lanes) // lanes
@@ -104,19 +104,22 @@ def gain(conv: Convolution, outputs: int, target: Target, packed: bool) -> float
 
 
 def _multiplied(products: int, size: int, target: Target) -> float:
-    """Cycles of so many vectors of products with `size` bytes of weights."""
+    """Returns the cycles of this many vectors of products with `size` bytes of weights."""
     return _PRODUCTS * products + (_BYTE * size if size > target.l2 else 0)
 
 
 def choose(conv: Convolution, outputs: int, target: Target) -> Blocking:
-    """The blocking with the least estimated time; blocks are computed whole, with whole panels of weights."""
+    """Returns the blocking with the least estimated time; computes whole blocks with whole panels of weights."""
     lanes = target.lanes(bytes_of(conv.element))
     candidates = list(_candidates(conv, outputs, lanes, target))
     return min(candidates, key=lambda block: (_cost(conv, block), -block.gemm.rows))
 
 
 def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> Iterator[Blocking]:
-    """Blockings whose register block fits, in as few blocks of tiles as fit into the cache, or can be shared evenly."""
+    """Yields blockings whose register block fits, with the fewest blocks of tiles that fit in cache.
+
+    A number of blocks that threads can share evenly is yielded too.
+    """
     total, points = math.prod(tiles_of(conv, outputs)), (outputs + WINDOW - 1) ** 2
     room = int(_INPUT_IN_L2 * target.l2) // (points * padded(conv, lanes) * bytes_of(conv.element))
     count = -(-total // max(1, room))
@@ -128,19 +131,22 @@ def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> 
 
 
 def _cost(conv: Convolution, block: Blocking) -> float:
-    """Cycles per channel in and point."""
+    """Returns the cycles per input channel and point."""
     blocks = -(-math.prod(tiles_of(conv, block.outputs)) // block.tiles)
     panels = -(-conv.n.size // block.gemm.columns)
     return blocks * panels * block.tiles / block.gemm.rows * gemm.block_cycles(block.gemm.rows, block.gemm.vectors)
 
 
 def padded(conv: Convolution, lanes: int) -> int:
-    """Channels of the input, rounded up to whole vectors."""
+    """Returns the input channels, rounded up to whole vectors."""
     return -(-conv.k[2].size // lanes) * lanes
 
 
 def products(conv: Convolution, block: Blocking) -> Contraction:
-    """The products of a block of tiles by a panel of weights, at every point: (tile, channel) by (channel, column)."""
+    """Returns the products of a block of tiles by a panel of weights.
+
+    Per point it is a matrix product: (tile, channel) by (channel, column).
+    """
     rows, columns = padded(conv, block.lanes), block.gemm.columns
     point = Loop(block.points, (block.apart(rows), 0, block.apart(columns)), False, (0,), (True, True, True))
     m = Loop(block.tiles, (rows, 0, columns), False, (1,), (True, False, True))

@@ -1,8 +1,8 @@
-"""Winograd's convolution, block by block of tiles: input transform, a matrix product per point, output transform.
+"""Winograd's convolution by blocks of tiles: input transform, a matrix product per point, output transform.
 
-What a block needs stays in the second-level cache. The output transform adds up the products of a tile with signs, so
-an infinity would become NaN in outputs that do not even read it; a tile whose sums are not all finite is computed
-again, product by product, before anything is stored.
+The data of a block stay in the L2 cache. The output transform adds and subtracts the products of a tile, so an infinity
+would become NaN in outputs that do not read it; a tile whose sums are not all finite is computed again by direct
+products before its results are stored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
 @dataclass(frozen=True)
 class _Tile:
-    """Where a tile starts in the image, where its results go, and how many `lines` and `pixels` of them there are."""
+    """The position of a tile in the image and in the results, and the number of its valid `lines` and `pixels`."""
 
     start: Index
     place: Place
@@ -39,7 +39,7 @@ class _Tile:
 
 
 def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
-    """The form of the weights that the kernel reads."""
+    """Returns the form of the weights that the kernel reads."""
     lines, pixels, channels = conv.k
     window = (lines.strides[1], pixels.strides[1])
     n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
@@ -47,7 +47,7 @@ def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
 
 
 class Winograd(Kernel):
-    """Emission of one kernel for weights `b` as `weights_of` says; `raw` are those of the program."""
+    """Emits one kernel for weights `b` in the form of `weights_of`; `raw` are the unpacked weights."""
 
     def __init__(
         self, e: Emitter, a: Any, b: Any, raw: Any, results: Results, conv: Convolution, blocking: Blocking
@@ -66,12 +66,12 @@ class Winograd(Kernel):
             for_blocks(e, count, 1, lambda number, _: self._block(number, work / count))
 
     def _work(self) -> float:
-        """Nanoseconds on one thread."""
+        """Returns the time on one thread in nanoseconds."""
         flop = self.conv.flops * self.block.points / (WINDOW * self.block.outputs) ** 2
         return nanoseconds(flop, math.prod(self.form.shape) * bytes_of(self.conv.element))
 
     def _block(self, number: Index, work: float) -> None:
-        """The tiles of block `number`: threads share them, and then the channels out."""
+        """Emits the tiles of block `number`: threads share the tiles, and then the output channels."""
         e, first = self.e, self.e.mul(number, self.block.tiles)
         count = e.minimum(self.block.tiles, e.subtract(math.prod(self.tiles), first))
         transformed = self._scratch(self.channels)
@@ -88,7 +88,7 @@ class Winograd(Kernel):
             memref.dealloc(sums)
 
         def into(slots: list[Index]) -> None:
-            # Beyond the last tile it is taken again: what becomes of it is not used.
+            # Slots after the last tile compute it again; their results are not used.
             number = e.minimum(e.add(first, slots[0]), math.prod(self.tiles) - 1)
             self._input_tile(self._tile(number), slots[0], transformed)
 
@@ -104,7 +104,7 @@ class Winograd(Kernel):
     # ---- tiles -------------------------------------------------------------------------------------------------------
 
     def _tile(self, number: Index) -> _Tile:
-        """The tile with `number`, counted through images, lines and pixels."""
+        """Returns tile `number`, counted through images, lines and pixels."""
         e, conv, step = self.e, self.conv, self.block.outputs
         digits: list[Index] = []
         for size in reversed(self.tiles[1:]):
@@ -125,7 +125,7 @@ class Winograd(Kernel):
     # ---- input -------------------------------------------------------------------------------------------------------
 
     def _input_tile(self, tile: _Tile, slot: Index, transformed: Any) -> None:
-        """All channels of `tile` at all points, to the rows number `slot` of `transformed`."""
+        """Transforms all channels of `tile` to rows `slot` of `transformed`, at all points."""
         e, matrix, apart = self.e, self.matrices.of_input, self.block.apart(self.channels)
         pixels = self._steps(tile.pixels, self.conv.pixels)
         starts = [[e.add(line, pixel) for pixel in pixels] for line in self._steps(tile.lines, self.conv.lines)]
@@ -141,9 +141,9 @@ class Winograd(Kernel):
         for_blocks(e, self.conv.k[2].size, self.lanes, channels)
 
     def _steps(self, active: Index, loop: Loop) -> list[Index]:
-        """Offsets of the lines or pixels that a tile reads.
+        """Returns the offsets of the lines or pixels that a tile reads.
 
-        Beyond those of its `active` outputs it reads the last one again: what becomes of it is not used.
+        Beyond those of its `active` outputs it reads the last one again; these results are not used.
         """
         e = self.e
         last = e.add(active, WINDOW - 2)
@@ -152,7 +152,7 @@ class Winograd(Kernel):
     # ---- products ----------------------------------------------------------------------------------------------------
 
     def _multiply(self, transformed: Any, panel: Index, sums: Any) -> None:
-        """The products of a block of tiles by a panel of weights, at all points, to `sums`."""
+        """Multiplies a block of tiles by a panel of weights, at all points; writes to `sums`."""
         e, contraction, size = self.e, products(self.conv, self.block), math.prod(self.form.shape[1:])
         weights = _part(self.b, e.value(e.mul(panel, size)), size)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
@@ -162,7 +162,7 @@ class Winograd(Kernel):
     # ---- output ------------------------------------------------------------------------------------------------------
 
     def _output_tile(self, tile: _Tile, slot: Index, sums: Any, panel: Index) -> None:
-        """The results of `tile` in the channels of a panel, from row `slot` of the `sums` at all points."""
+        """Writes the results of `tile` in the channels of a panel, from rows `slot` of `sums` at all points."""
         e, width, lanes = self.e, self.columns, self.lanes
         vectors, rest = divmod(self.conv.n.size, lanes)
         before = e.mul(panel, self.block.gemm.vectors)
@@ -189,14 +189,14 @@ class Winograd(Kernel):
             e.when([(vectors // self.block.gemm.vectors - 1, panel)], lambda: channels(left, rest))
 
     def _values(self, sums: Any, start: Index) -> list[Any]:
-        """A vector of channels of each result of a tile, line by line, whose sums at the first point are at `start`."""
+        """Returns a vector of channels per result of a tile, line by line; `start` is the offset at the first point."""
         e, size, apart = self.e, len(self.matrices.of_input), self.block.apart(self.columns)
         points = [e.load(sums, e.add(start, point * apart), self.lanes) for point in range(self.block.points)]
         rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
         return [value for row in rows for value in row]
 
     def _finite(self, values: list[Any]) -> Any:
-        """Whether no value is an infinity or NaN, and nor is their sum."""
+        """True if all values and their sum are finite."""
         total = values[0]
         for value in values[1:]:
             total = arith.addf(total, value)
@@ -205,7 +205,7 @@ class Winograd(Kernel):
         return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, same)
 
     def _finish(self, tile: _Tile, values: list[Any], lanes: int) -> None:
-        """Store those of the values that lie within the image, through the epilogue where there is one."""
+        """Stores the values that are within the image, through the epilogue if there is one."""
         positions = product(range(self.block.outputs), repeat=2)
         for (i, j), value in zip(positions, values, strict=True):
             to = self.moved(tile.place, line=i, pixel=j)
@@ -219,7 +219,7 @@ class Winograd(Kernel):
     # ---- sums that are not finite ------------------------------------------------------------------------------------
 
     def _finish_directly(self, tile: _Tile, column: Index, lanes: int) -> None:
-        """Store the same results, from `column` on, computed from the image and the weights of the program."""
+        """Stores the same results, from `column` on, computed from the image and the unpacked weights."""
         e, strides = self.e, (self.conv.lines.strides[0], self.conv.pixels.strides[0])
 
         def one(indices: list[Index]) -> None:
@@ -230,7 +230,7 @@ class Winograd(Kernel):
         e.nest([tile.lines, tile.pixels], one)
 
     def _windows(self, start: Index, column: Index, lanes: int) -> Any:
-        """The sums of the products of the window at `start` with each channel's weights, from `column` on."""
+        """Returns the direct sums of the window at `start` with each channel's weights, from `column` on."""
         e, n, mask, zero = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, lanes), self.e.zero(self.vector)
         index = ir.VectorType.get([self.lanes], ir.IndexType.get())
         apart = arith.muli(vector.step(index), e.splat(index, n))
@@ -243,12 +243,12 @@ class Winograd(Kernel):
             weights = vector.gather(self.vector, self.raw, [e.value(there)], apart, mask, zero)
             return [multiply_add(self.element(here), weights, total[0])]
 
-        # One loop over all of the window: short ones would be unrolled, which is much code for what hardly ever runs.
+        # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
         return e.loop(0, self.conv.depth, 1, one, [zero])[0]
 
 
 def _part(flat: Any, offset: Any, size: int) -> Any:
-    """`size` elements of the 1-D memref `flat` from `offset` on."""
+    """Returns `size` elements of the 1-D memref `flat` from `offset` on."""
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     type_ = ir.Type.parse(f"memref<{size}x{flat.type.element_type}, strided<[1], offset: ?>>")
     return memref.reinterpret_cast(type_, flat, [offset], [], [], [dynamic], [size], [1])

@@ -1,4 +1,4 @@
-"""The matrices of fast convolution, and their products with vectors of vectors, written out with few operations.
+"""The matrices of fast convolution, and their products with vectors of vectors, emitted with few operations.
 
 F(m, 3) computes m neighbouring outputs of a window of 3 with m + 2 products instead of 3 m: it evaluates two
 polynomials at m + 1 points and at infinity, multiplies the values, and interpolates (Toom and Cook). In two dims it is
@@ -21,9 +21,8 @@ from buddy.compiler.passes.kernels.emit import Emitter
 
 WINDOW = 3
 
-# Points at which polynomials are evaluated, beside infinity, by the number of outputs. Pairs that differ in sign share
-# half of their operations. Those of F(4, 3) are closer to one than the customary 1 and 2, and reciprocal: sums lose
-# less than half as many digits by it.
+# Finite points of evaluation by the number of outputs. Pairs that differ in sign share half of their operations. The
+# points of F(4, 3) are closer to one than the usual 1 and 2, and reciprocal: sums lose less than half as many digits.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2), -math.sqrt(2))}
 OUTPUTS = tuple(_POINTS)
 
@@ -41,7 +40,7 @@ class Transforms:
 
 @cache
 def transforms(outputs: int) -> Transforms:
-    """The matrices of F(`outputs`, 3)."""
+    """Returns the matrices of F(`outputs`, 3)."""
     points = _POINTS[outputs]
     others = [[b for b in points if b != a] for a in points]
     size = len(points) + 1
@@ -53,7 +52,7 @@ def transforms(outputs: int) -> Transforms:
 
 
 def _with_roots(roots: Sequence[float]) -> list[float]:
-    """Coefficients, lowest first, of the product of (x - root)."""
+    """Returns the coefficients, lowest first, of the product of (x - root)."""
     found = [1.0]
     for root in roots:
         found = [low - root * high for low, high in zip([0.0, *found], [*found, 0.0], strict=True)]
@@ -65,7 +64,7 @@ def _padded(row: list[float], size: int) -> list[float]:
 
 
 def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
-    """The rows, rid of what roundings have left of zeros and whole numbers."""
+    """Returns the rows with rounding errors removed from zeros and integers."""
     return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
 
@@ -73,13 +72,13 @@ Grid = list[list[Any]]  # scalars or vectors by line and pixel
 
 
 def on_both_sides(e: Emitter, matrix: Matrix, grid: Grid) -> Grid:
-    """`matrix * grid * matrixᵀ`."""
+    """Returns `matrix * grid * matrixᵀ`."""
     half = [product(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
     return [product(e, matrix, [column[i] for column in half]) for i in range(len(matrix))]
 
 
 def product(e: Emitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
-    """`matrix * values`; neighbouring columns, and rows, that differ in some signs only share their operations."""
+    """Returns `matrix * values`; neighbouring columns, and rows, that differ only in some signs share operations."""
     columns, joined = [list(column) for column in zip(*matrix, strict=True)], list(values)
     for j in range(len(columns) - 1):
         if _mirrored(columns[j], columns[j + 1]):
@@ -97,19 +96,19 @@ def product(e: Emitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]
 
 
 def _mirrored(first: Sequence[float], second: Sequence[float]) -> bool:
-    """Whether the second differs from the first in some signs, but not in all."""
+    """True if the second differs from the first in some signs, but not in all."""
     pairs = list(zip(first, second, strict=True))
     return all(abs(a) == abs(b) for a, b in pairs) and any(a and a == b for a, b in pairs) and first != second
 
 
 def _even_and_odd(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], list[float]]:
-    """What both have in common, and what of the first has another sign in the second."""
+    """Returns the common part of both, and the part of the first whose sign differs in the second."""
     pairs = list(zip(first, second, strict=True))
     return [a if a == b else 0.0 for a, b in pairs], [0.0 if a == b else a for a, b in pairs]
 
 
 def _sum(e: Emitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
-    """The sum of the products, of which there is one at least: plain terms first, the others by multiply-add."""
+    """Returns the sum of the products, at least one: plain terms first, the others by multiply-add."""
     terms = [(a, value) for a, value in zip(factors, values, strict=True) if a]
     (first, total), *others = sorted(terms, key=lambda term: (abs(term[0]) != 1, -term[0]))
     if first != 1:

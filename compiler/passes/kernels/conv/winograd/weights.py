@@ -1,4 +1,4 @@
-"""Weights of 3x3 windows, transformed for F(m x m, 3 x 3) and packed as the matrix products read them."""
+"""Transforms weights of 3x3 windows for F(m x m, 3 x 3) and packs them for the matrix products."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from buddy.compiler.passes.kernels.packing import Extent, Windows
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """`G g Gᵀ` of every window as [panel, point, channel in, column]; columns beyond the channels out are zeros.
+    """`G g Gᵀ` of every window as [panel, point, input channel, column]; columns beyond the output channels are zeros.
 
-    `n`, `channels` and `window` are sizes and strides in the weights as the program has them.
+    `n`, `channels` and `window` are sizes and strides of the unpacked weights.
     """
 
     outputs: int
@@ -36,7 +36,7 @@ class TransformedWeights:
         return (-(-self.n[0] // self.columns), self.points, self.channels[0], self.columns)
 
     def fill(self, e: Emitter, source: Any, target: Any) -> None:
-        """Emit what makes it, from the flat weights `source` to the flat `target`. Sums are in double precision."""
+        """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
         if not self._dense:
             self._zero_rest(e, target)
 
@@ -60,14 +60,14 @@ class TransformedWeights:
 
     @property
     def _dense(self) -> bool:
-        """Whether windows lie side by side, channel by channel, as in PyTorch."""
+        """True if windows are contiguous, channel by channel, as in PyTorch."""
         size = WINDOW * WINDOW
         return (self.window, self.channels[1], self.n[1], self.lanes > 1) == (
             (WINDOW, 1), size, size * self.channels[0], True,
         )  # fmt: skip
 
     def _by_vectors(self, e: Emitter, source: Any, read: Index, active: int, target: Any, written: Index) -> None:
-        """A panel, the windows of as many columns as a vector has lanes at a time."""
+        """Emits a panel, one vector of columns at a time."""
         windows = Windows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
         double, element = ir.F64Type.get(), source.type.element_type
         matrix = transforms(self.outputs).of_weights
@@ -91,7 +91,7 @@ class TransformedWeights:
         windows.each(read, self.channels[0], active, one)
 
     def _window(self, e: Emitter, source: Any, here: Index, target: Any, there: Index) -> None:
-        """One window, from offset `here` on, to all of its points, from offset `there` on."""
+        """Transforms one window, from offset `here`, to all of its points, from offset `there`."""
         double, element = ir.F64Type.get(), source.type.element_type
 
         def weight(line: int, pixel: int) -> Any:
@@ -106,7 +106,7 @@ class TransformedWeights:
             e.store_scalar(converted(value, element), target, offset)
 
     def _zero_rest(self, e: Emitter, target: Any) -> None:
-        """Zeros for all of the last panel, where it is wider than what is left for it."""
+        """Emits zeros for the whole last panel, if fewer columns are left than its width."""
         panels, rest = divmod(self.n[0], self.columns)
         if not rest:
             return
