@@ -59,7 +59,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
     async with workbench("mlp.py", size=(120, 120)) as bench:
         ir = bench.app.ir
         await bench.press("tab", "tab", "g", "h")
-        await bench.sees("only assembly has jumps and machine code")
+        await bench.sees("only assembly, the last phase, has jumps and machine code")
         await bench.press("plus", "0")
         await bench.drawn()
         ir.move_to(0)

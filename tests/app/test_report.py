@@ -195,7 +195,7 @@ def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        [("  space             ", "key"), ("Take the node out of compiled code, or back in", "text")],
+        [("  space             ", "key"), ("Run the node in eager PyTorch, or compile it again", "text")],
         [("one long line of words without a second cell, which goes on and on", "text")],
     ],
 )

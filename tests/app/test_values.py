@@ -65,7 +65,7 @@ async def test_the_values_of_a_run_are_paged_sliced_and_compared(workbench: Call
     async with workbench(script, size=(120, 40)) as bench:
         app = bench.app
         await bench.press("shift+tab", "v")
-        await bench.sees("has not been run yet")
+        await bench.sees("no run of this graph yet")
         await bench.press("r")
         await bench.until(lambda: app.state.report is not None, "the run")
         await bench.press("v")
