@@ -162,5 +162,5 @@ def test_two_strokes_are_found_by_the_first() -> None:
 def test_help_lists_the_keys_of_the_pane_and_why_some_do_not_work() -> None:
     text = "\n".join("".join(part for part, _ in line) for line in help_screen("passes", Situation())._lines)
     assert "Insert a pass from the catalogue" in text
-    assert "not now: the engine is starting" in text
+    assert "disabled: the engine is starting" in text
     assert "Run the node in eager" not in text
