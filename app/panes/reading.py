@@ -303,7 +303,7 @@ class Reading(ShortForm):
         else:
             self.bench.say(f"the MLIR bindings have no documentation of {name}")
 
-    # ---- with sources, in generic form ---------------------------------------------------------------------------
+    # ---- with sources, in generic form ----------------------------------------------------------------------------
 
     def toggle_sources(self) -> None:
         self.sources = not self.sources

@@ -84,7 +84,7 @@ def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:
     files = [
         written(tmp_path / f"{n}.toml", f"graph = {n}\nfrontend = '{f}'") for n, f in ((0, "dynamo"), (1, "export"))
     ]
-    with pytest.raises(UsageError, match="different frontends .dynamo and export."):
+    with pytest.raises(UsageError, match=r"different frontends .dynamo and export."):
         recipes("--recipe", files[0], "--recipe", files[1])
 
 
