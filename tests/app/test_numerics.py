@@ -29,9 +29,11 @@ REPORT = NumericsReport(
 
 def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
     told = numerics.sentences(REPORT, INFO)
-    assert told[0].startswith("gelu (aten.gelu.default) is the first to leave its tolerance, in the program; alone")
-    assert told[1] == "fused into it, and seen by nobody: mm"
-    assert told[2] == "the first NaN of compiled code is in exp: nothing that it reads has one"
+    assert told[0].startswith(
+        "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
+    )
+    assert told[1] == "fused into it and not compared: mm"
+    assert told[2] == "the first NaN in compiled code is in exp: none of its inputs has one"
 
 
 def test_nothing_is_said_of_what_was_not_measured() -> None:

@@ -61,7 +61,7 @@ def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
 def test_samples_are_told_with_who_had_the_others() -> None:
     sampling = Sampling(200, 150, 4000, elsewhere=(("libtorch_cpu.so", 40), ("", 10)))
     said = profile.sampled_words(sampling)
-    assert said.startswith("75.0% of 200 samples (4,000 a second of processor time) in compiled code")
+    assert said.startswith("75.0% of 200 samples (4,000 per second of CPU time) in compiled code")
     assert said.endswith("libtorch_cpu.so 20.0%, code that is generated 5.0%")
     assert "not known: no such call" in profile.sampled_words(Sampling(problem="no such call"))
 

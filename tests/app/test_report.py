@@ -129,8 +129,8 @@ def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
 
 def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), load=Load(1.5, 0.7, 2, 2450))
-    assert "machine: load 1.50 on 2 cores, others kept 0.7 busy meanwhile, 2450 MHz" in shown(state, recipe, 120)
-    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, nobody else at work"
+    assert "machine: load 1.50 on 2 cores, other processes used 0.7 cores, 2450 MHz" in shown(state, recipe, 120)
+    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
     assert formatting.load(Load(-1.0, -1.0, 1)) == "machine: its load is not told"
     told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told

@@ -331,7 +331,7 @@ def test_a_reproducer_is_replayed_and_says_what_differs(cli: Verb, tmp_path: Pat
     assert json.loads(done.stdout)["changed"]
     done = cli("replay", str(tmp_path))
     assert done.returncode == 2
-    assert "is no reproducer" in done.stderr
+    assert "is not a reproducer" in done.stderr
 
 
 def test_a_reproducer_replaces_an_earlier_one_whole_and_nothing_else(cli: Verb, tmp_path: Path) -> None:
