@@ -39,7 +39,7 @@ def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
     assert tuple(best.y) == (0.8, 0.8, 0.5)
     assert tuple(tried.x) == (1.0, 2.0, 4.0)
     assert "1 more" in plot_of(TRIES).note
-    assert told(TRIES[0]) == "1: 0.800 x eager, the best so far"
+    assert told(TRIES[0]) == "1: 0.800 x eager, best so far"
     assert told(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
 
 
