@@ -1,7 +1,7 @@
 """The one registry of what the workbench can do: keys, palette, footer and help all read it. No Textual.
 
-An action says where it works (`pane`; `anywhere` if its keys reach that pane from the others too), which method does it
-(`handler`), and, through `blocked`, why it cannot be done now. Keys of two strokes are written with a space: `g g`.
+An action has the pane where it works (`pane`; with `anywhere`, its keys work from the other panes too), the name of the
+method that performs it (`handler`), and a precondition (`blocked`). A key sequence is written with a space: `g g`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 
 
 def of_pane(pane: str) -> list[Action]:
-    """What can be done in a pane beyond what works everywhere."""
+    """The actions of one pane, without those that work everywhere."""
     return [action for action in ACTIONS if action.pane == pane]
 
 
 def continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
-    """The second strokes after `prefix` that mean something in `pane`, with their actions."""
+    """The second keys of the sequences that start with `prefix` in `pane`, with their actions."""
     here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     pairs = [(key.split(), action) for action in here for key in action.keys]
     return [(key[1], action) for key, action in pairs if len(key) == 2 and key[0] == prefix]

@@ -1,4 +1,4 @@
-"""What an action is, and which panes there are."""
+"""The `Action` dataclass and the list of panes."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ PANE_TITLES: dict[Pane, str] = {
 
 Blocked = Callable[[Situation], str]
 
-# The keys that the user's settings give to actions, by their ids.
+# Action id to the keys that the user's settings assign to it.
 _replaced: dict[str, tuple[str, ...]] = {}
 
 
 def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
-    """Give actions other keys than their own, and all others their own again."""
+    """Assign `keys` to the actions with these ids, and restore the default keys of all others."""
     _replaced.clear()
     _replaced.update(keys)
 
 
 @dataclass(frozen=True)
 class Action:
-    """`blocked` returns the reason why the action is impossible now, "" when it is possible.
+    """A command of the workbench.
 
-    `own_keys` are those it has unless the user's settings say otherwise.
+    `blocked` returns the reason why the action is disabled now, "" if it is enabled. `own_keys` are the default keys.
     """
 
     id: str

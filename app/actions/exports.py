@@ -1,4 +1,4 @@
-"""Actions that make code for elsewhere."""
+"""Actions that export compiled code and choose its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACTIONS: tuple[Action, ...] = (
         "export",
         ("g x",),
         "Export",
-        "Write the compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel, as `buddy-tui export` does",
+        "Export the compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel, like `buddy-tui export`",
         "ask_export",
         "app",
         needs_captured,
@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = (
         "target",
         ("g X",),
         "Target",
-        "The machine that code is for: this one, a lesser one of its kind, or another, whose vectors kernels then use",
+        "Choose the target of code generation: the host, a baseline of its architecture, or another architecture",
         "choose_target",
         "app",
         needs_recipe,

@@ -1,4 +1,4 @@
-"""Actions on the road that the program comes in by."""
+"""Actions that choose the frontend and compare with torch-mlir."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACTIONS: tuple[Action, ...] = (
         "frontend",
         ("g F",),
         "Frontend",
-        "Who captures and imports the program, and to which dialect: TorchDynamo, torch.export or torch-mlir",
+        "Choose the frontend (TorchDynamo, torch.export or torch-mlir) and the dialect that it imports to",
         "choose_frontend",
         "app",
         needs_presets,
@@ -19,8 +19,8 @@ ACTIONS: tuple[Action, ...] = (
     A(
         "graph.beside",
         ("g B",),
-        "Beside torch-mlir",
-        "The node in this compiler's top-level IR beside torch-mlir's: torch, and linalg, TOSA or StableHLO",
+        "Compare with torch-mlir",
+        "Show the node in this compiler's top-level IR and in torch-mlir's IR: torch, then linalg, TOSA or StableHLO",
         "show_beside",
         "graph",
         needs_captured,

@@ -1,6 +1,6 @@
-"""Other keys for actions than those that the registry gives them. No Textual.
+"""User-defined keys of actions, which replace the default keys. No Textual.
 
-A key is one character (`x`, `/`), a name (`space`, `enter`, `f5`, `ctrl+g`), or two of these with a space between them.
+A key is one character (`x`, `/`), a name (`space`, `enter`, `f5`, `ctrl+g`), or two of these separated by a space.
 """
 
 from __future__ import annotations
@@ -15,32 +15,34 @@ NAMES = (
     "up", "down", "left", "right",
 )  # fmt: skip
 _STROKE = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(NAMES)}|f\d{{1,2}})|\S")
-# The keys 1 to 0 stand for ten phases at once.
+# One action covers the ten keys 1 to 0, one for each phase.
 FIXED = ("phase.number",)
 
 Given = str | Sequence[str]
 
 
 def wrong(name: str, given: Given) -> str:
-    """What is wrong with keys given to an action, "" if nothing is."""
+    """The error in the keys of an action, "" if they are valid."""
     if name not in BY_ID:
-        return "no action has this id: `buddy-tui config --keys` lists them"
+        return "unknown action: `buddy-tui config --keys` lists the ids"
     if name in FIXED:
         return "these keys cannot be changed"
     for key in spelled(given):
         strokes = key.split()
         if not 1 <= len(strokes) <= 2 or not all(_STROKE.fullmatch(stroke) for stroke in strokes):
-            return f"{key!r} is no key: a character, a name such as space or ctrl+g, or two of them such as 'g d'"
+            return (
+                f"{key!r} is not a key: use a character, a name such as space or ctrl+g, or two of them such as 'g d'"
+            )
     return ""
 
 
 def spelled(given: Given) -> tuple[str, ...]:
-    """The keys of an entry of the settings: one, or several; none for ""."""
+    """The keys of an entry of the settings: a string or a list; the empty string gives no key."""
     return tuple(filter(None, [given] if isinstance(given, str) else given))
 
 
 def clashes() -> list[str]:
-    """What keys given to one action take from others, in words."""
+    """One message for each user-defined key that another action has as its default."""
     found = []
     for action in ACTIONS:
         for key in action.keys if action.remapped else ():
@@ -50,7 +52,7 @@ def clashes() -> list[str]:
 
 
 def _beside(action: Action) -> list[Action]:
-    """The actions whose keys work where those of `action` do."""
+    """The other actions whose keys are active in the same panes as those of `action`."""
     everywhere = action.pane in ("app", "any") or action.anywhere
     return [
         other
@@ -64,18 +66,18 @@ def _where(action: Action) -> str:
 
 
 class Keymap:
-    """The keys that the settings have changed: which action a key does now, and which it does no longer."""
+    """The keys that the settings change: the action that a key performs, and the default keys that no longer work."""
 
     def __init__(self, given: Mapping[str, Given]) -> None:
         replace_keys({name: spelled(keys) for name, keys in given.items()})
         self._changed = [action for action in ACTIONS if action.remapped]
 
     def action_for(self, key: str, pane: Pane) -> Action | None:
-        """The action that has got `key` in a pane."""
+        """The action to which the settings assign `key` in a pane, or `None`."""
         return next((action for action in self._here(pane) if key in action.keys), None)
 
     def is_dead(self, key: str, pane: Pane) -> bool:
-        """Whether all that `key` did in a pane has other keys now."""
+        """True if the settings move every action that had `key` in a pane to other keys."""
         own = [action for action in ACTIONS if _reaches(action, pane) and key in action.own_keys]
         return bool(own) and all(action.remapped for action in own)
 

@@ -1,4 +1,4 @@
-"""Actions that tell where time goes."""
+"""Actions that profile a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ACTIONS: tuple[Action, ...] = (
         "profile",
         ("g c",),
         "Profile",
-        "Run with counters in the code: the time of each node, and what of the machine it uses",
+        "Run instrumented code and measure the time of each node and its share of the machine's peak",
         "profile_program",
         "app",
         needs_captured,
@@ -20,7 +20,7 @@ ACTIONS: tuple[Action, ...] = (
         "profile.modules",
         ("g C",),
         "Time by module",
-        "The profile as a tree of modules with bars",
+        "Show the profile as a tree of modules with bars",
         "show_flame",
         "app",
         needs_profile,
@@ -29,7 +29,7 @@ ACTIONS: tuple[Action, ...] = (
         "profile.roofline",
         ("g R",),
         "Roofline",
-        "What each node reaches, under the roof of what the machine can do",
+        "Plot the performance of each node under the roofline of the machine",
         "show_roofline",
         "app",
         needs_profile,
@@ -38,7 +38,7 @@ ACTIONS: tuple[Action, ...] = (
         "profile.hot",
         ("g H",),
         "Hot instructions",
-        "The instructions at which samples found the program, with their nodes",
+        "List the instructions with the most profile samples, with their nodes",
         "show_hot",
         "app",
         needs_profile,

@@ -1,4 +1,4 @@
-"""What decides whether an action is possible, and the reasons why one is not: "" where nothing stands in its way."""
+"""The preconditions of actions. Each function returns the reason why an action is disabled, "" if it is enabled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.protocol.recipe import NATIVE, Backend, PassStep
 
 @dataclass(frozen=True)
 class Situation:
-    """What decides whether an action is possible."""
+    """The state of the workbench that the preconditions of actions read."""
 
     engine: str = "starting"
     busy: bool = False
@@ -44,7 +44,7 @@ class Situation:
 
 def needs_engine(s: Situation) -> str:
     reasons = {"ready": "", "starting": "the engine is starting"}
-    return reasons.get(s.engine, "the engine is gone: R restarts it")
+    return reasons.get(s.engine, "the engine has exited: press R to restart it")
 
 
 def needs_recipe(s: Situation) -> str:
@@ -58,7 +58,7 @@ def needs_captured(s: Situation) -> str:
 def needs_node(s: Situation) -> str:
     if s.node is None:
         return "no node is selected"
-    return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which is not lowered"
+    return "" if s.assignment else f"{s.node.name} is a {s.node.opcode}, which has no lowering"
 
 
 def needs_row(s: Situation) -> str:
@@ -66,7 +66,7 @@ def needs_row(s: Situation) -> str:
 
 
 def needs_tree(s: Situation) -> str:
-    return "" if s.tree else "the table is flat: g m shows modules"
+    return "" if s.tree else "the table is flat: press g m to show modules"
 
 
 def needs_toggle_node(s: Situation) -> str:
@@ -75,7 +75,7 @@ def needs_toggle_node(s: Situation) -> str:
     return _needs_assignment(
         s,
         lambda node, found: (
-            f"no registry lowers {node.target}, so it stays in eager"
+            f"no registry lowers {node.target}, so it runs in eager"
             if found.lowering == "eager" and not _compiled_choices(found)
             else ""
         ),
@@ -87,7 +87,7 @@ def needs_lowering(s: Situation) -> str:
 
 
 def _needs_assignment(s: Situation, more: Callable[[NodeRow, Assignment], str]) -> str:
-    """A selected node that is lowered somehow, and then what else `more` finds in the way."""
+    """The reason why no lowered node is selected, else the reason that `more` gives for the selected one."""
     reason = needs_captured(s) or needs_node(s)
     if reason or s.node is None or s.assignment is None:
         return reason
@@ -99,19 +99,19 @@ def _compiled_choices(assignment: Assignment) -> list[str]:
 
 
 def needs_step(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.step else "this row is a step of the line itself, which is always there")
+    return needs_recipe(s) or ("" if s.step else "this row is a built-in step, which cannot be changed")
 
 
 def needs_options(s: Situation) -> str:
-    return needs_step(s) or ("" if s.catalogue else "the pass catalogue has not arrived yet")
+    return needs_step(s) or ("" if s.catalogue else "the engine has not sent the pass catalogue yet")
 
 
 def needs_insert(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.catalogue else "the pass catalogue has not arrived yet")
+    return needs_recipe(s) or ("" if s.catalogue else "the engine has not sent the pass catalogue yet")
 
 
 def needs_stage(s: Situation) -> str:
-    return "" if s.stage else "there is no IR yet"
+    return "" if s.stage else "no IR yet: the recipe has not been compiled"
 
 
 def needs_engine_stage(s: Situation) -> str:
@@ -120,51 +120,53 @@ def needs_engine_stage(s: Situation) -> str:
 
 def needs_assembly(s: Situation) -> str:
     if s.stage is None or s.stage.language != "asm":
-        return needs_stage(s) or "only assembly has jumps and machine code: the last phase"
-    return "not in a diff: d goes back to the plain text" if s.diff else ""
+        return needs_stage(s) or "only assembly, the last phase, has jumps and machine code"
+    return "not available in a diff: press d to leave it" if s.diff else ""
 
 
 def needs_cut(s: Situation) -> str:
-    return "long lines are wrapped: W cuts them" if s.wrapped else ""
+    return "long lines are wrapped: press W to truncate them" if s.wrapped else ""
 
 
 def needs_found(s: Situation) -> str:
-    return "" if s.found or s.diff else "nothing has been searched for: / searches"
+    return "" if s.found or s.diff else "no search yet: press / to search"
 
 
 def needs_diff(s: Situation) -> str:
-    return "" if s.diff else "there is no diff on the screen: d shows one"
+    return "" if s.diff else "no diff is shown: press d to show one"
 
 
 def needs_busy(s: Situation) -> str:
-    return "" if s.busy else "nothing is under way"
+    return "" if s.busy else "nothing is running"
 
 
 def needs_runs(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.runs else "nothing has been run yet: r runs the program")
+    return needs_captured(s) or ("" if s.runs else "no run yet: press r to run the program")
 
 
 def needs_profile(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.profile else "nothing has been profiled yet: g c does")
+    return needs_captured(s) or ("" if s.profile else "no profile yet: press g c to profile")
 
 
 def needs_report(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.report else "the graph has not been run yet: r runs it")
+    return needs_captured(s) or ("" if s.report else "no run of this graph yet: press r to run it")
 
 
 def needs_other_backend(s: Situation) -> str:
-    return needs_recipe(s) or ("this compiler has passes: g i chooses another backend" if s.backend == NATIVE else "")
+    return needs_recipe(s) or (
+        "this compiler takes passes, not flags: press g i to choose another backend" if s.backend == NATIVE else ""
+    )
 
 
 def needs_mlir(s: Situation) -> str:
     if s.backend != NATIVE:
-        return f"{s.backend} goes on from the graph: g i chooses this compiler again"
+        return f"{s.backend} compiles the graph: press g i to choose this compiler"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:
         return reason
     if s.stage.language != "mlir" or s.stage.state == "failed":
-        return "only MLIR that verifies can be edited and resumed from"
-    return "the recipe is still being compiled" if s.busy or s.compiling else ""
+        return "only MLIR that verifies can be edited"
+    return "the recipe is still compiling" if s.busy or s.compiling else ""
 
 
 def needs_undo(s: Situation) -> str:
@@ -180,7 +182,7 @@ def needs_edits(s: Situation) -> str:
 
 
 def needs_graphs(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.graphs > 1 else "the program has one graph")
+    return needs_captured(s) or ("" if s.graphs > 1 else "the program has only one graph")
 
 
 def needs_presets(s: Situation) -> str:
@@ -188,7 +190,7 @@ def needs_presets(s: Situation) -> str:
 
 
 def needs_edited(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.edited else "the recipe is the preset's")
+    return needs_recipe(s) or ("" if s.edited else "the recipe equals the preset")
 
 
 def needs_problem(s: Situation) -> str:
@@ -196,11 +198,11 @@ def needs_problem(s: Situation) -> str:
 
 
 def needs_computing(s: Situation) -> str:
-    """Some node that computes is picked, or under the cursor."""
+    """The reason why neither a picked node nor the node under the cursor computes anything."""
     if s.picked > 1 or s.assignment is not None:
         return needs_captured(s)
     return needs_captured(s) or ("no node is selected" if s.node is None else f"{s.node.name} computes nothing")
 
 
 def needs_extract(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.extract else "the graph on the screen is no extract")
+    return needs_captured(s) or ("" if s.extract else "the graph on the screen is not an extracted subgraph")

@@ -1,4 +1,4 @@
-"""The command line: one module per verb, imported when it is asked for. Headless verbs never import textual."""
+"""The command line: one module per verb, imported on demand. Headless verbs never import textual."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ VERBS = {
     "diff": "compare a stage under two recipes, or two stages",
     "trials": "preview what each known pass would change in a stage",
     "numerics": "compare every node with eager: the first mismatch, and the origin of NaNs",
-    "extract": "extract nodes as a graph of their own, with their real inputs, and run it",
+    "extract": "extract nodes as a separate graph with their real inputs, and run it",
     "export": "write a compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel",
     "bisect": "find the pass, the lowering and the nodes that make a program fail, differ or run slowly",
     "profile": "measure where the time of a run goes, node by node",
     "tune": "search for the fastest recipe whose results match eager",
-    "reproduce": "write a reproducer: a folder with everything of a compilation and a run",
+    "reproduce": "write a reproducer: a folder with all files of a compilation and a run",
     "replay": "compile and run a reproducer again, and report what differs",
     "presets": "compile a program with every preset, and compare the measurements",
-    "passes": "list the passes that a recipe may name",
-    "ops": "list the ATen ops that are compiled",
+    "passes": "list the passes that a recipe can use",
+    "ops": "list the ATen ops that the compiler supports",
     "bench": "time programs against eager, inductor and IREE",
     "coverage": "compile PyTorch's own operator samples and compare them with eager",
     "fuzz": "compile random programs and compare them with eager; reduce those that fail",
     "config": "show the settings, where they are stored, and all keys",
-    "cache": "show or clear the compiled code that is cached on disk",
+    "cache": "show or clear the on-disk cache of compiled code",
     "doctor": "check the installation with a small program, and print the text for a bug report",
     "engine": "serve a workbench on stdin and stdout",
 }
@@ -40,18 +40,18 @@ USAGE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the verb that the first argument names, or open the workbench; the exit code."""
+    """Run the verb named by the first argument, or open the workbench. Returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         try:
             return _run(words)
         finally:
-            sys.stdout.flush()  # help ends the program by SystemExit, and a reader may have left there too
+            sys.stdout.flush()  # --help exits by SystemExit, and the reader may be gone then too
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has had enough; without this the interpreter complains once more when it flushes.
+        # The reader closed the pipe. Without this, the final flush of the interpreter reports a second error.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
@@ -62,13 +62,16 @@ def _run(words: Sequence[str]) -> int:
     verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
     meant = _verb_meant(verb, words)
     if meant:
-        print(f"no verb {words[0]!r}, and no such file: did you mean {meant}? (`buddy-tui --help`)", file=sys.stderr)
+        print(
+            f"unknown verb or file {words[0]!r}: did you mean {meant}? (`buddy-tui --help` lists the verbs)",
+            file=sys.stderr,
+        )
         return USAGE
     return int(import_module(f"buddy.app.cli.{verb}").main(rest))
 
 
 def _verb_meant(verb: str, words: Sequence[str]) -> str:
-    """The verb that a first word resembles which is neither one nor a source; "" where there is none."""
+    """The verb that a first word resembles, if the word is neither a verb nor a source; "" if none."""
     word = words[0] if words else ""
     if verb != "workbench" or not word.isidentifier() or os.path.exists(word):
         return ""

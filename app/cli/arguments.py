@@ -1,7 +1,7 @@
-"""What the verbs' command lines have in common, and which words of them belong to the user's script.
+"""Options shared by the verbs, and the separation of our options from the arguments of the user's script.
 
-Our options may stand before or after SOURCE. What we do not know behind SOURCE is the script's, and so is everything
-after `--`; where `--` is used, what stands before it must be known.
+Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, and so does everything
+after `--`. With `--`, unknown options before it are errors.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from buddy.app.workspace.input_parsing import typed_seed
 from buddy.compiler.protocol.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
-_SOURCE = "script.py, script.py:name, package.module:name, or a file of a program (docs/opening-files.md)"
+_SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
 _SCRIPT_ARGUMENTS = """
-SOURCE is a Python script, path.py:name, package.module:name, or a file of a program, told by its content. Options that
-we do not know, behind SOURCE, are passed to the script, and so is everything behind `--`.
+SOURCE is a Python script, path.py:name, package.module:name, or a model file, detected by its content. Unknown options
+after SOURCE are passed to the script, and so is everything after `--`.
 """
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that never guesses at abbreviations: they could be the script's."""
+    """An argument parser without abbreviations, because an abbreviated option could belong to the script."""
 
     def __init__(self, verb: str, summary: str, epilog: str = "") -> None:
         super().__init__(
@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
-    """A parser for a verb that works on SOURCE, with the options that every such verb has."""
+    """A parser for a verb with a SOURCE argument, with the options that all such verbs share."""
     parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS}" if epilog else _SCRIPT_ARGUMENTS)
     parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
     add_engine_options(parser)
@@ -49,117 +49,117 @@ def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
 
 
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
-    text = "load a Python file that adds ops, lowerings, decompositions or passes; may be given more than once"
+    text = "load a Python file that adds ops, lowerings, decompositions or passes; may be repeated"
     parser.add_argument("--plugin", metavar="FILE.py", action="append", default=[], help=text)
-    text = "the same, for a file that must register a pass: one that registers none is told of"
+    text = "like --plugin, but report a file that registers no pass"
     parser.add_argument("--pass-plugin", metavar="FILE.py", action="append", default=[], help=text)
 
 
 def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
-    """The plug-ins that the command line names, whatever they hold."""
+    """The plug-ins of `--plugin` and `--pass-plugin`."""
     passes = (PluginFile(path, passes=True) for path in options.pass_plugin)
     return (*map(PluginFile, options.plugin), *passes)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    text = "append the log of the engine to FILE; at 8 MiB it becomes FILE.1, and three of these are kept"
+    text = "append the log of the engine to FILE; at 8 MiB, FILE is renamed to FILE.1 (three old files are kept)"
     group.add_argument("--log", type=Path, metavar="FILE", help=text)
     levels = ("debug", "info", "warning", "error")
-    group.add_argument("--log-level", choices=levels, default="info", help="the least that is logged (info)")
+    group.add_argument("--log-level", choices=levels, default="info", help="minimum level of logged messages (info)")
     where = group.add_mutually_exclusive_group()
-    text = "reach the engine so, e.g. 'podman exec -i NAME buddy-tui engine'"
+    text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
     where.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
-    text = "the engine runs on HOST, which ssh reaches, and SOURCE is a path there; see docs/remote.md"
+    text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/remote.md"
     where.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
-    text = "pass an option to ssh, as its -o: 'Port=2222'; may be given more than once"
+    text = "pass an option to ssh as its -o: 'Port=2222'; may be repeated"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
-    text = "the command to reach HOST with, such as 'ssh -F FILE' (ssh)"
+    text = "command that connects to HOST, such as 'ssh -F FILE' (ssh)"
     group.add_argument("--ssh", type=shell_words, metavar="COMMAND", default="ssh", help=text)
-    text = "what buddy-tui is called there, such as venv/bin/buddy-tui (buddy-tui)"
+    text = "path of buddy-tui on HOST, such as venv/bin/buddy-tui (buddy-tui)"
     group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
-    text = "the folder there that SOURCE is relative to (the home folder)"
+    text = "folder on HOST that SOURCE is relative to (the home folder)"
     group.add_argument("--remote-folder", metavar="FOLDER", default="", help=text)
-    text = f"how long the engine there waits for a link that is lost ({PATIENCE / 60:g})"
+    text = f"how long the engine waits for a reconnect after a lost connection ({PATIENCE / 60:g})"
     group.add_argument("--remote-wait", type=positive_minutes, metavar="MINUTES", default=PATIENCE / 60, help=text)
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")
-    group.add_argument("--plain", action="store_true", help="no line that is redrawn, for screen readers and logs")
+    group.add_argument("--json", action="store_true", help="print one JSON object to stdout, everything else to stderr")
+    group.add_argument("--plain", action="store_true", help="never redraw a line, for screen readers and logs")
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("inputs").add_mutually_exclusive_group()
-    text = "run on random inputs, like the script's, made from N"
+    text = "run on random inputs with the script's shapes and dtypes, generated from seed N"
     group.add_argument("--seed", type=seed_number, metavar="N", help=text)
-    group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt")
+    group.add_argument("--inputs", type=Path, metavar="FILE", help="run on the tensors of a .npy, .npz or .pt file")
 
 
 def add_comparison_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    text = "NaN equals NaN: an output that has it where eager's has it is ok; else it is told of, and fails"
+    text = "treat NaN as equal to NaN: NaN at the same positions as in eager is OK (otherwise it is a failure)"
     parser.add_argument("--equal-nan", action="store_true", help=text)
 
 
 def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
-    """The shapes that the command line gives, for verbs that take some."""
+    """The values of `--shape`, for verbs that have this option."""
     return tuple(getattr(options, "shape", ()))
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say what a file leaves open."""
-    text = "capture with this argument of the model in another shape, as x=4x128 or ids=1x12xi64; may be repeated"
+    """Add options for what a model file does not define: shapes, and trust in its code."""
+    text = "capture with another shape of this model argument, as x=4x128 or ids=1x12xi64; may be repeated"
     parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
     text = (
-        "let SOURCE, where it is a pickled module, run the code that it asks for, and a recipe's file name plug-ins "
-        "and other files; nothing else that is opened runs code, but scripts"
+        "allow a pickled SOURCE to execute the code that it refers to, and a recipe file to load plug-ins "
+        "and other files; apart from these, only scripts execute code"
     )
     parser.add_argument("--trust", action="store_true", help=text)
 
 
 def add_recipe_options(parser: argparse.ArgumentParser) -> None:
-    """The options that change a recipe, and how long to wait for the script."""
+    """Add the options that change a recipe, and the time limits."""
     add_file_options(parser)
     group = parser.add_argument_group("recipe")
-    text = "start from a recipe in TOML, not from a preset; may be given once for each graph"
+    text = "start from a recipe in TOML instead of a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)
     group.add_argument("--preset", help="start from this preset ('default')")
     add_road_options(group)
-    group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is cut into functions")
-    text = "the passes, in MLIR's syntax for pipelines (docs/recipes.md): the text, or a file that holds it"
+    group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is partitioned into functions")
+    text = "the passes, in MLIR's pipeline syntax (docs/recipes.md): the text, or a file that contains it"
     group.add_argument("--pipeline", metavar="TEXT|FILE", help=text)
     for verb in ("disable", "enable"):
-        text = f"{verb} a pass, by name; 'canonicalize#2' is the second of that name"
+        text = f"{verb} a pass by name; 'canonicalize#2' is the second pass with that name"
         group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)
-    text = "run nodes in eager PyTorch: a name of the FX table, or a pattern such as 'gelu*'"
+    text = "run nodes in eager PyTorch: a name from the FX table, or a pattern such as 'gelu*'"
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
-    group.add_argument("--threads", type=thread_number, metavar="N", help="threads of the compiled code and of eager")
-    text = "only this graph of the program: its name, or its number, counted from 0"
+    group.add_argument("--threads", type=thread_number, metavar="N", help="threads of compiled code and of eager")
+    text = "only this graph of the program: its name or its number, starting at 0"
     group.add_argument("--graph", metavar="N|NAME", help=text)
-    text = "stop the script, or a run, that takes longer (120)"
+    text = "time limit of the script and of each run (120)"
     parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
-    text = "stop a compilation of which one pass, lowering or the code takes longer (no limit)"
+    text = "time limit of each pass, of lowering and of code generation (no limit)"
     parser.add_argument("--step-timeout", type=positive_seconds, default=math.inf, metavar="SECONDS", help=text)
 
 
 def add_road_options(group: argparse._ArgumentGroup) -> None:
-    """The options that say by which road the program becomes code, for the workbench too."""
-    text = "who captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
+    """Add the options for frontend, target dialect, target and backend, which the workbench has too."""
+    text = "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
-    text = "which dialect ops are lowered to first; stablehlo with --frontend torch-mlir alone"
+    text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
     group.add_argument("--flavour", choices=FLAVOURS, help=text)
-    text = "the machine that code is for: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (this one)"
+    text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (the host)"
     group.add_argument("--target", metavar="MACHINE", help=text)
-    text = "who takes top-level IR on: this compiler, or IREE (docs/iree.md)"
+    text = "the backend that compiles the top-level IR: this compiler, or IREE (docs/iree.md)"
     group.add_argument("--backend", choices=BACKENDS, help=text)
-    text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be given more than once"
+    text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
 
 
 def wanted_of(options: argparse.Namespace) -> dict[str, object]:
-    """The fields of a recipe that `add_road_options` has options for, where the command line says them."""
+    """The fields of a recipe that the options of `add_road_options` set on this command line."""
     said = {key: getattr(options, key) for key in ("frontend", "flavour", "backend", "target")}
     flags = {"backend_flags": tuple(options.backend_flag)} if options.backend_flag else {}
     return {key: value for key, value in said.items() if value is not None} | flags
@@ -172,23 +172,23 @@ def version() -> str:
 
 
 def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
-    """Our options, and the words that the script gets. Ends the process with code 2 where the words make no sense."""
+    """Our options, and the arguments of the script. Exits with code 2 if the command line is invalid."""
     ours, behind = _split(words)
     options, unknown = parser.parse_known_args(ours)
     stray = unknown if behind is not None else _before_source(ours, options.source, unknown)
     if stray:
-        hint = "behind `--`" if behind is not None else "behind SOURCE"
-        parser.error(f"no such option: {' '.join(stray)} (options of the script stand {hint})")
+        hint = "after `--`" if behind is not None else "after SOURCE"
+        parser.error(f"unknown option: {' '.join(stray)} (put options of the script {hint})")
     return options, (*unknown, *(behind or ()))
 
 
 def log_of(options: argparse.Namespace) -> Log:
-    """Where the engine's log goes, and what is logged."""
+    """The file and the level of the engine's log."""
     return Log(options.log, options.log_level)
 
 
 def engine_place(options: argparse.Namespace) -> list[str] | Remote | None:
-    """Where the engine is; `None` stands for a process of this installation."""
+    """The command or the host of the engine; `None` for a process of this installation."""
     if not options.remote:
         return shlex.split(options.engine) or None
     return Remote(
@@ -202,7 +202,7 @@ def engine_place(options: argparse.Namespace) -> list[str] | Remote | None:
 
 
 def engine_words(options: argparse.Namespace) -> list[str]:
-    """The options that lead another verb to the same engine."""
+    """The options with which another verb uses the same engine."""
     if not options.remote:
         return ["--engine", options.engine] if options.engine else []
     words = [word for option in options.ssh_option for word in ("--ssh-option", option)]
@@ -211,7 +211,7 @@ def engine_words(options: argparse.Namespace) -> list[str]:
 
 
 def directory(options: argparse.Namespace) -> str:
-    """The folder that SOURCE is relative to; an engine elsewhere has a current folder of its own."""
+    """The folder that SOURCE is relative to. A remote engine has its own current folder."""
     return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
 
 
@@ -223,7 +223,7 @@ def host(text: str) -> str:
 
 
 def backend_flag(text: str) -> str:
-    """The flag with two dashes in front; `--backend-flag NAME` is taken, since argparse takes dashes for options."""
+    """The flag with two dashes. Dashes are optional in the input, because argparse reads `--NAME` as an option."""
     name = text.strip().lstrip("-")
     if not name:
         raise argparse.ArgumentTypeError("give a flag's name, or NAME=VALUE")
@@ -231,7 +231,7 @@ def backend_flag(text: str) -> str:
 
 
 def shell_words(text: str) -> str:
-    """A command as it is, once its words can be told apart."""
+    """`text` unchanged, if the shell can split it into words. Raises `ArgumentTypeError` if not."""
     try:
         shlex.split(text)
     except ValueError as error:
@@ -240,9 +240,9 @@ def shell_words(text: str) -> str:
 
 
 def script_path(text: str) -> Path:
-    """Where a script is written; what it reads is written beside it, by the same name."""
+    """The path of a script to write. Its tensors are saved next to it under the same name."""
     if Path(text).suffix != ".py":
-        raise argparse.ArgumentTypeError(f"{text}: give a name that ends in .py")
+        raise argparse.ArgumentTypeError(f"{text} does not end in .py: give a name that ends in .py")
     return Path(text)
 
 
@@ -256,7 +256,7 @@ def positive_seconds(text: str) -> float:
 def positive_minutes(text: str) -> float:
     value = float(text)
     if not 0 < value <= _WEEK:
-        raise argparse.ArgumentTypeError("must be more than 0 minutes, and not more than a week")
+        raise argparse.ArgumentTypeError("must be more than 0 minutes and at most a week")
     return value
 
 
@@ -282,7 +282,7 @@ def seed_number(text: str) -> int:
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
-    """What stands before the first `--`, and what behind it (`None` without one)."""
+    """The words before the first `--`, and those after it (`None` if there is no `--`)."""
     if "--" not in words:
         return list(words), None
     cut = list(words).index("--")
@@ -290,6 +290,6 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
 
 
 def _before_source(words: list[str], source: str, unknown: list[str]) -> list[str]:
-    """Options that nobody knows and that stand before SOURCE: they cannot be the script's."""
+    """Unknown options before SOURCE: they cannot belong to the script."""
     ahead = words[: words.index(source)] if source in words else words
     return [word for word in unknown if word in ahead and word.startswith("-")]

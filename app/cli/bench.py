@@ -1,4 +1,4 @@
-"""`buddy-tui bench SUITE|SOURCE`: whole programs, compiled here, beside what else a PyTorch user can pick."""
+"""`buddy-tui bench SUITE|SOURCE`: times whole programs against eager, inductor and IREE."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ from buddy.compiler.tools.bench.plan import OURS, SIDES, Plan, PlanError, Subjec
 
 EPILOG = """
 SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
-defines `model` and `example_inputs`, and what stands behind `--` are its arguments. Each side runs in a process of its
-own with empty caches; the sides take turns, each of one call or of 30 ms of calls, whose median counts. Writes
-bench.json, bench.md, and bench.svg where matplotlib is there: the first two after each program, so that --resume can go
-on after an interruption.
+defines `model` and `example_inputs`; words after `--` are its arguments. Each side runs in a separate process with
+empty caches. Timings of the sides are interleaved: a round is one call, or 30 ms of calls, and the median counts.
+Writes bench.json and bench.md after each program, so that --resume can continue after an interruption, and bench.svg
+if matplotlib is installed.
 """
 
 
 def parser() -> arguments.Parser:
     found = arguments.Parser("bench", VERBS["bench"], EPILOG)
     found.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
-    found.add_argument("--sides", default=",".join(SIDES), metavar="A,B", help=f"of {', '.join(SIDES)} (all)")
-    found.add_argument("--threads", default="1", metavar="N,M", help="numbers of threads, each measured by itself (1)")
-    found.add_argument("--only", default="", metavar="A,B", help="only the subjects of these names")
-    found.add_argument("--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (15)")
-    found.add_argument("--seconds", type=float, default=60.0, metavar="S", help="end a subject's rounds after S (60)")
     found.add_argument(
-        "--resume", action="store_true", help="keep what DIR/bench.json has of these sides, measure the rest"
+        "--sides", default=",".join(SIDES), metavar="A,B", help=f"sides to time, from {', '.join(SIDES)} (all)"
     )
-    found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="where to write (bench)")
-    text = "let the workers of a Dask cluster do it, such as tcp://127.0.0.1:8786"
+    found.add_argument("--threads", default="1", metavar="N,M", help="thread counts, each measured separately (1)")
+    found.add_argument("--only", default="", metavar="A,B", help="only the subjects with these names")
+    found.add_argument("--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (15)")
+    found.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="stop the rounds of a subject after S (60)"
+    )
+    found.add_argument(
+        "--resume",
+        action="store_true",
+        help="keep the measurements in DIR/bench.json, and measure only the missing ones",
+    )
+    found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="output folder (bench)")
+    text = "run on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
     found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
     arguments.add_output_options(found)
     return found
@@ -48,7 +54,7 @@ def main(words: Sequence[str]) -> int:
     try:
         plan = _plan(options, script)
     except PlanError as error:
-        console.error(Diagnostic(str(error), todo="see buddy-tui bench --help"))
+        console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
         return USAGE
     try:
         known = _known(options.output / "bench.json", plan) if options.resume else {}
@@ -65,7 +71,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _measure(plan: Plan, options: argparse.Namespace, known: dict[str, Any], console: Console) -> dict[str, Any]:
-    """What was found; written after each subject, so that an interruption loses one."""
+    """The measurements. They are written after each subject, so that an interruption loses at most one."""
     found: dict[str, Any] = known or {"limits": {}, "subjects": []}
     output: Path = options.output
     if options.cluster:
@@ -82,16 +88,16 @@ def _measure(plan: Plan, options: argparse.Namespace, known: dict[str, Any], con
 
 
 def _known(path: Path, plan: Plan) -> dict[str, Any]:
-    """What an earlier run measured. Raises `PlanError` when it is no such file or about other sides."""
+    """The measurements of an earlier run. Raises `PlanError` if the file is not one of bench, or has other sides."""
     if not path.exists():
         return {}
     try:
         known: dict[str, Any] = json.loads(path.read_text())
         sides = {name for subject in known["subjects"] for name in subject["sides"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"{path} is not what bench writes: {error}") from error
+        raise PlanError(f"{path} was not written by bench: {error}") from error
     if sides and sides != set(plan.sides):
-        raise PlanError(f"{path} is about the sides {', '.join(sorted(sides))}")
+        raise PlanError(f"{path} has measurements of other sides: {', '.join(sorted(sides))}")
     return known
 
 
@@ -109,7 +115,7 @@ def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> Plan:
 
 def _number(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
-        raise PlanError(f"--threads takes numbers above 0, not {text!r}")
+        raise PlanError(f"--threads takes whole numbers of at least 1, not {text!r}")
     return int(text)
 
 
@@ -117,4 +123,4 @@ def _plot(found: dict[str, object], path: Path, console: Console) -> None:
     try:
         report.plot(found, path)
     except ImportError:
-        console.note(f"no {path.name}: matplotlib is not installed (pip install 'buddy-tui[bench]')")
+        console.note(f"{path.name} was not written: matplotlib is not installed (pip install 'buddy-tui[bench]')")

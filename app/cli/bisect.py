@@ -1,4 +1,4 @@
-"""`buddy-tui bisect SOURCE`: which pass, lowering and nodes make a program fail, differ from eager, or slow."""
+"""`buddy-tui bisect SOURCE`: finds the pass, lowering and nodes that make a program fail, differ or run slowly."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from buddy.compiler.protocol import Bisect, Bisected, Criterion, Progress
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("bisect", VERBS["bisect"])
-    group = found.add_argument_group("what is wrong")
-    text = "that it fails or crashes, differs from eager, is slow, or whichever of the first two it does"
+    group = found.add_argument_group("criterion")
+    text = "what the program does: it fails or crashes, differs from eager, is slow, or any of the first two (any)"
     kinds = ("any", "fails", "differs", "slower")
     group.add_argument("--criterion", choices=kinds, default="any", help=text)
-    text = "as many times what each element type is allowed to differ (1)"
+    text = "multiply the tolerance of each element type by this factor (1)"
     group.add_argument("--tolerance", type=arguments.positive_seconds, default=1.0, metavar="TIMES", help=text)
-    text = "a pass is at fault if the program is as many times as fast without it (1.1)"
+    text = "report a pass if the program runs this many times faster without it (1.1)"
     group.add_argument("--slower", type=arguments.positive_seconds, default=1.1, metavar="TIMES", help=text)
-    text = "stop a trial once a step of it takes longer (20); smaller parts of the program get less"
+    text = "time limit of each step of a trial (20); smaller parts of the program get less"
     group.add_argument("--each", type=arguments.positive_seconds, default=20.0, metavar="SECONDS", help=text)
-    text = "begin no trial that only makes the answer smaller after so long (300)"
+    text = "start no more trials that only reduce the result after this time (300)"
     group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
-    text = "write the recipe that is right and the reduced module to DIR"
+    text = "write the correct recipe and the reduced module to DIR"
     found.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)

@@ -1,4 +1,4 @@
-"""`buddy-tui cache`: what compiled code is kept on disk, where, and how to be rid of it."""
+"""`buddy-tui cache`: shows or clears the on-disk cache of compiled code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.support import disk_cache
 
 def parser() -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(prog="buddy-tui cache", description=VERBS["cache"])
-    found.add_argument("--clear", action="store_true", help="remove all of it")
+    found.add_argument("--clear", action="store_true", help="remove all entries")
     found.add_argument("--json", action="store_true", help="print one JSON object")
     return found
 
@@ -36,7 +36,7 @@ def main(words: Sequence[str]) -> int:
         return 0
     print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB each")
     if why := disk_cache.problem():
-        Console().note(f"nothing is kept: {why}; it has to be yours, and writable by nobody else")
+        Console().note(f"the cache is disabled: {why}; its folder must belong to you and be writable only by you")
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in held.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
     return 0

@@ -1,4 +1,4 @@
-"""What the verbs that list a catalogue have in common."""
+"""Options and output shared by the verbs that list a catalogue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 
 def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
     parser = arguments.Parser(verb, summary)
-    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that hold TEXT")
+    parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that contain TEXT")
     arguments.add_output_options(parser)
     arguments.add_engine_options(parser)
     arguments.add_plugin_option(parser)
@@ -29,11 +29,11 @@ def show(
     words: Callable[[Item], str],
     as_table: Callable[[Sequence[Item]], str],
 ) -> int:
-    """Print the items whose words hold the text asked for; none is a failure, as it is for `grep`."""
+    """Print the items that contain the requested text. Returns 1 if there is none, like `grep`."""
     chosen = [item for item in items if options.text.lower() in words(item).lower()]
     if options.json:
         plain: list[Any] = [msgspec.to_builtins(item) for item in chosen]
         print(json.dumps(plain, indent=2))
     else:
-        print(as_table(chosen) if chosen else f"nothing holds {options.text!r}")
+        print(as_table(chosen) if chosen else f"no entry contains {options.text!r}")
     return 0 if chosen else FAILURE

@@ -1,4 +1,4 @@
-"""`buddy-tui config`: where the user's settings and themes are, what holds, and which keys do what."""
+"""`buddy-tui config`: shows the settings and their values, where they are stored, and the keys of all actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from buddy.themes.palette import DEFAULT, themes
 
 def parser() -> Parser:
     found = Parser("config", VERBS["config"])
-    found.add_argument("--keys", action="store_true", help="list every action: its id, where it works, its keys")
+    found.add_argument("--keys", action="store_true", help="list every action: id, pane and keys")
     found.add_argument("--template", action="store_true", help="print a settings file with every field and its default")
     found.add_argument("--json", action="store_true", help="print one JSON object")
     return found
@@ -70,7 +70,7 @@ def _actions() -> list[dict[str, Any]]:
 
 
 def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
-    """What a person reads: the places, the values that hold, what is wrong."""
+    """The text output: the paths, the current values, the problems."""
     values = {"theme": settings.theme or DEFAULT}
     values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan")}
     rows = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
@@ -80,10 +80,10 @@ def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
         if action.remapped
     ]
     parts = [
-        f"settings: {path}{'' if path.exists() else ' (there is none: the defaults hold)'}",
-        table(["field", "value", "what it is"], rows, frozenset(["field", "value", "what it is"])),
-        table(["action", "keys", "instead of"], keys, frozenset(["action", "keys", "instead of"])) if keys else "",
-        f"themes: {', '.join(themes())}\n  your own: {themes_folder(path)}/*.toml",
+        f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
+        table(["field", "value", "meaning"], rows, frozenset(["field", "value", "meaning"])),
+        table(["action", "keys", "default"], keys, frozenset(["action", "keys", "default"])) if keys else "",
+        f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
         "\n".join(clashes()),
     ]
@@ -91,7 +91,7 @@ def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
 
 
 def template() -> str:
-    """A settings file that says what holds without one."""
+    """A settings file with every field at its default."""
     lines = [
         f"# {FIELDS['theme']}: {', '.join(themes())}",
         f'theme = "{DEFAULT}"',
@@ -107,7 +107,7 @@ def template() -> str:
         "timeout = 120.0",
         "",
         f"# {FIELDS['keys']} (`buddy-tui config --keys`): a character, a name such as",
-        '# "space" or "ctrl+g", two strokes such as "g d", a list of these, or "" for none',
+        '# "space" or "ctrl+g", a sequence of two such as "g d", a list of these, or "" for no key',
         "[keys]",
         '# "graph.toggle" = ["f6", "space"]',
     ]

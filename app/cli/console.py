@@ -1,4 +1,4 @@
-"""What headless verbs say to a person: progress, the script's printout, errors, tables."""
+"""The text output of headless verbs: progress, the script's output, errors, tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CLEAR = "\r\x1b[K"
 
 
 class Console:
-    """Progress and errors on stderr; the script's own printout on stdout, or on stderr when stdout is for data."""
+    """Writes progress and errors to stderr, and the script's output to stdout, or to stderr if stdout is for data."""
 
     def __init__(self, plain: bool = False, stdout_is_data: bool = False) -> None:
         self._err: TextIO = sys.stderr
@@ -21,7 +21,7 @@ class Console:
         self._shown = ""
 
     def progress(self, what: str) -> None:
-        """Say what is going on: in place on a terminal, elsewhere a line whenever another kind of work begins."""
+        """Show progress: in place on a terminal, elsewhere one line for each new kind of work."""
         if self._redraws:
             self._err.write(f"{_CLEAR}{what[:100]}")
         elif what.split(maxsplit=1)[:1] != self._shown.split(maxsplit=1)[:1]:
@@ -30,14 +30,14 @@ class Console:
         self._err.flush()
 
     def done(self) -> None:
-        """Take the progress off the screen."""
+        """Clear the progress line."""
         if self._redraws and self._shown:
             self._err.write(_CLEAR)
             self._err.flush()
         self._shown = ""
 
     def printed(self, text: str, stream: str) -> None:
-        """Pass on what the script printed."""
+        """Print the output of the script."""
         self.done()
         out = self._err if stream == "stderr" else self._script
         out.write(text)
@@ -48,7 +48,7 @@ class Console:
         print(text, file=self._err)
 
     def error(self, found: Diagnostic, subject: str = "") -> None:
-        """What happened (to `subject`), where, what to do, and what the tools said."""
+        """Print a diagnostic (of `subject`): what happened, where, what to do, and the messages of the tools."""
         self.done()
         lines = [f"error{subject and f' in {subject}'}: {found.what}"]
         lines += [f"  {name}: {text}" for name, text in (("where", found.where), ("to do", found.todo)) if text]

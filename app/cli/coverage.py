@@ -1,4 +1,4 @@
-"""`buddy-tui coverage`: PyTorch's own operator samples, compiled, run and compared with eager."""
+"""`buddy-tui coverage`: compiles PyTorch's operator samples, runs them and compares them with eager."""
 
 from __future__ import annotations
 
@@ -17,31 +17,35 @@ from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, PairResult, Plan, 
 
 EPILOG = """
 Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and
-dtype is checked in a process that may die. With -o, results are appended to FILE, one JSON object a line, and what is
-there already is not checked again: a run that was interrupted, or shards that were run one after another, add up.
+dtype is checked in a separate process, which may crash. With -o, results are appended to FILE, one JSON object per
+line, and operators that FILE already has are skipped, so interrupted runs and shards can be continued.
 """
 
 
 def parser() -> arguments.Parser:
     found = arguments.Parser("coverage", VERBS["coverage"], EPILOG)
     found.add_argument(
-        "--only", default="", metavar="A,B", help="only these operators: names, or patterns as 'linalg.*'"
+        "--only", default="", metavar="A,B", help="only these operators: names, or patterns such as 'linalg.*'"
     )
     found.add_argument("--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes ({','.join(DTYPES)})")
     text = "at most N distinct samples of each operator and dtype (4)"
     found.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
-    text = "give up on a program that says nothing for S seconds (60)"
+    text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
-    text = "a Python file to run first, which may define op classes and lowerings; may be given more than once"
+    found.add_argument(
+        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
+    )
+    text = "run this Python file first; it may define op classes and lowerings; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
-    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and go on from it")
-    text = "check again what FILE has with these outcomes (eager,wrong,crash)"
+    found.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has"
+    )
+    text = "check operators in FILE with these outcomes again (eager,wrong,crash)"
     found.add_argument("--again", default="", metavar="A,B", help=text)
-    found.add_argument("--report", type=Path, metavar="PAGE", help="write a page in Markdown")
-    text = "let the workers of a Dask cluster do it, such as tcp://127.0.0.1:8786"
+    found.add_argument("--report", type=Path, metavar="PAGE", help="write a report in Markdown")
+    text = "run on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
     found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
     arguments.add_output_options(found)
     return found
@@ -53,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return _check(options, _plan(options), console)
     except PlanError as error:
-        console.error(Diagnostic(str(error), todo="see buddy-tui coverage --help"))
+        console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE
     except ClusterError as error:
         console.error(error.diagnostic)
@@ -69,7 +73,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
         if not Path(path).is_file():
-            raise PlanError(f"there is no file {path}")
+            raise PlanError(f"file not found: {path}")
     return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions)
 
 

@@ -1,4 +1,4 @@
-"""`buddy-tui diff SOURCE --stage X`: a stage under two recipes, two stages of one recipe, or two graphs."""
+"""`buddy-tui diff SOURCE --stage X`: compares a stage under two recipes, two stages of one recipe, or two graphs."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 _EPILOG = """
-One side is the recipe that the options say. The other is that of --against (a preset or a file of a recipe) or of a
-second --recipe, another graph (--against-graph), or, with --stage given twice, another stage. Without --stage, every
-stage is compared, and a table says how many lines differ.
+One side is the recipe that the options describe. The other side is the recipe of --against (a preset or a recipe file)
+or of a second --recipe, another graph (--against-graph), or, with two --stage options, another stage. Without --stage,
+every stage is compared, and a table shows how many lines differ.
 """
 
 
 class _Side(NamedTuple):
-    """A stage, and what it is called in the heading of a diff."""
+    """A stage, and its title in the heading of a diff."""
 
     stage: Stage
     title: str
@@ -37,17 +37,15 @@ class _Side(NamedTuple):
 def parser() -> arguments.Parser:
     found = arguments.source_parser("diff", VERBS["diff"])
     found.epilog = _EPILOG + (found.epilog or "")
-    text = "a stage by name, phase or number, as for `dump`; twice: the two stages to compare"
+    text = "a stage by name, phase or number, as for `dump`; give it twice to compare two stages"
     found.add_argument("--stage", metavar="NAME", action="append", default=[], help=text)
     found.add_argument(
-        "--against", metavar="PRESET|FILE", help="the other recipe: a preset's name, or a recipe in TOML"
+        "--against", metavar="PRESET|FILE", help="the other recipe: the name of a preset, or a recipe in TOML"
     )
-    found.add_argument(
-        "--against-graph", metavar="N|NAME", help="the other graph, by its own recipe of the same passes"
-    )
-    text = "leave out renumbering, order of attributes, locations and comments"
+    found.add_argument("--against-graph", metavar="N|NAME", help="the other graph, compiled with the same passes")
+    text = "ignore renumbering, order of attributes, locations and comments"
     found.add_argument("--structural", action="store_true", help=text)
-    found.add_argument("--exit-code", action="store_true", help="end with 1 where anything differs")
+    found.add_argument("--exit-code", action="store_true", help="exit with code 1 if anything differs")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
     return found
@@ -58,7 +56,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse(found, words)
     others = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
     if sum(map(bool, others)) != 1 or len(options.recipe) > 2 or len(options.stage) > 2:
-        found.error("say what to compare with: one of --against, --against-graph, a second --recipe, a second --stage")
+        found.error("nothing to compare with: give --against, --against-graph, a second --recipe or a second --stage")
     console = Console(options.plain, stdout_is_data=True)
     return converse(options, console, lambda engine: _diff(engine, options, script))
 
@@ -82,7 +80,7 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
 
 
 async def _other(engine: Headless, options: argparse.Namespace, mine: Recipe, second: list[str]) -> Recipe | None:
-    """The other recipe, `None` where two stages of one recipe are compared."""
+    """The other recipe; `None` if two stages of one recipe are compared."""
     if options.against_graph is not None:
         number = graph_numbers(options.against_graph, engine.graphs)[0]
         return replace(mine, graph=number, choices=())
@@ -103,7 +101,7 @@ async def _stages(engine: Headless, recipe: Recipe) -> tuple[Stage, ...]:
 
 
 def _pairs(before: Sequence[Stage], after: Sequence[Stage], wanted: Sequence[str]) -> list[tuple[Stage, Stage]]:
-    """The stages that correspond: those of the name asked for, or all that both sides have."""
+    """The pairs of stages to compare: the requested one, or all that both sides have."""
     if wanted:
         return [(choose(before, wanted[0]), choose(after, wanted[0]))]
     there = dict(keyed(after))

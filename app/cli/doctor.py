@@ -1,7 +1,7 @@
-"""`buddy-tui doctor`: what is installed, on what machine, in what terminal, and whether a small program works.
+"""`buddy-tui doctor`: shows what is installed, the machine and the terminal, and runs a small program.
 
-What it prints is made to be pasted into a report: no host, no token, nothing of the environment but what is named, and
-the home folder as `~`.
+The output can be pasted into a bug report: it contains no host name and no token, only the environment variables listed
+in `surroundings`, and `~` for the home folder.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import ListPasses, Passes
 
 SELF_TEST = "buddy.compiler.support.self_test:model"
-# A program that compiles in a second, on a machine where torch takes a few to import.
+# Seconds. The program compiles in one second, and importing torch takes a few.
 SOON = 10.0
 
 
 class _Findings:
-    """Facts by their titles, in order; printed as they come, or at the end as JSON."""
+    """Facts by title, in order. They are printed at once, or at the end as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -35,7 +35,7 @@ class _Findings:
     def add(self, title: str, facts: Facts) -> None:
         found = self._found[title] = {}
         for name, text in facts:
-            # What a name is not said again for goes on with the one before.
+            # A fact without a title continues the previous one.
             key = name or list(found)[-1]
             found[key] = f"{found[key]}; {text}" if key in found else text
         if not self._as_json:
@@ -52,7 +52,7 @@ class _Findings:
 
 def parser() -> arguments.Parser:
     found = arguments.Parser("doctor", VERBS["doctor"])
-    found.add_argument("--json", action="store_true", help="print one JSON object to stdout, all else to stderr")
+    found.add_argument("--json", action="store_true", help="print one JSON object to stdout, everything else to stderr")
     arguments.add_engine_options(found)
     return found
 
@@ -72,15 +72,21 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _engine(engine: Headless, options: argparse.Namespace, found: _Findings) -> int:
-    """What the engine says of its side, and a small program from capture to comparison."""
+    """The facts that the engine reports, and the result of a small program from capture to comparison."""
     welcome = engine.client.welcome
     assert welcome is not None
     packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
-    # Neither the host nor the command is for strangers.
-    where = "on another machine, by ssh" if options.remote else "by --engine" if options.engine else "a process here"
+    # The host name and the command may be confidential.
+    where = (
+        "on another machine, over ssh"
+        if options.remote
+        else "started by --engine"
+        if options.engine
+        else "a local process"
+    )
     facts = [("engine", where), ("buddy-tui", welcome.engine), ("with", packages)]
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
-    facts += [("", "another version than here")] * (welcome.engine != surroundings.version("buddy-tui"))
+    facts += [("", "differs from the local version")] * (welcome.engine != surroundings.version("buddy-tui"))
     found.add("engine", facts)
     found.add("MLIR", await _mlir(engine))
     started = time.monotonic()
@@ -91,13 +97,13 @@ async def _engine(engine: Headless, options: argparse.Namespace, found: _Finding
         text, ok = "FAILED", False
     engine.console.done()
     found.seconds = time.monotonic() - started
-    slow = f"; {SOON:g} s are usual, so the machine is busy or slow" if found.seconds > SOON else ""
+    slow = f"; usually below {SOON:g} s, so the machine is busy or slow" if found.seconds > SOON else ""
     found.add("self-test", [("result", f"{text}, {found.seconds:.1f} s{slow}")])
     return 0 if ok else FAILURE
 
 
 async def _mlir(engine: Headless) -> Facts:
-    """Which bindings the engine uses, and what they have registered."""
+    """The MLIR bindings that the engine uses, and the passes and dialects that they register."""
     try:
         found = await engine.client.ask(ListPasses(engine.client.next_request()), Passes)
     except RequestFailed as failed:
@@ -105,20 +111,20 @@ async def _mlir(engine: Headless) -> Facts:
     there = found.bindings
     if there is None:
         return [("bindings", note) for note in found.notes]
-    why = "named by BUDDY_MLIR_PACKAGE" if there.named else "torch-mlir's, since BUDDY_MLIR_PACKAGE is not set"
+    why = "named by BUDDY_MLIR_PACKAGE" if there.named else "from torch-mlir, because BUDDY_MLIR_PACKAGE is not set"
     facts = [("bindings", f"{there.package} {there.version} in {short(there.folder)}, {why}")]
-    facts += [("passes", f"{len(found.passes)}, {sum(item.ours for item in found.passes)} of them written here")]
+    facts += [("passes", f"{len(found.passes)}, {sum(item.ours for item in found.passes)} of them from buddy-tui")]
     facts += [("dialects", f"{len(found.dialects)}: {', '.join(item.name for item in found.dialects)}")]
-    tool = short(there.tool) if there.tool else "not on the path, and BUDDY_MLIR_OPT is not set"
+    tool = short(there.tool) if there.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
     return [*facts, ("mlir-opt", there.tool_problem or tool)]
 
 
 async def _self_test(engine: Headless, options: argparse.Namespace) -> tuple[str, bool]:
-    """Compile, run and compare: what came of it, and whether all is well. Raises `Failure`."""
+    """Compile, run and compare. Returns the result as text, and whether it is OK. Raises `Failure`."""
     words = [SELF_TEST, *arguments.engine_words(options)]
     (recipe,) = await engine.program(run.parser().parse_args(words), ())
     compilation = await engine.run(recipe, 3, 60.0)
     assert compilation.report is not None
     ok = compilation.report.ok
-    verdict = "the same numbers as eager" if ok else "OTHER NUMBERS than eager"
+    verdict = "matches eager" if ok else "MISMATCH with eager"
     return f"{len(compilation.stages)} stages, {verdict}", ok

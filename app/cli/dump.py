@@ -1,4 +1,4 @@
-"""`buddy-tui dump SOURCE`: the text of one stage to stdout, or of all to files; of one graph, or of each."""
+"""`buddy-tui dump SOURCE`: writes the IR of one stage to stdout, or of all stages to files, for one or all graphs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def parser() -> arguments.Parser:
     found = arguments.source_parser("dump", VERBS["dump"])
     text = "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), or a number"
     found.add_argument("--stage", metavar="NAME", help=text)
-    text = "every stage of every graph, a file each; with --stage, that stage of every graph"
+    text = "every stage of every graph, one file each; with --stage, that stage of every graph"
     found.add_argument("--all", action="store_true", help=text)
-    text = "instead of a stage, the table of nodes: which registry lowers each, and why not the flavour's own"
+    text = "print the table of nodes instead of a stage: the registry that lowers each, and why it is not the first one"
     found.add_argument("--nodes", action="store_true", help=text)
     found.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to DIR")
     arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="no line that is redrawn")
+    found.add_argument("--plain", action="store_true", help="never redraw a line")
     return found
 
 
@@ -37,9 +37,9 @@ def main(words: Sequence[str]) -> int:
     found = parser()
     options, script = arguments.parse(found, words)
     if options.nodes and (options.stage or options.output):
-        found.error("--nodes goes to stdout and is no stage: leave --stage and -o out")
+        found.error("--nodes prints a table to stdout: it cannot be combined with --stage or -o")
     if not options.stage and not options.all and not options.nodes:
-        found.error("say which: --stage NAME, --nodes, or --all -o DIR")
+        found.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
     if not options.stage and not options.nodes and options.output is None:
         found.error("--all needs -o DIR")
     console = Console(options.plain, stdout_is_data=True)
@@ -50,7 +50,7 @@ async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str
     recipes = await engine.program(options, script)
     if not options.all and len(recipes) > 1:
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
-        engine.console.note(f"note: graph 0 of {names}; --graph chooses another, --all takes every one")
+        engine.console.note(f"note: this is graph 0 of {names}; use --graph for another one, --all for all")
         recipes = recipes[:1]
     if options.nodes:
         return max([await _dump_nodes(engine, recipe, len(recipes) > 1) for recipe in recipes])
@@ -69,7 +69,7 @@ async def _dump_nodes(engine: Headless, recipe: Recipe, several: bool) -> int:
 
 
 async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several: bool) -> int:
-    """Dump what was asked for, as far as the compilation came."""
+    """Dump the requested stages, up to the failure if the compilation fails."""
     code = 0
     try:
         stages = (await engine.compile(recipe)).ordered()
@@ -103,7 +103,7 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
 
 
 def choose(stages: Sequence[Stage], wanted: str) -> Stage:
-    """The stage that `wanted` names. Raises `UsageError` when none or several do."""
+    """The stage that `wanted` names. Raises `UsageError` if none or several match."""
     if wanted.isdigit() and int(wanted) < len(stages):
         return stages[int(wanted)]
     name, _, number = wanted.partition("#")
@@ -114,10 +114,10 @@ def choose(stages: Sequence[Stage], wanted: str) -> Stage:
         return named[0]
     if len(named) > 1:
         several = ", ".join(f"{name}#{count} (stage {stage.index})" for count, stage in enumerate(named, 1))
-        raise UsageError(f"there are several stages {name!r}: choose {several}")
+        raise UsageError(f"several stages are called {name!r}: choose {several}")
     in_phase = [stage for stage in stages if stage.phase == wanted]
     if in_phase:
         return in_phase[-1]
     phases = dict.fromkeys(stage.phase for stage in stages)
     names = dict.fromkeys(stage.name for stage in stages)
-    raise UsageError(f"there is no stage {wanted!r}; phases: {', '.join(phases)}; stages: {', '.join(names)}")
+    raise UsageError(f"unknown stage {wanted!r}; phases: {', '.join(phases)}; stages: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""`buddy-tui engine`: serve a client on stdin and stdout; what `ssh HOST buddy-tui engine` starts on the other side."""
+"""`buddy-tui engine`: serves a client on stdin and stdout. `ssh HOST buddy-tui engine` starts it on a remote host."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from collections.abc import Sequence
 from buddy.app.cli import USAGE, VERBS, arguments
 from buddy.app.session.ssh import PATIENCE
 
-_FOR_CLIENTS = """buddy-tui engine speaks with a workbench through pipes, not with a person. To work on this machine
-from another one, start there: buddy-tui --remote HOST script.py"""
+_FOR_CLIENTS = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To work on this
+machine from another one, run there: buddy-tui --remote HOST script.py"""
 
 
 def main(words: Sequence[str]) -> int:
     parser = arguments.Parser("engine", VERBS["engine"])
     parser.add_argument("--log", default="", metavar="FILE", help="write the log to FILE instead of stderr")
     group = parser.add_mutually_exclusive_group()
-    text = "start an engine called NAME that outlives its link, and link to it"
+    text = "start an engine called NAME that keeps running without a connection, and connect to it"
     group.add_argument("--keep", type=_name, metavar="NAME", help=text)
-    group.add_argument("--back", type=_name, metavar="NAME", help="link to that engine again")
-    group.add_argument("--end", type=_name, metavar="NAME", help="end that engine, kindly or not")
-    text = "how long such an engine waits without a link before it ends"
+    group.add_argument("--back", type=_name, metavar="NAME", help="reconnect to the engine called NAME")
+    group.add_argument(
+        "--end", type=_name, metavar="NAME", help="stop the engine called NAME, by a signal if necessary"
+    )
+    text = "how long the engine waits for a reconnect before it exits"
     parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
     options = parser.parse_args(words)
     if options.end:
@@ -50,7 +52,7 @@ def _name(text: str) -> str:
 
 
 def _has_client() -> bool:
-    """Whether stdin is a pipe or a socket: frames neither come from a terminal nor can a file be waited for."""
+    """Whether stdin is a pipe or a socket. Frames never come from a terminal, and a regular file cannot be polled."""
     try:
         mode = os.fstat(0).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""`buddy-tui export SOURCE -o DIR --kind KIND`: a compiled program as files that need no Python."""
+"""`buddy-tui export SOURCE -o DIR --kind KIND`: writes a compiled program as files that need no Python."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from buddy.app.reports import formatting
 from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
 
 _EPILOG = """
-Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, by
-the C compiler that is here or that CC names), llvm-ir, mlir and bytecode, and wheel (a Python package that needs NumPy
-alone). docs/export.md tells more. With --remote, DIR is on HOST.
+Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, built
+with the C compiler of this machine or of CC), llvm-ir, mlir and bytecode, and wheel (a Python package that needs only
+NumPy). See docs/export.md. With --remote, DIR is on HOST.
 """
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("export", VERBS["export"], _EPILOG)
-    text = "the folder to write to; what is there stays, unless --force says otherwise"
+    text = "output folder; existing files are not overwritten without --force"
     found.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
-    text = "what to write (object); may be given more than once, or as a list: object,shared"
+    text = "what to write (object); may be repeated, or a list: object,shared"
     found.add_argument("--kind", type=kinds, metavar="KIND", action="append", default=[], help=text)
-    text = "what C functions and files are called after (the source's name)"
+    text = "base name of C functions and files (the name of the source)"
     found.add_argument("--name", default="", help=text)
-    text = "the stage that mlir and bytecode are of, as `dump` names it (the first of MLIR)"
+    text = "the stage for mlir and bytecode, as for `dump` (the first MLIR stage)"
     found.add_argument("--stage", metavar="NAME", default="", help=text)
-    found.add_argument("--force", action="store_true", help="write over files that are there")
+    found.add_argument("--force", action="store_true", help="overwrite existing files")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
     return found
 
 
 def kinds(text: str) -> list[ExportKind]:
-    """The kinds in a list with commas."""
+    """The kinds in a comma-separated list."""
     found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     unknown = [word for word in text.split(",") if word not in found]
     if unknown:
-        raise argparse.ArgumentTypeError(f"no kind {unknown[0]!r}; there are {', '.join(EXPORT_KINDS)}")
+        raise argparse.ArgumentTypeError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
     return [found[word] for word in text.split(",")]
 
 
@@ -62,7 +62,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
     if options.stage:
         found = choose((await engine.compile(recipe)).ordered(), options.stage)
         if found.language != "mlir":
-            raise UsageError(f"the stage {options.stage} is no MLIR, so it cannot be exported as such")
+            raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
         stage = found.text
     frame = Export(
         engine.client.next_request(),

@@ -1,4 +1,4 @@
-"""`buddy-tui extract SOURCE NODE…`: some nodes as a program of their own, with their real inputs."""
+"""`buddy-tui extract SOURCE NODE…`: extracts nodes as a separate graph, with their real inputs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from buddy.compiler.protocol import Extract, Extracted
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("extract", VERBS["extract"])
-    found.add_argument("nodes", metavar="NODE", nargs="+", help="a name of the FX table, or a stable name")
-    text = "write it as a script, and its tensors as a .npz beside it"
+    found.add_argument("nodes", metavar="NODE", nargs="+", help="a name from the FX table, or a stable name")
+    text = "write the graph as a script, and its tensors as a .npz next to it"
     found.add_argument("-o", "--output", type=arguments.script_path, metavar="FILE.py", help=text)
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
     arguments.add_recipe_options(found)

@@ -1,4 +1,4 @@
-"""Files that verbs write: what keeps one from being written is said in a line."""
+"""Writing of files by verbs, with one-line errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """What of this block cannot be written to `path` is a mistake of the user's: raises `UsageError`."""
+    """Turn an `OSError` in this block into a `UsageError` that names `path`."""
     try:
         yield
     except OSError as error:
@@ -23,7 +23,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
-    """The graph of `recipe` as a script at `path`, beside a `.npz` of its tensors; both paths, which are told."""
+    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths."""
     made = await engine.client.ask(WriteScript(engine.client.next_request(), recipe), Script)
     with writing(path):
         files = [str(found) for found in write_script(path, made)]

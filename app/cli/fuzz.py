@@ -1,4 +1,4 @@
-"""`buddy-tui fuzz`: random programs, compiled, run and compared with eager; what fails is made smaller."""
+"""`buddy-tui fuzz`: compiles and runs random programs, compares them with eager, and reduces those that fail."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from buddy.compiler.tools.fuzz import session
 from buddy.compiler.tools.fuzz.plan import BATCH, FAULTS, Batch, Plan, merged, read, total
 
 EPILOG = f"""
-Programs are drawn {BATCH} at a time, each batch from a seed of its own, so that a campaign can be repeated, shared out
-and interrupted: with -o, batches are appended to FILE, one JSON object a line, and those that are there already, of the
-same options, are not tried again. Each program runs in a process that may die. Results may be off by what other
-roundings make of them in eager. For each way in which programs of a batch fail, the smallest is written to a script
-that the workbench opens. Needs `pip install 'buddy-tui[fuzz]'`.
+Programs are generated in batches of {BATCH}. Each batch has its own seed, so that a campaign can be repeated, split and
+interrupted: with -o, batches are appended to FILE, one JSON object per line, and batches that FILE already has with the
+same options are skipped. Each program runs in a separate process, which may crash. The tolerance is the spread of eager
+runs with perturbed roundings. For each kind of failure in a batch, the smallest program is written as a script that the
+workbench can open. Needs `pip install 'buddy-tui[fuzz]'`.
 """
 
 
@@ -32,26 +32,30 @@ def parser() -> arguments.Parser:
     found.add_argument(
         "--count", type=number, default=500, metavar="N", help=f"try N programs, in batches of {BATCH} (500)"
     )
-    found.add_argument("--seed", type=int, default=0, metavar="S", help="the first batch's seed (0)")
+    found.add_argument("--seed", type=int, default=0, metavar="S", help="the seed of the first batch (0)")
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the batches")
     found.add_argument(
-        "--statements", type=number, default=10, metavar="N", help="statements of a program at most (10)"
+        "--statements", type=number, default=10, metavar="N", help="maximum number of statements in a program (10)"
     )
-    text = "give up on a program that says nothing for S seconds (60)"
+    text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="which dialect is tried first")
+    found.add_argument(
+        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
+    )
     found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
-    found.add_argument("--dynamic", action="store_true", help="compile for any sizes, where that is possible")
-    text = "compare the gradients of inputs and weights as well"
+    found.add_argument("--dynamic", action="store_true", help="compile for dynamic sizes, if possible")
+    text = "also compare the gradients of inputs and weights"
     found.add_argument("--gradients", action="store_true", help=text)
-    text = "a Python file to run first, which may define lowerings and passes; may be given more than once"
+    text = "run this Python file first; it may define lowerings and passes; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
-    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append batches to FILE, and go on from it")
-    text = "with -o: try the batches in which programs failed again"
+    found.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="append batches to FILE, and skip those that it has"
+    )
+    text = "with -o: repeat the batches in which programs failed"
     found.add_argument("--again", action="store_true", help=text)
-    found.add_argument("--drawn", action="store_true", help="also tell of what the programs were made")
-    text = "where programs that fail are written ('fuzz-found')"
+    found.add_argument("--drawn", action="store_true", help="also print the distribution of the generated programs")
+    text = "folder for programs that fail ('fuzz-found')"
     found.add_argument("--found", type=Path, default=Path("fuzz-found"), metavar="DIR", help=text)
     arguments.add_output_options(found)
     return found
@@ -65,14 +69,14 @@ def main(words: Sequence[str]) -> int:
         batches = _known(options, plan)
         tried = _tried(options, plan, batches, console)
     except PlanError as error:
-        console.error(Diagnostic(str(error), todo="see buddy-tui fuzz --help"))
+        console.error(Diagnostic(str(error), todo="run buddy-tui fuzz --help"))
         return USAGE
     except UsageError as error:
         console.error(Diagnostic(str(error)))
         return USAGE
     except session.CampaignError as error:
         todo = "pip install 'buddy-tui[fuzz]'" if session.MISSING in str(error) else ""
-        console.error(Diagnostic(f"the campaign's process ended: {error}", todo=todo))
+        console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))
         return FAILURE
     console.done()
     return _told(tried, options, console)
@@ -83,7 +87,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
         if not Path(path).is_file():
-            raise PlanError(f"there is no file {path}")
+            raise PlanError(f"file not found: {path}")
     shard = parse_shard(options.shard)
     return Plan(
         options.count,
@@ -99,7 +103,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _known(options: argparse.Namespace, plan: Plan) -> dict[int, Batch]:
-    """What a campaign before has left in its file."""
+    """The batches of an earlier campaign in its file."""
     path = options.output
     try:
         found = read(path, plan) if path is not None else {}
@@ -130,7 +134,10 @@ def _keep(folder: Path, batch: Batch, console: Console) -> None:
         console.error(Diagnostic(f"{fault.outcome}: {fault.why}", f"{path}"))
     for statement in batch.deadly:
         console.error(
-            Diagnostic(f"eager itself died of {statement}", f"the batch of seed {batch.seed}, tried without it")
+            Diagnostic(
+                f"eager crashed on {statement}",
+                f"the batch with seed {batch.seed}; it was repeated without this statement",
+            )
         )
 
 

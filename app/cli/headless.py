@@ -1,4 +1,4 @@
-"""One conversation with an engine, from start to end, for verbs without a screen."""
+"""A headless client: starts an engine, sends requests and waits for their answers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Answer = TypeVar("Answer")
 
 
 class Failure(Exception):
-    """A request failed; stages that were made before it failed are in `stages`."""
+    """A request failed. `stages` has the stages that were compiled before the failure."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(str(diagnostic))
@@ -63,7 +63,7 @@ class Failure(Exception):
 
 @dataclass
 class Compilation:
-    """What the frames of a compilation have told."""
+    """The results of a compilation, collected from its frames."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
@@ -85,7 +85,7 @@ class Compilation:
 
 
 class _Opening:
-    """Waits for a script's graphs, and stops one that takes too long; the clock runs while the script does."""
+    """Waits for the graphs of a script, and stops a script that exceeds the time limit. Only its run time counts."""
 
     def __init__(self, timeout: float, stop: Callable[[], None]) -> None:
         self._timeout, self._stop = timeout, stop
@@ -109,10 +109,10 @@ class _Opening:
 
 
 class Headless:
-    """An engine, asked one thing after another, with a console for what happens meanwhile.
+    """An engine that handles one request at a time, with a console for progress and messages.
 
-    `graphs` are those of the program that was opened, `files` what it is made of. A step of a compilation may take
-    `step_seconds`.
+    `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` limits each step of a
+    compilation.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -121,7 +121,7 @@ class Headless:
         self.files: tuple[str, ...] = ()
 
     async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
-        """Open the source; the recipes of its graphs that the options ask for."""
+        """Open the source. Returns the recipes of the graphs that the options select."""
         presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
         bases = base_recipes(options, presets.presets, arguments)
         wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
@@ -139,22 +139,22 @@ class Headless:
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     def from_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
-        """The recipe of a graph with the passes of a preset."""
+        """`recipe` with the passes of a preset."""
         graph = self.graphs[recipe.graph]
         return entering(rebased(preset, recipe), graph.enters, graph.dialects)
 
     async def graph_of_program(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Open the source; the recipe of the one graph that the options ask for.
+        """Open the source. Returns the recipe of the one graph that the options select.
 
-        Where they leave it open, it is the first graph that has `nodes`, or the first one, and that is said.
+        Without `--graph`, this is the first graph that has `nodes`, or the first graph; a note says which.
         """
         recipes = await self.program(options, arguments)
         found = next((recipe for recipe in recipes if self._has(recipe.graph, nodes)), recipes[0])
         if len(recipes) > 1:
             names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(self.graphs))
-            self.console.note(f"note: graph {found.graph} of {names}; --graph chooses another")
+            self.console.note(f"note: this is graph {found.graph} of {names}; use --graph for another one")
         return found
 
     def _has(self, graph: int, nodes: Collection[str]) -> bool:
@@ -173,7 +173,7 @@ class Headless:
         return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan), Ran)
 
     async def answer(self, frame: Any, last: type[Answer]) -> Answer:
-        """The frame of type `last` that answers `frame`; progress is told on the console. Raises `Failure`."""
+        """Send `frame` and return its final answer, of type `last`. Prints progress. Raises `Failure`."""
         found: list[Any] = []
         await self._follow(frame, last, found.append)
         answer = found[-1]
@@ -187,8 +187,8 @@ class Headless:
         except Failure:
             if not opening.too_long:
                 raise
-            what = f"{frame.source} had not ended after {timeout:g} s and was stopped"
-            todo = "let the script come to an end, or give it more time (--timeout)"
+            what = f"{frame.source} exceeded the time limit of {timeout:g} s and was stopped"
+            todo = "let the script end, or give it more time (--timeout)"
             raise Failure(Diagnostic(what, frame.source, todo)) from None
         finally:
             opening.stop_clock()
@@ -210,9 +210,9 @@ class Headless:
     async def _follow(
         self, frame: Any, last: type, take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Send `frame` and give what answers it to `take`, until a frame of type `last`.
+        """Send `frame` and pass its answers to `take`, up to a frame of type `last`.
 
-        Raises `Failure`, also where nothing comes for `limit()` seconds after it was said what is under way.
+        Raises `Failure`, also if no frame arrives for `limit()` seconds after a progress message.
         """
         self.client.send(frame)
         frames, at = self.client.frames(), ""
@@ -222,8 +222,10 @@ class Headless:
                 answer = await asyncio.wait_for(anext(frames), None if seconds == math.inf else seconds)
             except asyncio.TimeoutError:
                 self.client.send(Cancel(frame.request))
-                todo = "switch that off (--disable), or give it more time (--step-timeout)"
-                raise Failure(Diagnostic(f"{at} had not ended after {seconds:g} s and was stopped", "", todo)) from None
+                todo = "disable it (--disable), or give it more time (--step-timeout)"
+                raise Failure(
+                    Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)
+                ) from None
             if isinstance(answer, Progress):
                 at = answer.what
             if isinstance(answer, Printout):
@@ -240,7 +242,7 @@ class Headless:
 
 
 def converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    """Start an engine, `talk` to it, end it; failures become one message and an exit code."""
+    """Start an engine, call `talk` with it, and stop it. A failure becomes one message and an exit code."""
     try:
         return asyncio.run(_converse(options, console, talk))
     except UsageError as error:
@@ -250,7 +252,9 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
         console.error(error.diagnostic)
         return FAILURE
     except EngineLost as error:
-        console.error(Diagnostic(error.reason, "the engine", "look at its log (--log FILE)", detail=error.detail))
+        console.error(
+            Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail)
+        )
         return FAILURE
 
 
@@ -258,9 +262,9 @@ Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
 def converse_on(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
-    """As `converse`, for a verb on a program: reads its words, and tells `talk` the script's.
+    """Like `converse`, for a verb on a program: parses `words`, and passes the arguments of the script to `talk`.
 
-    What goes to stdout is data; with `data_with_json`, only where the user asks for JSON.
+    Stdout is for data; with `data_with_json`, only if the user asks for JSON.
     """
     options, script = parse(parser, words)
     console = Console(options.plain, stdout_is_data=not data_with_json or options.json)
@@ -268,7 +272,7 @@ def converse_on(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_j
 
 
 async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    client = EngineClient(engine_place(options), log_of(options), lambda what: console.note(what or "the link is back"))
+    client = EngineClient(engine_place(options), log_of(options), lambda what: console.note(what or "reconnected"))
     try:
         await client.start()
         return await talk(Headless(client, console, getattr(options, "step_timeout", math.inf)))

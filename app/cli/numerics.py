@@ -1,4 +1,4 @@
-"""`buddy-tui numerics SOURCE`: every node beside eager, and the first that is wrong."""
+"""`buddy-tui numerics SOURCE`: compares every node with eager, and finds the first mismatch."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def parser() -> arguments.Parser:
     arguments.add_input_options(found)
     arguments.add_output_options(found)
     group = found.add_argument_group("numerics")
-    text = "compare with eager, or with its ops in double precision ('eager')"
+    text = "the reference: eager, or eager in double precision ('eager')"
     group.add_argument("--reference", choices=("eager", "float64"), default="eager", help=text)
-    text = "put fused values into memory to see them too, which makes it another program"
+    text = "also store fused values to memory to compare them; this changes the program"
     group.add_argument("--every", action="store_true", help=text)
-    text = "do not compile each node alone: no own errors, and less to wait for"
+    text = "do not compile each node separately: faster, but without own errors"
     group.add_argument("--no-own", action="store_true", help=text)
-    group.add_argument("--nans", action="store_true", help="say only where NaN and infinities come from")
-    text = "the error of the results without each of the recipe's steps that change numbers"
+    group.add_argument("--nans", action="store_true", help="print only the origins of NaNs and infinities")
+    text = "print the error of the results without each pass that changes the numerics"
     group.add_argument("--toggles", action="store_true", help=text)
-    text = "write the first node out of tolerance as a script with its real inputs"
+    text = "write the first node out of tolerance as a script, with its real inputs"
     group.add_argument("--save", type=arguments.script_path, metavar="FILE.py", help=text)
     text = f"list N nodes ({_SHOWN})"
     group.add_argument("--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=text)
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Compare the graphs one after another; one that fails does not keep the next from it."""
+    """Compare the graphs one after another. A failure does not stop the others."""
     found: list[dict[str, Any]] = []
     for recipe in await engine.program(options, script):
         try:
@@ -70,7 +70,7 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
 
 
 async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, save: Path | None) -> dict[str, Any]:
-    """One graph compared, told of, and its first wrong node saved. Raises `Failure`."""
+    """Compare one graph, print the report, and save the first node out of tolerance. Raises `Failure`."""
     info = engine.graphs[recipe.graph]
     report = await _compared(engine, options, recipe, own=not (options.no_own or options.nans))
     result = numerics.as_json(report, info)
@@ -94,19 +94,19 @@ async def _compared(
 
 
 async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
-    """The node with the inputs that eager gives it, as a script beside a `.npz`."""
+    """Write the node as a script, with a `.npz` of the inputs that it has in eager."""
     client = engine.client
     extracted = await client.ask(Extract(client.next_request(), recipe, (node,)), Extracted)
     return await save_script(engine, replace(recipe, graph=extracted.graph), path)
 
 
-# ---- for a person ----------------------------------------------------------------------------------------------------
+# ---- text output -----------------------------------------------------------------------------------------------------
 
 
 def _origins(report: NumericsReport, info: GraphInfo) -> list[str]:
     found = replace(report, first="", notes=())
     told = numerics.sentences(found, info)[1:-1]
-    return told or ["no value has a NaN or an infinity, in compiled code or in eager"]
+    return told or ["no value is NaN or infinite, in compiled code or in eager"]
 
 
 def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
@@ -125,7 +125,7 @@ def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
 async def _toggles(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, report: NumericsReport
 ) -> list[dict[str, Any]]:
-    """The error of the results with all of the recipe's steps, and without each that changes numbers."""
+    """The error of the results with all passes, and without each pass that changes the numerics."""
     whole = numerics.results_error(report)
     found: list[dict[str, Any]] = []
     for without in without_each(recipe):
@@ -138,7 +138,11 @@ async def _toggles(
     if not options.json:
         rows = [[each["without"], *_toggle_cells(each, whole), each["what"]] for each in found]
         print(
-            table(["without", "error", "change", "what it does"], [["nothing", f"{whole:.2e}", "", ""], *rows], _LEFT)
+            table(
+                ["without", "error", "change", "effect of the pass"],
+                [["nothing", f"{whole:.2e}", "", ""], *rows],
+                _LEFT,
+            )
         )
     return [{"without": "", "what": "", "error": whole}, *found]
 

@@ -1,4 +1,4 @@
-"""`buddy-tui ops [TEXT]`: the ATen ops that are compiled, and by which registries."""
+"""`buddy-tui ops [TEXT]`: lists the supported ATen ops and the registries that lower them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`buddy-tui passes [TEXT]`: the catalogue of passes."""
+"""`buddy-tui passes [TEXT]`: lists the catalogue of passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.protocol import DialectInfo, ListPasses, Passes, PassInfo
 
 def parser() -> arguments.Parser:
     found = catalogue_parser("passes", VERBS["passes"])
-    text = "list the dialects that are registered, with the number of their ops, instead of passes"
+    text = "list the registered dialects with the number of their ops, instead of passes"
     found.add_argument("--dialects", action="store_true", help=text)
     return found
 

@@ -1,4 +1,4 @@
-"""`buddy-tui presets SOURCE`: every preset on one program, side by side."""
+"""`buddy-tui presets SOURCE`: compiles one program with every preset, and compares the measurements."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def parser() -> arguments.Parser:
         metavar="PRESET",
         action="append",
         default=[],
-        help="only this preset, and others so named (those that suit the program)",
+        help="only this preset; may be repeated (all presets that suit the program)",
     )
-    found.add_argument("--run", action="store_true", help="run each, too, and compare it with eager")
+    found.add_argument("--run", action="store_true", help="also run each, and compare it with eager")
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)

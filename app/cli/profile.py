@@ -1,4 +1,4 @@
-"""`buddy-tui profile SOURCE`: where the time of a run goes, node by node."""
+"""`buddy-tui profile SOURCE`: measures the time of each node in a run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEFT = frozenset({"node", "op", "result", "with it"})
 
 
 class _Told(NamedTuple):
-    """What is told of a graph: as JSON, as a tree, as text."""
+    """The profile of a graph as JSON, as a tree and as text."""
 
     json: dict[str, Any]
     root: profile.Flame
@@ -41,10 +41,10 @@ def parser() -> arguments.Parser:
     group.add_argument(
         "--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=f"list N nodes ({_SHOWN})"
     )
-    text = f"list N instructions ({_HOT}), sampled where the system allows"
+    text = f"list N instructions ({_HOT}), sampled if the system allows it"
     group.add_argument("--hot", type=arguments.positive_number, default=_HOT, metavar="N", help=text)
-    text = "write the stacks of modules to FILE, as flamegraph.pl and speedscope read them"
-    compiling = "instead of a run, the compilation: the time of each phase and pass"
+    text = "write the stacks of modules to FILE, in the format of flamegraph.pl and speedscope"
+    compiling = "profile the compilation instead of a run: the time of each phase and pass"
     group.add_argument("--compile", action="store_true", dest="compiling", help=compiling)
     group.add_argument("--folded", type=Path, metavar="FILE", help=text)
     return found
@@ -55,7 +55,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Profile the graphs one after another; one that fails does not keep the next from it."""
+    """Profile the graphs one after another. A failure does not stop the others."""
     found: list[dict[str, Any]] = []
     stacks, code = "", 0
     for recipe in await engine.program(options, script):
@@ -78,7 +78,7 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
 
 
 async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
-    """Where the time of runs goes."""
+    """The profile of runs."""
     request = engine.client.next_request()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.answer(frame, Profiled)).report, engine.graphs[recipe.graph]
@@ -87,7 +87,7 @@ async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) ->
 
 
 async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
-    """Where the time of compiling goes."""
+    """The profile of the compilation."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
     stages, compiled = compilation.ordered(), compilation.compiled
     assert compiled is not None
@@ -98,10 +98,10 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
 
 
 def _functions(stages: Sequence[Stage], top: int) -> list[str]:
-    """The functions whose machine code took longest."""
+    """The functions with the longest code generation."""
     found = by_function(stages)
     if not found:
-        return ["machine code: of every function known already"]
+        return ["machine code: all functions were cached"]
     rows = [[f"@{name}", profile.milliseconds(seconds)] for name, seconds in found[:top]]
     return ["", f"machine code of {len(found)} functions", table(["function", "ms"], rows, frozenset({"function"}))]
 
@@ -112,7 +112,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int, hot: int) -> str:
-    """The report on a graph for a person: sentences, the longest nodes, the hottest instructions, the modules."""
+    """The report on a graph as text: summary, slowest nodes, hottest instructions, modules."""
     longest = profile.timed(report, info)
     names = {row.stable: row.name for row in info.rows}
     heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "with it"]
@@ -134,7 +134,7 @@ def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int,
 
 
 def _hot(sampling: Sampling, names: dict[str, str], count: int) -> list[str]:
-    """The instructions with most samples."""
+    """The instructions with the most samples."""
     rows = [
         [
             f"{spot.samples / sampling.samples:.1%}",

@@ -1,4 +1,4 @@
-"""`buddy-tui recipe SOURCE`: the recipe that the options make, as TOML or as MLIR's pipeline."""
+"""`buddy-tui recipe SOURCE`: prints the recipe that the options describe, as TOML or as a pass pipeline."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from buddy.compiler.protocol.recipe import to_toml
 def parser() -> arguments.Parser:
     found = arguments.source_parser("recipe", VERBS["recipe"])
     form = found.add_mutually_exclusive_group()
-    form.add_argument("--as-pipeline", action="store_true", help="the passes as text that --pipeline takes")
+    form.add_argument("--as-pipeline", action="store_true", help="print the passes as text for --pipeline")
     form.add_argument(
-        "--mlir", action="store_true", help="the passes over MLIR, as `mlir-opt --pass-pipeline` takes them"
+        "--mlir", action="store_true", help="print the MLIR passes as text for `mlir-opt --pass-pipeline`"
     )
     arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="no line that is redrawn")
+    found.add_argument("--plain", action="store_true", help="never redraw a line")
     return found
 
 

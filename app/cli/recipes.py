@@ -1,4 +1,4 @@
-"""From the options of a command line to a recipe: names of passes and nodes are looked up, and unknown ones refused."""
+"""Builds recipes from command-line options. Looks up the names of passes and nodes, and rejects unknown ones."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
 class UsageError(Exception):
-    """The command line asks for something that does not exist; the text says what, and what there is."""
+    """The command line names something that does not exist. The text names it and the alternatives."""
 
 
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
-    """The recipes before graphs and nodes are chosen: one for each file, or the preset's, with the options' changes.
+    """The recipes before graphs and nodes are selected: one per file, or the preset's, with the changes of the options.
 
     Raises `UsageError`.
     """
@@ -36,11 +36,13 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
     files = [_from_file(path, trusted) for path in options.recipe] or [Recipe(preset="")]
     graphs = [recipe.graph for recipe in files]
     if len(set(graphs)) < len(graphs):
-        raise UsageError(f"two recipes are for one graph: {', '.join(map(str, options.recipe))}")
+        raise UsageError(f"several recipes are for the same graph: {', '.join(map(str, options.recipe))}")
     found = [_changed(recipe, options, presets, arguments) for recipe in files]
     frontends = dict.fromkeys(recipe.frontend for recipe in found)
     if len(frontends) > 1:
-        raise UsageError(f"a program is opened by one frontend, and these recipes are of {' and '.join(frontends)}")
+        raise UsageError(
+            f"the recipes use different frontends ({' and '.join(frontends)}): a program is opened with one"
+        )
     return found
 
 
@@ -62,7 +64,7 @@ def _changed(
     changes = {key: value for key, value in changes.items() if value is not None}
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
-        raise UsageError("--backend-flag is for another backend's compiler: say --backend too")
+        raise UsageError("--backend-flag needs another backend: give --backend too")
     changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
     changes["plugins"] = (*recipe.plugins, *plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
@@ -70,9 +72,9 @@ def _changed(
 
 
 def entered(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Recipe:
-    """The recipe of a graph that begins as IR: a preset without the steps that it is past; others are as they are.
+    """The recipe of a graph that starts as IR: in a preset, passes of earlier phases are disabled.
 
-    What the options switch on is on.
+    Passes that the options enable stay enabled. Recipes from files are not changed.
     """
     if options.recipe or options.pipeline is not None:
         return recipe
@@ -80,15 +82,15 @@ def entered(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Re
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
-    """The recipe of each graph: the one that is for it, else the first without its choices of nodes."""
+    """The recipe of each graph: the one with its number, else the first one without its choices for nodes."""
     own = {recipe.graph: recipe for recipe in bases}
     return [own.get(number) or msgspec.structs.replace(bases[0], graph=number, choices=()) for number in numbers]
 
 
 def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs: Sequence[GraphInfo]) -> list[Recipe]:
-    """The recipes with the nodes of their graphs that match `patterns` left to eager.
+    """The recipes, with all nodes that match `patterns` set to run in eager.
 
-    Raises `UsageError` for a pattern that no node of any of them matches.
+    Raises `UsageError` for a pattern that matches no node of any graph.
     """
     changed = list(recipes)
     for pattern in patterns:
@@ -106,7 +108,7 @@ def _with_eager(recipe: Recipe, pattern: str, graph: GraphInfo) -> Recipe:
 
 
 def _named(graph: GraphInfo, pattern: str) -> list[str]:
-    """The nodes that compute something and match."""
+    """The computing nodes that match the pattern."""
     return [row.stable for row in graph.rows if row.opcode.startswith("call") and _matches(row, pattern)]
 
 
@@ -117,7 +119,7 @@ def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
 
 
 def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
-    """The graphs to work on: all, or the one of that number or name; raises `UsageError` when it does not exist."""
+    """The selected graphs: all, or the one with that number or name. Raises `UsageError` if it does not exist."""
     names = [graph.name for graph in graphs]
     if wanted is None:
         return list(range(len(graphs)))
@@ -126,13 +128,13 @@ def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
     if wanted.isdigit() and int(wanted) < len(graphs):
         return [int(wanted)]
     there = ", ".join(f"{number} ({name})" for number, name in enumerate(names))
-    raise UsageError(f"there is no graph {wanted!r}: the program has {len(graphs)}: {there}")
+    raise UsageError(f"unknown graph {wanted!r}: the program has {len(graphs)}: {there}")
 
 
 def _pipeline(given: str, before: Sequence[PassStep], trusts: bool) -> tuple[PassStep, ...]:
-    """The steps that a pipeline in MLIR's syntax spells; what it has in common with `before` keeps its phases.
+    """The steps of a pipeline in MLIR's syntax. Steps that are also in `before` keep their phases.
 
-    Unless the user `trusts` it, one in a file may ask for nothing but computing.
+    A pipeline in a file may not load plug-ins or other files unless the user `trusts` it. Raises `UsageError`.
     """
     path, text = Path(given), given
     try:
@@ -149,7 +151,7 @@ def _pipeline(given: str, before: Sequence[PassStep], trusts: bool) -> tuple[Pas
         raise UsageError(f"{given}: {error}") from error
     asked = claims(Recipe(steps=steps)) if is_file and not trusts else []
     if asked:
-        raise UsageError(f"{path} is not used: {refusal(asked)}")
+        raise UsageError(f"{path} is rejected: {refusal(asked)}")
     return steps
 
 
@@ -164,7 +166,7 @@ def _from_file(path: Path, trusted: Collection[str] | None) -> Recipe:
         raise UsageError(f"{path}: {error}") from error
     asked = claims(found, trusted) if trusted is not None else []
     if asked:
-        raise UsageError(f"{path} is not used: {refusal(asked)}")
+        raise UsageError(f"{path} is rejected: {refusal(asked)}")
     return found
 
 

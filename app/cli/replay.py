@@ -1,4 +1,4 @@
-"""`buddy-tui replay FOLDER`: compile and run again what a reproducer describes, and say what is different."""
+"""`buddy-tui replay FOLDER`: compiles and runs a reproducer again, and reports what differs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 def parser() -> arguments.Parser:
     found = arguments.Parser("replay", VERBS["replay"])
     found.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="what S in the workbench, or `reproduce`, has written"
+        "folder", type=Path, metavar="FOLDER", help="a folder that S in the workbench or the verb `reproduce` wrote"
     )
     text = "timed runs (10)"
     found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help=text)
-    text = "run what the folder names but does not hold: a script elsewhere, plug-ins, files of passes"
+    text = "run code that the folder refers to but does not contain: a script, plug-ins, pass files"
     found.add_argument("--trust", action="store_true", help=text)
     arguments.add_comparison_options(found)
     arguments.add_engine_options(found)
@@ -50,8 +50,8 @@ def main(words: Sequence[str]) -> int:
         parser().error(str(error))
     elsewhere = "" if options.trust else runs_elsewhere(found)
     if elsewhere:
-        what = f"{options.folder} holds no copy of its program: {elsewhere} would be run"
-        parser().error(f"{what} · --trust allows it, if you trust who wrote the folder")
+        what = f"{options.folder} does not contain its program: replay would run {elsewhere}"
+        parser().error(f"{what} · allow it with --trust if you trust the author of the folder")
     return converse(options, console, lambda engine: _replay(engine, options, found))
 
 
@@ -75,20 +75,20 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
         told = {"ok": ok, "stages": len(found.stages), "changed": changed, "outputs_changed": same_values}
         print(json.dumps(told, indent=2))
         return 0 if ok else FAILURE
-    print(f"{len(found.stages) - len(changed)} of {len(found.stages)} stages are what they were")
+    print(f"{len(found.stages) - len(changed)} of {len(found.stages)} stages are unchanged")
     for line in changed:
         print(f"  differs: {line}")
     if ran is not None:
         print(as_text(engine.graphs[recipe.graph], ran.report, compilation.assignments))
-        print("outputs have other bits: " + ", ".join(same_values) if same_values else "outputs have the same bits")
+        print("outputs differ: " + ", ".join(same_values) if same_values else "outputs are bitwise equal")
     else:
-        print(f"it did not run then: {found.problem}")
+        print(f"the original run failed: {found.problem}")
     _tell_versions(engine, found)
     return 0 if ok else FAILURE
 
 
 def _inputs(values: Path) -> InputChoice:
-    """Those that the folder was run on. Raises `UsageError`."""
+    """The inputs of the original run. Raises `UsageError`."""
     if not values.exists():
         return OWN_INPUTS
     try:
@@ -98,22 +98,22 @@ def _inputs(values: Path) -> InputChoice:
 
 
 async def _changed_stages(engine: Headless, stages: Sequence[Stage], found: Description) -> list[str]:
-    """The stages whose texts are not those of the folder, and those that only one side has."""
+    """The stages whose text differs from the folder's, and those that only one side has. Raises `UsageError`."""
     if not found.stages:
-        raise UsageError("the folder has no stages to compare with")
+        raise UsageError("the folder has no stages: nothing to compare with")
     changed: list[str] = []
     for stage, old in zip(stages, found.stages, strict=False):
         if stage.name != old.name:
-            return [*changed, f"{old.name}, where now {stage.name} stands; what follows is not compared"]
+            return [*changed, f"{old.name} is now {stage.name}; later stages are not compared"]
         if text_hash(await engine.client.fetch_text(stage.text)) != old.sha256:
             changed.append(old.file)
     if len(stages) != len(found.stages):
-        changed.append(f"there are {len(stages)} stages now")
+        changed.append(f"the program now has {len(stages)} stages")
     return changed
 
 
 def _same_values(path: Path, values: bytes) -> list[str]:
-    """The outputs of compiled code whose bits are not those in the folder."""
+    """The outputs of compiled code that are not bitwise equal to those in the folder."""
     import io
 
     import numpy as np
@@ -125,7 +125,7 @@ def _same_values(path: Path, values: bytes) -> list[str]:
 
 
 def _tell_versions(engine: Headless, found: Description) -> None:
-    """Say which versions are others than then."""
+    """Print the versions that have changed since."""
     welcome = engine.client.welcome
     if welcome is None:
         return
@@ -133,4 +133,4 @@ def _tell_versions(engine: Headless, found: Description) -> None:
     then = {"buddy-tui": found.engine, "machine": found.target, **found.packages}
     for name, version in then.items():
         if now.get(name) != version:
-            engine.console.note(f"note: {name} was {version}, and is {now.get(name, 'missing')}")
+            engine.console.note(f"note: {name} was {version} and is now {now.get(name, 'not installed')}")

@@ -1,4 +1,4 @@
-"""`buddy-tui reproduce SOURCE -o FOLDER`: write a reproducer that `buddy-tui replay` does again."""
+"""`buddy-tui reproduce SOURCE -o FOLDER`: writes a reproducer for `buddy-tui replay`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from buddy.app.session.client import RequestFailed
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("reproduce", VERBS["reproduce"])
-    found.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="where to write it")
-    text = "write into a folder that holds other things too"
+    found.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="output folder")
+    text = "write into a folder that contains other files"
     found.add_argument("--force", action="store_true", help=text)
     arguments.add_input_options(found)
     arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="no line that is redrawn")
+    found.add_argument("--plain", action="store_true", help="never redraw a line")
     return found
 
 
@@ -30,8 +30,8 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse(parser(), words)
     try:
         if not options.force and holds_other_things(options.output):
-            what = f"{options.output} holds other things than a reproducer"
-            parser().error(f"{what}; name another folder, or write into this one all the same (--force)")
+            what = f"{options.output} contains files that are not of a reproducer"
+            parser().error(f"{what}; choose another folder, or write into this one with --force")
     except OSError as error:
         parser().error(f"cannot write to {options.output}: {error.strerror or error}")
     return converse(options, Console(options.plain), lambda engine: _write(engine, options, script))
@@ -48,9 +48,11 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     )  # fmt: skip
     with writing(options.output):
         found = await write_reproducer(options.output, subject, made, RequestFailed)
-    engine.console.note(f"{len(found.stages)} stages in {options.output}; {options.output / 'replay.sh'} does it again")
+    engine.console.note(
+        f"wrote {len(found.stages)} stages to {options.output}; run {options.output / 'replay.sh'} to repeat"
+    )
     if found.lacks:
         engine.console.note(found.lacks)
     if found.problem:
-        engine.console.note(f"without outputs, since it did not run: {found.problem}")
+        engine.console.note(f"the folder has no outputs, because the run failed: {found.problem}")
     return FAILURE if found.problem else 0

@@ -1,4 +1,4 @@
-"""`buddy-tui run SOURCE`: compile, run, compare with eager, time both."""
+"""`buddy-tui run SOURCE`: compiles and runs a program, compares it with eager, and times both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def parser() -> arguments.Parser:
     arguments.add_input_options(found)
     arguments.add_output_options(found)
     group = found.add_argument_group("run")
-    group.add_argument("--all", action="store_true", help="every graph of the program, as without --graph")
+    group.add_argument(
+        "--all", action="store_true", help="every graph of the program, which is the default without --graph"
+    )
     group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
     arguments.add_comparison_options(group)
     return found
@@ -32,13 +34,13 @@ def main(words: Sequence[str]) -> int:
     found = parser()
     options, script = arguments.parse(found, words)
     if options.all and options.graph is not None:
-        found.error("--all is every graph, --graph only one")
+        found.error("--all selects every graph, --graph only one: give one of them")
     console = Console(options.plain, stdout_is_data=options.json)
     return converse(options, console, lambda engine: _run(engine, options, script))
 
 
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    """Run the graphs one after another; a graph that fails does not keep the next from running."""
+    """Run the graphs one after another. A failure does not stop the others."""
     found = _Result(options, script)
     try:
         for recipe in await engine.program(options, script):
@@ -70,21 +72,21 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
 
 
 def broken_promise(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
-    """What to say of nodes in eager, not put there by hand, when the script says `fallback="error"`."""
+    """The error for nodes that fall back to eager although the script sets `fallback="error"`; `None` without any."""
     left = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
     if not info.strict or not left:
         return None
     return Diagnostic(
-        f"the script says fallback='error', but {len(left)} of {len(assignments)} nodes stay in eager",
+        f"the script sets fallback='error', but {len(left)} of {len(assignments)} nodes fall back to eager",
         info.name,
-        "give those ops a lowering (docs/adding-an-operator.md), use other ops, or allow fallback='eager'",
+        "add a lowering for these ops (docs/adding-an-operator.md), use other ops, or set fallback='eager'",
         detail="\n".join(f"{a.node}: {a.reason}" for a in left),
         node=left[0].node,
     )
 
 
 class _Result:
-    """What came of all graphs."""
+    """The results of all graphs."""
 
     def __init__(self, options: argparse.Namespace, script: tuple[str, ...]) -> None:
         self._head: dict[str, Any] = {"source": options.source, "arguments": list(script)}
@@ -109,6 +111,6 @@ class _Result:
             self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
 
     def as_json(self) -> dict[str, Any]:
-        # What was not compared is not called right.
+        # A graph that was not compared is not reported as OK.
         ok = self.ok if self._compared or not self.ok else None
         return {**self._head, "ok": ok, **self._error, "graphs": self._graphs}

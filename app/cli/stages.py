@@ -1,4 +1,4 @@
-"""`buddy-tui stages SOURCE`: the stages a program goes through, with what each changed."""
+"""`buddy-tui stages SOURCE`: lists the stages of a program, with what each pass changed."""
 
 from __future__ import annotations
 

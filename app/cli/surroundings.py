@@ -1,6 +1,6 @@
-"""What `buddy-tui doctor` finds out on this side, without an engine: packages, processor, threads, terminal, folders.
+"""The facts of `buddy-tui doctor` that need no engine: packages, processor, threads, terminal, folders.
 
-Made to be shown to strangers: of the environment there is nothing but what is named here, and the home folder is `~`.
+They can be published: only the environment variables listed here are read, and `~` replaces the home folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from buddy.compiler.support.target import cores, host, host_features
 Facts = list[tuple[str, str]]
 
 PACKAGES = ("textual", "textual-plot", "msgspec", "pygments", "capstone", "pyelftools")
-# What each optional part needs.
+# The package of each optional part.
 PARTS = {
     "samples": "transformers",
     "blas": "scipy-openblas32",
@@ -39,7 +39,7 @@ PARTS = {
 _TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
 _OURS = ("BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG", "BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT", "BUDDY_MEMORY")
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
-# What decides which kernels are made, of the hundred flags that Linux lists.
+# The CPU flags that affect the choice of kernels, of about a hundred that Linux lists.
 _FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
 
 
@@ -54,15 +54,15 @@ def here() -> Facts:
 
 
 def processor() -> Facts:
-    """The processor, what it can do, and how many threads there are for programs; the load is that of a minute."""
+    """The processor, its features and the number of threads for programs. The load is the one-minute average."""
     machine, *flags = host_features().split()
     known = " ".join(flag for flag in flags if _FEATURES.fullmatch(flag))
     load = f", load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
     limit = _quota()
     return [
         ("CPU", _model() or machine),
-        ("features", f"{machine}: {known or 'none that kernels are made for'}"),
-        ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of first cache"),
+        ("features", f"{machine}: {known or 'none that has kernels'}"),
+        ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
         ("threads", f"{cores()} of {os.cpu_count()} cores{limit}{load}; {named(_THREADS)}"),
     ]
 
@@ -75,11 +75,11 @@ def _model() -> str:
 
 
 def _quota() -> str:
-    """How much of the cores a control group (cgroup v2) leaves, where it limits them."""
+    """The CPU limit of the control group (cgroup v2), "" if there is none."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
-            return f", limited to {int(quota) / int(period):g} cores' time"
+            return f", limited to {int(quota) / int(period):g} cores by cgroup"
     return ""
 
 
@@ -89,33 +89,33 @@ def terminal() -> Facts:
     inside = [name for name, sign in signs if sign in os.environ]
     kind = "a terminal" if sys.stdout.isatty() else "no terminal"
     encoding = str(sys.stdout.encoding)
-    utf8 = "" if encoding.lower().replace("-", "") == "utf8" else " (no UTF-8: drawn with ASCII alone)"
+    utf8 = "" if encoding.lower().replace("-", "") == "utf8" else " (not UTF-8: drawn in ASCII)"
     return [
         (
             "terminal",
-            f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'nothing else'}",
+            f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'no multiplexer'}",
         ),
-        ("able to", ", ".join(_abilities("tmux" in inside))),
+        ("features", ", ".join(_abilities("tmux" in inside))),
         ("set", named((*_TERMINALS, *_OURS))),
     ]
 
 
 def _abilities(in_tmux: bool) -> list[str]:
-    """What the terminal says of itself, and terminfo of its name."""
+    """The features of the terminal, by its environment variables and terminfo."""
     try:
         import curses
 
         curses.setupterm(os.environ.get("TERM") or "dumb", sys.__stdout__.fileno() if sys.__stdout__ else 1)
         colours = curses.tigetnum("colors")
         mouse, copies = bool(curses.tigetstr("kmous")), bool(curses.tigetstr("Ms"))
-    except Exception:  # no terminfo, or not of this terminal
+    except Exception:  # no terminfo, or no entry for this terminal
         colours, mouse, copies = 0, False, False
     if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         colours = 1 << 24
     told = f"{colours:,} colours" if colours > 0 else "colours unknown"
-    copying = "copying by OSC 52" if copies else "copying by OSC 52 unknown (terminfo says nothing)"
-    copying = "copying by tmux's buffers" if in_tmux else copying
-    return [told, "a mouse" if mouse else "a mouse unknown", copying]
+    copying = "copying by OSC 52" if copies else "copying by OSC 52 unknown (not in terminfo)"
+    copying = "copying by tmux buffers" if in_tmux else copying
+    return [told, "mouse" if mouse else "mouse unknown", copying]
 
 
 def parts() -> Facts:
@@ -126,11 +126,11 @@ def folders() -> Facts:
     found = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
     told = [(name, f"{short(path)}, {_free(Path(path))}") for name, path in found]
     why = disk_cache.problem()
-    return [*told, ("", f"NOTHING IS CACHED: {short(why)}")] if why else told
+    return [*told, ("", f"CACHE DISABLED: {short(why)}")] if why else told
 
 
 def _free(path: Path) -> str:
-    """How much room there is where a folder is, or would be made."""
+    """The free space of an existing folder, or of the place where it would be created."""
     there = next(folder for folder in (path, *path.parents) if folder.exists())
     writable = "" if os.access(there, os.W_OK) else ", NOT WRITABLE"
     return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB free{writable}"
@@ -144,11 +144,11 @@ def version(package: str) -> str:
 
 
 def named(names: Sequence[str]) -> str:
-    """These variables of the environment, as far as they are set."""
-    return ", ".join(f"{name}={short(os.environ[name])}" for name in names if name in os.environ) or "nothing is set"
+    """Those of these environment variables that are set."""
+    return ", ".join(f"{name}={short(os.environ[name])}" for name in names if name in os.environ) or "none set"
 
 
 def short(text: object) -> str:
-    """A text with `~` for the home folder, which holds the user's name."""
+    """`text` with `~` for the home folder, whose path contains the user's name."""
     home = str(Path.home()).rstrip("/")
     return re.sub(rf"{re.escape(home)}(?=/|$|[\s,:;'\"])", "~", str(text)) if home else str(text)

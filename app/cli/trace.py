@@ -1,4 +1,4 @@
-"""`buddy-tui trace SOURCE [NODE|LINE]`: nodes and Python lines down through every stage, a stage's lines up."""
+"""`buddy-tui trace SOURCE [NODE|LINE]`: follows nodes and Python lines to every stage, and lines of a stage back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from buddy.compiler.protocol.recipe import TORCH_MLIR, Recipe, preset_of
 
 _PYTHON = re.compile(r"(.*\.py):(\d+)")
 _LINES = re.compile(r"(.+):(\d+)(?:-(\d+))?")
-# Lines of each stage that are named at most.
+# Maximum number of lines listed for each stage.
 _LIMIT = 10_000
 _SHOWN = 76
 
@@ -41,14 +41,14 @@ _SHOWN = 76
 def parser() -> arguments.Parser:
     found = arguments.source_parser("trace", VERBS["trace"])
     text = (
-        "a node: its name in the FX table ('mm_3') or the whole one; a Python line: 'model.py:12'; lines of a stage: "
-        "'STAGE:120' or 'STAGE:120-140', the stage by name, phase or number. Without it, as with --coverage"
+        "a node: its name in the FX table ('mm_3') or its full name; a Python line: 'model.py:12'; lines of a stage: "
+        "'STAGE:120' or 'STAGE:120-140', with the name, phase or number of the stage. Default: as with --coverage"
     )
     found.add_argument("wanted", metavar="NODE|LINE", nargs="?", default="", help=text)
-    text = "the node in this compiler's top-level IR, and by that road, at each of its phases"
+    text = "show the node in this compiler's top-level IR and in each phase of this torch-mlir pipeline"
     choices = [preset_of(TORCH_MLIR, flavour) for flavour in flavours_of(TORCH_MLIR)]
     found.add_argument("--beside", choices=choices, metavar="torch-mlir[-tosa|-stablehlo]", help=text)
-    text = "how much of each stage leads to nodes, and how many ops lost their location in each pass"
+    text = "print the share of each stage that is mapped to nodes, and the ops that lost their location in each pass"
     found.add_argument("--coverage", action="store_true", help=text)
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
@@ -61,9 +61,9 @@ def main(words: Sequence[str]) -> int:
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     if options.beside and (options.coverage or not options.wanted):
-        raise UsageError("--beside is for a node: say which")
+        raise UsageError("--beside needs a node: give its name")
     code, found = 0, []
-    refused: list[UsageError] = []  # a graph may lack what another one has
+    refused: list[UsageError] = []  # other graphs may have the node
     for recipe in await engine.program(options, script):
         info = engine.graphs[recipe.graph]
         try:
@@ -90,7 +90,7 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
 
 
 async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[Stage, ...], str]:
-    """The stages of a recipe, those before a failure where it fails, and what went wrong, which is told."""
+    """The stages of a recipe (up to a failure), and the error, which is also printed."""
     try:
         return (await engine.compile(recipe)).ordered(), ""
     except Failure as failure:
@@ -99,12 +99,14 @@ async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[S
 
 
 async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo) -> _TwoRoads:
-    """The nodes by this compiler's road and by torch-mlir's, at what only one of them goes through."""
+    """The nodes in the phases of this compiler and of torch-mlir that the other does not have. Raises `UsageError`."""
     rows = named(info, options.wanted)
     if not rows:
         raise UsageError(_no_node(options.wanted, recipe))
     if info.enters:
-        raise UsageError(f"graph {recipe.graph} begins as IR: no frontend has captured its nodes")
+        raise UsageError(
+            f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph"
+        )
     presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
     flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
     sides = []
@@ -124,7 +126,9 @@ async def _answered(
     if python is not None:
         rows = [row for row in info.rows if is_at(row, python[1], int(python[2]))]
         if not rows:
-            raise UsageError(f"no node of graph {recipe.graph} comes from {options.wanted}")
+            raise UsageError(
+                f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
+            )
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
     rows = named(info, options.wanted)
     if rows:
@@ -139,11 +143,11 @@ async def _answered(
 
 
 def _no_node(wanted: str, recipe: Recipe) -> str:
-    return f"no node {wanted!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists them"
+    return f"unknown node {wanted!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists the nodes"
 
 
 def named(info: GraphInfo, wanted: str) -> list[NodeRow]:
-    """The nodes of that name, whole or as the FX table has it, or that fit the pattern."""
+    """The nodes with that stable name or FX name, or that match the pattern."""
     exact = [row for row in info.rows if wanted in (row.stable, row.name)]
     return exact or [row for row in info.rows if fnmatchcase(row.name, wanted) or fnmatchcase(row.stable, wanted)]
 
@@ -161,7 +165,7 @@ async def _followed(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> 
 
 
 class _Coverage:
-    """How much of each stage leads to nodes, and which passes dropped locations."""
+    """The share of each stage that is mapped to nodes, and the locations that each pass lost."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = stages
@@ -187,7 +191,7 @@ class _Coverage:
 
 
 def _shares(stage: Stage) -> list[str]:
-    """The three shares in percent; one that is not all is never rounded up to it, one that is not none never down."""
+    """The three shares in percent. Only exact shares are printed as 0 or 100 percent."""
     whole = sum(stage.origins)
     return [_percent(part, whole) for part in stage.origins]
 
@@ -208,7 +212,7 @@ def _coverage_json(stage: Stage) -> dict[str, Any]:
 
 
 class _Down:
-    """Nodes with their lines in every stage."""
+    """The lines of nodes in every stage."""
 
     def __init__(self, stages: Sequence[Stage], found: Sequence[tuple[NodeRow, dict[str, NodeTrace]]]) -> None:
         self._stages, self._found = stages, found
@@ -251,13 +255,13 @@ class _Down:
 
 
 def _numbered(trace: NodeTrace) -> list[str]:
-    """A node's lines in the order of the text, each with its number."""
+    """The lines of a node in text order, with line numbers."""
     rows = sorted(zip(trace.lines, trace.excerpts, trace.marks, strict=True))
     return [f"{line + 1:>6}  {text}{' (derived)' * derived}" for line, text, derived in rows] or ["        none"]
 
 
 class _Side(NamedTuple):
-    """A road, nodes at its phases, and why it goes no further."""
+    """A pipeline, the nodes in its phases, and the error that ended it."""
 
     road: Road
     nodes: _Down
@@ -265,7 +269,7 @@ class _Side(NamedTuple):
 
 
 class _TwoRoads:
-    """Nodes by two roads, with all of their lines."""
+    """The lines of nodes in two pipelines."""
 
     def __init__(self, sides: Sequence[_Side]) -> None:
         self.sides = sides
@@ -294,7 +298,7 @@ class _Up:
         self._rows = {row.stable: row for row in info.rows}
         self._stage, self._lines, self._found = stage, lines, found
         if not 1 <= lines[0] <= lines[1] or lines[0] > found.total:
-            raise UsageError(f"stage {stage.name} has lines 1 to {found.total}")
+            raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {found.total}")
 
     def as_json(self) -> dict[str, Any]:
         known = [origin for origin in self._found.origins if origin.node in self._rows]
@@ -320,11 +324,11 @@ class _Up:
 
 
 def node_json(row: NodeRow) -> dict[str, str]:
-    """What of a node says where it stands in the program."""
+    """The names and the location of a node."""
     keys = ("stable", "name", "target", "module", "location")
     return {key: getattr(row, key) for key in keys}
 
 
 def about(row: NodeRow) -> str:
-    """A node on one line: name, target, Python line, module."""
+    """A node as one line: name, target, Python line, module."""
     return " · ".join(part for part in (row.name, row.target, row.location, row.module) if part)

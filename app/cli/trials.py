@@ -1,4 +1,4 @@
-"""`buddy-tui trials SOURCE --stage X`: what each pass would change in a stage."""
+"""`buddy-tui trials SOURCE --stage X`: shows what each pass would change in a stage."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from buddy.compiler.protocol import ListPasses, Passes, Tried
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("trials", VERBS["trials"])
-    found.add_argument("--stage", metavar="NAME", required=True, help="a stage of MLIR, as for `dump`")
-    text = "try only passes of that name or pattern, such as 'convert-*'"
+    found.add_argument("--stage", metavar="NAME", required=True, help="an MLIR stage, as for `dump`")
+    text = "try only passes with that name or pattern, such as 'convert-*'"
     found.add_argument("--pass", metavar="NAME", action="append", default=[], dest="passes", help=text)
-    found.add_argument("--all", action="store_true", help="list also those that fail or change nothing")
-    text = "stop after so many seconds (60)"
+    found.add_argument("--all", action="store_true", help="also list passes that fail or change nothing")
+    text = "time limit (60)"
     found.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
@@ -38,13 +38,13 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
     recipe = (await engine.program(options, script))[0]
     stage = choose((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
-        raise UsageError(f"{stage.name} is {stage.language}, and passes work on MLIR")
+        raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
     passes = (await engine.client.ask(ListPasses(engine.client.next_request()), Passes)).passes
     wanted = candidates(recipe.steps, passes)
     if options.passes:
         wanted = tuple(step for step in wanted if any(fnmatchcase(step.name, name) for name in options.passes))
     if not wanted:
-        raise UsageError(f"there is no pass {' or '.join(options.passes)}")
+        raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
     attempts: list[Attempt] = []
 
     def came(frame: Any) -> None:
@@ -55,7 +55,9 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
     done = await engine.client.try_passes(stage.text, wanted, recipe.threads, came, options.within)
     engine.console.done()
     if done.tried < done.candidates:
-        engine.console.note(f"note: {done.candidates - done.tried} passes were not tried in time (--within)")
+        engine.console.note(
+            f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)"
+        )
     shown = attempts if options.all else ranked(attempts)
     if options.json:
         print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))

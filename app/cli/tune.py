@@ -1,4 +1,4 @@
-"""`buddy-tui tune SOURCE`: the fastest of many recipes that give eager's results."""
+"""`buddy-tui tune SOURCE`: searches for the fastest recipe whose results match eager."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
 WHAT is a pass of the recipe (`fuse-rows=on,off`), an option of one (`contractions-to-kernels.rows=4,6,8`; `default` is
-the pass's own choice), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `flavour`, `partition`. Without --vary,
-block sizes of products and the passes that most often matter are varied. A recipe counts only if every output is
-eager's; the best one runs against the first once more at the end, and is taken if it is clearly faster.
+the default of the pass), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `flavour`, `partition`. Without
+--vary, the search varies the block sizes of matrix products and the passes with the largest effect. Only recipes whose
+outputs all match eager count. At the end, the best recipe is timed against the first one again, and is used if it is
+clearly faster.
 """
 
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("tune", VERBS["tune"], EPILOG)
     group = found.add_argument_group("search")
-    text = "vary this; may be given more than once"
+    text = "vary this; may be repeated"
     group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
-    text = "begin no new recipe after so long (60)"
+    text = "start no new recipe after this time (60)"
     group.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
-    text = "give up a recipe that takes longer (30)"
+    text = "time limit of each recipe (30)"
     group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
-    text = "try so many recipes side by side (1); timings disturb each other where there are fewer cores"
+    text = "try N recipes in parallel (1); timings disturb each other on fewer cores"
     group.add_argument("--jobs", type=arguments.positive_number, default=1, metavar="N", help=text)
-    text = "let the workers of a Dask cluster try recipes, such as tcp://127.0.0.1:8786"
+    text = "try recipes on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
     group.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
-    group.add_argument("--search-seed", type=int, default=0, metavar="N", help="draw recipes with another seed (0)")
+    group.add_argument("--search-seed", type=int, default=0, metavar="N", help="seed of the search (0)")
     found.add_argument("-o", "--output", type=Path, metavar="FILE.toml", help="write the best recipe to FILE")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)

@@ -1,4 +1,4 @@
-"""`buddy-tui why SOURCE NODE`: the fate of a node, from its capture through what each pass did, to machine code."""
+"""`buddy-tui why SOURCE NODE`: shows the history of a node, from capture through every pass to machine code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 def parser() -> arguments.Parser:
     found = arguments.source_parser("why", VERBS["why"])
-    found.add_argument("node", metavar="NODE", help="its name in the FX table, its whole name, or a pattern ('mm*')")
+    found.add_argument("node", metavar="NODE", help="a name from the FX table, a full name, or a pattern ('mm*')")
     arguments.add_recipe_options(found)
     arguments.add_output_options(found)
     return found
@@ -33,7 +33,7 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
     recipes = await engine.program(options, script)
     wanted = [(recipe, rows) for recipe in recipes if (rows := named(engine.graphs[recipe.graph], options.node))]
     if not wanted:
-        raise UsageError(f"no node {options.node!r}; `buddy-tui dump SOURCE --stage fx` lists them")
+        raise UsageError(f"unknown node {options.node!r}; `buddy-tui dump SOURCE --stage fx` lists the nodes")
     code, found = 0, []
     for recipe, rows in wanted:
         try:
@@ -67,7 +67,7 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
 
 
 async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """What LLVM says; a node's fate is told without it where it cannot be asked."""
+    """LLVM's remarks; empty, with a note, if they are not available."""
     try:
         return (await engine.answer(ExplainCode(engine.client.next_request(), recipe), CodeExplained)).remarks
     except Failure as failure:
@@ -76,7 +76,7 @@ async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, st
 
 
 async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow) -> list[Said]:
-    """How many instructions come from a node, and in which functions they are."""
+    """The number of instructions that come from a node, and their functions."""
     text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
     if not text or not computes(row):
         return []

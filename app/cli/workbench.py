@@ -1,4 +1,4 @@
-"""`buddy-tui SOURCE`: the workbench on a program."""
+"""`buddy-tui SOURCE`: opens the workbench on a program."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 
-_SUMMARY = """Open the workbench on a PyTorch program: every stage from the graph to machine code, every pass a switch.
+_SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
+switch every pass.
 
-Verbs without a screen (`buddy-tui VERB --help` tells more):
+Headless verbs (see `buddy-tui VERB --help`):
 """
 
 
@@ -25,18 +26,18 @@ def parser() -> arguments.Parser:
     arguments.add_file_options(found)
     arguments.add_road_options(found.add_argument_group("recipe"))
     group = found.add_argument_group("screen")
-    group.add_argument("--no-mouse", action="store_true", help="leave the mouse to the terminal")
-    group.add_argument("--ascii", action="store_true", help="draw with ASCII alone, as where the encoding is not UTF-8")
-    text = "load the script, and plug-ins, again whenever their files change"
+    group.add_argument("--no-mouse", action="store_true", help="do not capture the mouse")
+    group.add_argument(
+        "--ascii", action="store_true", help="draw in ASCII only, which is the default if the encoding is not UTF-8"
+    )
+    text = "reload the script and plug-ins when their files change"
     group.add_argument("--watch", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
     group = found.add_argument_group("browser")
-    group.add_argument(
-        "--web", action="store_true", help="serve the screen to a browser, at an address that holds a token"
-    )
-    text = "the port to serve at (8000)"
+    group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
+    text = "the port to listen on (8000)"
     group.add_argument("--web-port", type=_port, metavar="PORT", default=8000, help=text)
-    text = "the address to serve at (127.0.0.1: this machine alone); traffic is not encrypted"
+    text = "the address to listen on (127.0.0.1: only this machine); traffic is not encrypted"
     group.add_argument("--web-host", metavar="ADDRESS", default="127.0.0.1", help=text)
     return found
 
@@ -53,7 +54,7 @@ def main(words: Sequence[str]) -> int:
         return USAGE
     if options.web:
         return _serve(options, words)
-    # What is imported and made before the first paint stays: looking for garbage in it would only delay that.
+    # Objects from before the first paint are never garbage, so collecting would only delay that paint.
     gc.disable()
     from buddy.app.workbench.launch import run_workbench
 
@@ -75,28 +76,28 @@ def main(words: Sequence[str]) -> int:
 
 
 def _no_such_source(options: argparse.Namespace) -> str:
-    """Why a plain word names no program; "" where it may, as every word does on another machine."""
+    """The error for a plain word that is not a program; "" if it may be one. A remote source is not checked here."""
     source: str = options.source
     elsewhere = options.engine or options.remote
     if elsewhere or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
         return ""
-    return f"no verb {source!r}, and no such file in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
+    return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
 
 
 def _no_terminal(source: str) -> str:
-    """Why there is no screen to draw on; "" where there is one, or where a driver of its own stands for it."""
-    if os.environ.get("TEXTUAL_DRIVER"):  # textual-serve, which starts this with pipes
+    """The error if there is no terminal to draw on; "" if there is one, or if a Textual driver replaces it."""
+    if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
         return ""
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
     lacking = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
     if not lacking:
         return ""
-    todo = f"without a screen: `buddy-tui run {shlex.quote(source)}`"
-    return f"the workbench needs a terminal, and has none at standard {', '.join(lacking)}; {todo}"
+    todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
+    return f"the workbench needs a terminal, but standard {', '.join(lacking)} is not one; {todo}"
 
 
 def _draws_more_than_ascii() -> bool:
-    """Whether the encoding of the terminal, which Textual writes to by way of stderr, has borders and bars."""
+    """Whether the encoding of stderr, which Textual draws to, has the characters of borders and bars."""
     encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
     try:
         return bool("─│█…Δ".encode(encoding))
@@ -105,11 +106,11 @@ def _draws_more_than_ascii() -> bool:
 
 
 def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
-    """Serve the same command line, without what makes it serve, to a browser."""
+    """Serve the same command line, without its `--web` options, to a browser."""
     try:
         from buddy.app.workbench.web import serve
     except ImportError as error:
-        print(f"--web needs {error.name}, of the extra `web`: pip install 'buddy-tui[web]'", file=sys.stderr)
+        print(f"--web needs {error.name}: pip install 'buddy-tui[web]'", file=sys.stderr)
         return FAILURE
     from buddy.app.session.client import module_command
 
@@ -118,14 +119,14 @@ def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
         serve(command, options.web_host, options.web_port, f"buddy-tui {options.source}")
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        todo = "choose another with --web-port or --web-host"
-        print(f"{options.web_host}:{options.web_port} cannot be served at: {reason} · {todo}", file=sys.stderr)
+        todo = "choose another address with --web-port or --web-host"
+        print(f"cannot listen on {options.web_host}:{options.web_port}: {reason} · {todo}", file=sys.stderr)
         return FAILURE
     return 0
 
 
 def without_web(words: Sequence[str]) -> list[str]:
-    """The words of a command line without ours of the browser; what stands behind `--` is the script's."""
+    """The words of a command line without the `--web` options. Words after `--` belong to the script."""
     cut = list(words).index("--") if "--" in words else len(words)
     kept: list[str] = []
     skip, with_value = False, ("--web-port", "--web-host")

@@ -1,1 +1,1 @@
-"""Results as text, tables and plots, as data that any screen or command prints. No Textual."""
+"""Results as text, tables, plots and JSON, for screens and headless verbs. No Textual."""

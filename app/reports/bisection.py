@@ -1,4 +1,4 @@
-"""What a bisection found, as text, as JSON and as files. No Textual."""
+"""The result of a bisection as text, JSON and files. No Textual."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from buddy.compiler.protocol.recipe import to_toml
 
 _SHOWN = 6
 CRITERIA = (
-    ("any", "it fails, crashes or differs", "whichever it does"),
-    ("fails", "it fails or crashes", "a pass that fails, IR that does not verify, a crash, what never ends"),
+    ("any", "it fails, crashes or differs", "any of the two below"),
+    ("fails", "it fails or crashes", "a failing pass, IR that does not verify, a crash, a timeout"),
     ("differs", "it differs from eager", "beyond a tolerance"),
-    ("slower", "it is slow", "without which pass it would be faster"),
+    ("slower", "it is slow", "find the pass without which it is faster"),
 )
 RECIPE = "right.toml"
 
 
 def criterion(kind: str, text: str) -> Criterion:
-    """The criterion that a person asks for: two numbers, the tolerance or ratio, and seconds for a trial.
+    """The criterion in `text`: two numbers, the tolerance or ratio, and the time limit of a trial in seconds.
 
-    Raises `ValueError` that says what to type.
+    Raises `ValueError` with the expected format.
     """
     words = text.replace(",", " ").replace("s", " ").split()
     try:
@@ -33,33 +33,33 @@ def criterion(kind: str, text: str) -> Criterion:
     except ValueError as error:
         raise ValueError(f"{text.strip()!r}: type two numbers, such as 1, 30 s") from error
     if not (0 < times < math.inf and 0 < each < math.inf):
-        raise ValueError(f"{text.strip()!r}: both numbers are more than 0")
+        raise ValueError(f"{text.strip()!r}: both numbers must be more than 0")
     field = "slower" if kind == "slower" else "tolerance"
     return msgspec.convert({"kind": kind, field: times, "each": each}, Criterion)
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """The answer first, then what leads to it."""
+    """The result, followed by its evidence."""
     lines = [finding.told]
     if finding.wrong:
-        lines.append(f"as it is: {finding.wrong}")
+        lines.append(f"original failure: {finding.wrong}")
     for culprit in finding.steps:
         origin = f", from {culprit.origin}" if culprit.origin else ""
         lines.append(f"pass {culprit.step.spelling()} (step {culprit.place + 1}{origin})")
     for wrong in finding.lowerings:
         origin = f", from {wrong.origin}" if wrong.origin else ""
         right = ", ".join(wrong.right)
-        lines.append(f"lowering {wrong.registry}.{wrong.op}{origin}: {len(wrong.nodes)} nodes; right: {right}")
-    lines += _some("fewest nodes that show it", finding.nodes)
-    lines += _some("right with these in eager", finding.in_eager)
+        lines.append(f"lowering {wrong.registry}.{wrong.op}{origin}: {len(wrong.nodes)} nodes; correct: {right}")
+    lines += _some("smallest reproducing set of nodes", finding.nodes)
+    lines += _some("correct with these nodes in eager", finding.in_eager)
     if finding.functions:
-        lines.append(f"functions in which the pass makes a difference: {', '.join(finding.functions)}")
+        lines.append(f"functions affected by the pass: {', '.join(finding.functions)}")
     if finding.steps or finding.lowerings or finding.in_eager:
         lines.append(
-            f"the recipe that is returned is {'right' if finding.confirmed else 'NOT right'} for the whole program"
+            f"the returned recipe is {'correct' if finding.confirmed else 'NOT correct'} for the whole program"
         )
     if finding.command:
-        lines.append(f"to see it: {finding.command}")
+        lines.append(f"reproduce with: {finding.command}")
     lines += [f"note: {note}" for note in finding.notes]
     return [*lines, f"{finding.trials} trials in {finding.seconds:.1f} s"]
 
@@ -72,7 +72,7 @@ def _some(title: str, nodes: tuple[str, ...]) -> list[str]:
 
 
 def finding_json(finding: Finding) -> dict[str, Any]:
-    """All of it as plain values; texts of modules are left to files."""
+    """The finding as plain values, without the texts of modules."""
     found: dict[str, Any] = msgspec.to_builtins(finding)
     for name in ("before", "after"):
         found.pop(name, None)
@@ -80,9 +80,9 @@ def finding_json(finding: Finding) -> dict[str, Any]:
 
 
 def write_finding(folder: Path, finding: Finding) -> list[Path]:
-    """Write the recipe that is right, the reduced module, and what the pass makes of it; the paths.
+    """Write the correct recipe and the reduced module before and after the pass. Returns the paths.
 
-    Raises `OSError` where they cannot be written.
+    Raises `OSError`.
     """
     name = Path(finding.name or "reduced.mlir")
     texts = {

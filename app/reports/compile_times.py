@@ -1,4 +1,4 @@
-"""Where the time of a compilation went: by phase and by pass, as a tree. No Textual."""
+"""The time of a compilation by phase and pass, as a tree. No Textual."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from buddy.app.reports.profile import Flame, add
 from buddy.compiler.protocol import Compiled, GraphInfo, Stage
 
-# Between passes a module is cloned, filled with locations and printed: what `torch.compile` does without.
+# Between passes, the module is cloned, annotated with locations and printed. `torch.compile` does none of this.
 BETWEEN = "(snapshots)"
 
 
 def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> Flame:
-    """Phases with the passes in them; what of the whole no pass took stands beside the phases.
+    """A tree of phases and passes. Time outside of passes is an entry next to the phases.
 
-    Stages that were known already count with the time that they took when they were made.
+    A cached stage counts with the time of its original compilation.
     """
     root = Flame(info.name)
     for name, stage in zip(_names(stages), stages, strict=True):
@@ -26,16 +26,16 @@ def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) 
 
 
 def by_function(stages: Sequence[Stage]) -> list[tuple[str, float]]:
-    """The functions whose machine code was made, with the seconds each took, the longest first.
+    """The functions and the seconds of their code generation, the slowest first.
 
-    They are made in processes side by side, so together they may take more than the stage.
+    Functions are compiled in parallel, so the sum may exceed the time of the stage.
     """
     found = [(name, milliseconds / 1e3) for stage in stages for name, milliseconds in stage.functions]
     return sorted(found, key=lambda each: -each[1])
 
 
 def _names(stages: Sequence[Stage]) -> list[str]:
-    """The names of stages, with a number where one has stood before."""
+    """The names of stages; a repeated name has a number."""
     seen: dict[str, int] = {}
     names = []
     for stage in stages:
@@ -45,7 +45,7 @@ def _names(stages: Sequence[Stage]) -> list[str]:
 
 
 def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, Any]:
-    """The same as plain values; seconds throughout."""
+    """The times as plain values, in seconds."""
     phases: dict[str, float] = {}
     for stage in stages:
         phases[stage.phase] = phases.get(stage.phase, 0.0) + stage.milliseconds / 1e3

@@ -1,4 +1,4 @@
-"""How numbers are written on the screen: times, counts, errors, bars."""
+"""Formats numbers: times, counts, errors, bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.protocol.run_report import Load, OutputReport
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The characters beyond ASCII that the screen uses."""
+    """The symbols that the screen uses, as Unicode or as ASCII."""
 
     minus: str = "−"
     arrow: str = "▸"
@@ -31,7 +31,7 @@ ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#
 
 
 def milliseconds(value: float) -> str:
-    """A time given in milliseconds, in at most seven characters."""
+    """Format a time given in milliseconds, in at most seven characters."""
     if value <= 0:
         return ""
     if value < 1:
@@ -42,7 +42,7 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time given in seconds."""
+    """Format a time given in seconds."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     if value < 1:
@@ -51,7 +51,7 @@ def seconds(value: float) -> str:
 
 
 def size(value: int) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     if value < 1000:
         return f"{value} B"
     scale, unit = next((s, u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if value >= 0.9995 * s)
@@ -59,36 +59,36 @@ def size(value: int) -> str:
 
 
 def nans(output: OutputReport) -> str:
-    """How many NaN an output has, and how many eager's, where there are any."""
+    """The number of NaNs in an output and in eager's output, "" if there are none."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
-    return f"{output.nans} NaN, {output.eager_nans} in eager's"
+    return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
 def spread(output: OutputReport) -> str:
-    """How far correct runs may be apart, where that was measured; of other positions, what they point to."""
+    """The measured spread of correct runs, if known; for outputs that are positions, the tolerance of their values."""
     if output.spread < 0:
         others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
-        return f"other positions, of numbers within {output.tolerance}" if others else ""
+        return f"different positions, with values within {output.tolerance}" if others else ""
     return f"error {error(output.max_abs)}; two correct runs differ by up to {error(output.spread)}"
 
 
 def load(found: Load) -> str:
-    """How busy the machine was while something was timed."""
+    """The load of the machine during a measurement."""
     facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)
     if found.others >= 0:
         busy = found.others >= 0.1
-        facts.append(f"others kept {found.others:.1f} busy meanwhile" if busy else "nobody else at work")
+        facts.append(f"other processes used {found.others:.1f} cores" if busy else "no other load")
     if found.waited >= 0.005:
-        facts.append(f"{found.waited:.0%} of the time spent waiting for a core")
+        facts.append(f"{found.waited:.0%} of the run waited for a CPU")
     elif found.waited >= 0 > found.others:
-        facts.append("a core at all times")
+        facts.append("no waiting for a CPU")
     facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
-    return f"machine: {', '.join(facts) or 'its load is not told'}"
+    return f"machine: {', '.join(facts) or 'load unknown'}"
 
 
 def load_json(load: Load | None) -> dict[str, float | None] | None:
-    """How busy the machine was; what nobody tells as null."""
+    """The load of the machine; unknown values are null."""
     if load is None:
         return None
     return {
@@ -109,22 +109,22 @@ def count(value: int) -> str:
 
 
 def change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
-    """Ops that came and went, as `+40` and `−32`; "" for none."""
+    """The numbers of added and removed ops, as `+40` and `−32`; "" for none."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 
 def error(value: float) -> str:
-    """A difference: `0`, `1.4e-06`, `nan`."""
+    """Format a difference: `0`, `1.4e-06`, `nan`."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
 def bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """A bar of at most `width` cells that is `share` (0..1) full, one cell at least."""
+    """A bar of `share` (0..1) of `width` cells, at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
 
 def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
-    """A row of columns, one a bin; a bin that holds anything shows."""
+    """A histogram in one line, one character per bin. A non-empty bin is always visible."""
     top = max(counts, default=0)
     steps = len(glyphs.levels) - 1
     return "".join(glyphs.levels[_level(value, top, steps)] for value in counts)
@@ -135,26 +135,26 @@ def _level(value: int, top: int, steps: int) -> int:
 
 
 def fitting(facts: list[str], between: str, room: int) -> str:
-    """As many of the facts, the first ones first, as fit whole in `room` characters."""
+    """The first facts, as many as fit into `room` characters."""
     while facts and len(between.join(facts)) > room:
         facts = facts[:-1]
     return between.join(facts)
 
 
 def short_place(location: str) -> str:
-    """The file's name and the line of `path/file.py:12`."""
+    """The file name and the line of `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
 
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
-    """`text` in at most `width` characters, its end elided."""
+    """`text` truncated to `width` characters, with an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:
-    """Columns under their names; those in `left` start at their left edge, others end at their right."""
+    """A text table with a heading. Columns in `left` are left-aligned, others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
     return "\n".join(_row(row, widths, [name in left for name in heading]) for row in cells)

@@ -1,4 +1,4 @@
-"""This compiler's IR of a program beside torch-mlir's: recipes and stages of both. No Textual."""
+"""Recipes and stages for a comparison of this compiler's IR with torch-mlir's IR. No Textual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Flavour, R
 
 
 class Road(NamedTuple):
-    """A recipe, whose it is, and the phases in which its IR is not yet what all roads share."""
+    """A recipe, its title, and the phases that only this pipeline has."""
 
     title: str
     recipe: Recipe
@@ -20,7 +20,7 @@ class Road(NamedTuple):
 
 
 def roads(recipe: Recipe, presets: Sequence[Preset], flavour: Flavour) -> tuple[Road, Road]:
-    """This compiler's road for the program of `recipe`, and torch-mlir's to `flavour`; one of them may be `recipe`."""
+    """The pipelines of this compiler and of torch-mlir (to `flavour`) for `recipe`, which may be one of them."""
     own = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
     first = flavour if flavour in flavours_of(own) else "linalg"
     ours = on_road(recipe, presets, own, recipe.flavour if recipe.frontend == own else first)
@@ -33,12 +33,12 @@ def roads(recipe: Recipe, presets: Sequence[Preset], flavour: Flavour) -> tuple[
 
 
 def _own_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[str, ...]:
-    """The phases of IR that a preset goes through and `other` does not."""
+    """The phases that a preset has and `other` does not have."""
     of = {preset.name: [phase for phase, language in preset.phases if language == "mlir"] for preset in presets}
     return tuple(phase for phase in of[name] if phase not in of[other])
 
 
 def levels(road: Road, stages: Sequence[Stage]) -> list[tuple[Key, Stage]]:
-    """The last stage of each of the road's phases, in order; what failed is none."""
+    """The last stage of each phase of the pipeline, in order, without failed stages."""
     last = {stage.phase: (key, stage) for key, stage in keyed(stages) if stage.state != "failed"}
     return [last[phase] for phase in road.phases if phase in last]

@@ -1,4 +1,4 @@
-"""What became of a node: how it was captured and lowered, and what each pass said of it, in order. No Textual."""
+"""The history of a node: its capture, its lowering, and the remarks of each pass, in order. No Textual."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, NodeTrace, Stage, Symbol
 
-# More lines than a text is asked for otherwise: all that come from a node.
+# A line limit that covers all lines of a node.
 EVERY_LINE = 1 << 20
-# Who speaks of the steps that are no pass.
+# The names of entries that are not from a pass.
 CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
 
 
 class Said(NamedTuple):
-    """`who` (a pass, or a step of the line's own) said `text` of the node, `times` times."""
+    """A remark `text` about the node by `who` (a pass or a built-in step), repeated `times` times."""
 
     who: str
     text: str
@@ -24,7 +24,7 @@ class Said(NamedTuple):
 def fate_of(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
 ) -> list[Said]:
-    """All that is known of what became of a node, in the order of the line. `remarks` are those of `Compiled`."""
+    """The history of a node in pipeline order. `remarks` are those of `Compiled`."""
     of_node = [(who, text) for who, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
     early = [Said(who, text) for who, text in of_node if who in graph_passes]
@@ -47,7 +47,7 @@ def _lowered(assignment: Assignment | None) -> list[Said]:
 
 
 def _counted(said: Sequence[Said]) -> list[Said]:
-    """Equal remarks that follow each other as one."""
+    """Merge consecutive equal remarks."""
     found: list[Said] = []
     for one in said:
         if found and found[-1][:2] == one[:2]:
@@ -58,21 +58,21 @@ def _counted(said: Sequence[Said]) -> list[Said]:
 
 
 def told(said: Said) -> str:
-    """What was said, and how often where that is more than once."""
+    """The text of the remark, and its count if it is repeated."""
     return said.text + (f" ({said.times} times)" if said.times > 1 else "")
 
 
 def computes(row: NodeRow) -> bool:
-    """Whether a node is one that code is made for."""
+    """Whether code is generated for the node."""
     return row.opcode not in ("placeholder", "get_attr", "output")
 
 
 def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> Said:
-    """What of the assembly comes from a node: how many instructions, and in which of the functions `symbols`."""
+    """The number of instructions that come from a node, and their functions (of `symbols`)."""
     own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
     derived = sum(trace.derived for trace in traces)
     if not own:
-        text = "no instruction of its own: others do its work" if not derived else f"{derived} derived instructions"
+        text = "no instruction: other nodes do its work" if not derived else f"{derived} derived instructions"
         return Said(MACHINE_CODE, text)
     where = ", ".join(f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in own))
     return Said(MACHINE_CODE, f"{len(own)} instructions in {where}")

@@ -1,4 +1,4 @@
-"""Every node beside eager, in words, as plain values and as a plot. No Textual."""
+"""The comparison of every node with eager, as text, JSON and a plot. No Textual."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(found: Deviation | None) -> str:
-    """The greatest difference of a tensor in at most seven characters, "" where it was not measured."""
+    """The maximum difference of a tensor in at most seven characters, "" if it was not measured."""
     if found is None:
         return ""
     if found.share < 0:
@@ -24,7 +24,7 @@ def error_text(found: Deviation | None) -> str:
 
 
 def share_text(found: Deviation | None) -> str:
-    """The greatest difference as a share of what is tolerated."""
+    """The maximum difference as a multiple of the tolerance."""
     if found is None:
         return ""
     if found.share < 0:
@@ -37,7 +37,7 @@ def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
 
 
 def sentences(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """What a person is told first: which node is wrong, where NaN comes from, and what was seen."""
+    """The summary: the first mismatch, the origin of NaNs, and how many nodes were compared."""
     names = {row.stable: row.name for row in info.rows}
     return [
         *_first_sentences(report, info, names),
@@ -49,27 +49,27 @@ def sentences(report: NumericsReport, info: GraphInfo) -> list[str]:
 
 def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
     if not report.compared:
-        return ["not compared: no node has a value to hold beside the reference, so nothing says whether this is right"]
+        return ["not compared: no node has a value that the reference has, too"]
     if not report.first:
-        return [f"every value is within its tolerance of {REFERENCES[report.reference]}"]
+        return [f"all values match {REFERENCES[report.reference]} within their tolerances"]
     found, row = report.by_node()[report.first], rows_of(info).get(report.first)
     error = found.own if report.first_by == "own" else found.error
     place = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    how = "by itself, on the right inputs" if report.first_by == "own" else f"in the program; {_alone(found)}"
+    how = "compiled alone, with correct inputs" if report.first_by == "own" else f"in the program; {_alone(found)}"
     lines = [
-        f"{names.get(report.first, report.first)} ({place}) is the first to leave its tolerance, {how}: "
-        f"{error_text(error)}, {share_text(error)} of what is tolerated ({found.tolerance})"
+        f"{names.get(report.first, report.first)} ({place}) is the first node out of tolerance, {how}: "
+        f"{error_text(error)}, {share_text(error)} the tolerance ({found.tolerance})"
     ]
     if report.suspects:
-        lines.append(f"fused into it, and seen by nobody: {', '.join(names.get(n, n) for n in report.suspects)}")
+        lines.append(f"fused into it and not compared: {', '.join(names.get(n, n) for n in report.suspects)}")
     return lines
 
 
 def _alone(found: NodeNumbers) -> str:
-    """What is known of a node by itself that is wrong in the program."""
+    """The result of compiling alone a node that is out of tolerance in the program."""
     if found.own is not None:
-        return "alone it is right"
-    return f"alone it was not tried{found.why and f': {found.why}'}"
+        return "compiled alone, it is within tolerance"
+    return f"it was not compiled alone{found.why and f': {found.why}'}"
 
 
 def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
@@ -77,9 +77,9 @@ def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str,
     both = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
-    too = f" (in {reference}, too)" if origin.side == "compiled" and "eager" in both else ""
-    whence = "an input already has one" if origin.inputs_have else "nothing that it reads has one"
-    return f"the first {what} of {side} is in {name}{too}: {whence}"
+    too = f" (also in {reference})" if origin.side == "compiled" and "eager" in both else ""
+    whence = "an input has one already" if origin.inputs_have else "none of its inputs has one"
+    return f"the first {what} in {side} is in {name}{too}: {whence}"
 
 
 def _seen_sentences(report: NumericsReport) -> list[str]:
@@ -87,26 +87,26 @@ def _seen_sentences(report: NumericsReport) -> list[str]:
     alone = sum(found.own is not None for found in report.nodes)
     parts = [f"{count[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if count[seen]]
     return [
-        f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} compiled alone as well; "
-        f"compared in {report.seconds:.2f} s, compiled for it in {report.compile_seconds:.1f} s"
+        f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
+        f"compiled in {report.compile_seconds:.1f} s, compared in {report.seconds:.2f} s"
     ]
 
 
 def details(found: NodeNumbers | None) -> dict[str, str]:
-    """What a node's details say of its numbers, by title."""
+    """The numerics of a node for its details, by title."""
     if found is None:
         return {}
     error, own = found.error, found.own
     return {
         "value": found.seen,
-        "err": f"{error_text(error)}, {share_text(error)} of what is tolerated" if error is not None else "",
-        "own": f"{error_text(own)}, {share_text(own)} of what is tolerated" if own is not None else found.why,
+        "err": f"{error_text(error)}, {share_text(error)} the tolerance" if error is not None else "",
+        "own": f"{error_text(own)}, {share_text(own)} the tolerance" if own is not None else found.why,
         "tolerance": found.tolerance,
     }
 
 
 def growth(report: NumericsReport, info: GraphInfo) -> Plot:
-    """The errors along the graph, as shares of what the root mean square of each value is."""
+    """The errors along the graph, relative to the root mean square of each value."""
     places = {row.stable: row.index for row in info.rows}
     names = {row.stable: row.name for row in info.rows}
     series = []
@@ -118,24 +118,24 @@ def growth(report: NumericsReport, info: GraphInfo) -> Plot:
         xs, ys = [float(places[node]) for node, _ in known], [d.relative for _, d in known]
         kind: Kind = "line" if label == "in the program" else "points"
         series.append(Series(label, xs, ys, kind, names=[names[node] for node, _ in known]))
-    note = f"root mean square of the difference from {REFERENCES[report.reference]}, over that of the value"
+    note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
     return Plot("Error along the graph", tuple(series), Axis("node"), Axis("relative error", log=True), note)
 
 
 def results_error(report: NumericsReport) -> float:
-    """The greatest difference of what the graph returns, infinite where a NaN or an infinity differs."""
+    """The maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
     return max((d.largest if d.share >= 0 else math.inf for d in errors if d is not None), default=0.0)
 
 
 def accounted(whole: float, without: float) -> float:
-    """Which part of the error `whole` is gone `without` something; negative where there is more of it then."""
+    """The fraction of the error `whole` that disappears with the error `without`; negative if the error grows."""
     return (whole - without) / whole if whole and math.isfinite(whole) and math.isfinite(without) else 0.0
 
 
 def worst(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """The first node out of tolerance, then those with the greatest shares of theirs."""
+    """The first node out of tolerance, then the nodes with the largest errors relative to their tolerances."""
 
     def key(found: NodeNumbers) -> tuple[bool, float]:
         shares = [d.share if d.share >= 0 else float("inf") for d in (found.error, found.own) if d is not None]

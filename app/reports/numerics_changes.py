@@ -1,4 +1,4 @@
-"""Which steps of a recipe change its numbers, and how it is without each."""
+"""The passes of a recipe that change numerics, and the recipe without each of them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
 class Without(NamedTuple):
-    """A recipe with one thing that changes numbers taken back; `what` says which, `step` which pass does it."""
+    """A recipe without one change of numerics: `what` describes the change, `step` is the pass that makes it."""
 
     what: str
     step: str
     recipe: Recipe
 
 
-# What the pass does to numbers, and the option that takes it back; without one, the pass is switched off.
+# The effect of a pass on numerics, and the option that disables it; without one, the pass is disabled.
 _CHANGES: dict[str, tuple[str, tuple[str, OptionValue] | None]] = {
-    "flash-attention-prefill": ("attention goes block by block over its keys", None),
-    "gqa-attention-fusion": ("attention reads shared heads where they are", None),
-    "fuse-elementwise": ("what is between element-wise ops is never rounded to memory", None),
-    "expand-math-to-polynomials": ("exp, erf, tanh and their like are polynomials", None),
-    "contractions-to-blas": ("matrix products are a library's", None),
-    "fuse-epilogues": ("bias and activation work on sums in registers", None),
-    "fuse-rows": ("softmax and norms are one loop over rows", None),
-    "convolutions-to-kernels": ("convolutions of 3x3 windows are Winograd's", ("winograd", "never")),
-    "contractions-to-kernels": ("sums of products are taken block by block, fused", None),
-    "vectorize-generics": ("sums are taken in lanes of vectors", None),
+    "flash-attention-prefill": ("attention is computed in blocks of keys", None),
+    "gqa-attention-fusion": ("attention reads shared heads in place", None),
+    "fuse-elementwise": ("intermediates of element-wise ops are not rounded to memory", None),
+    "expand-math-to-polynomials": ("exp, erf, tanh and similar functions are polynomials", None),
+    "contractions-to-blas": ("matrix products are BLAS calls", None),
+    "fuse-epilogues": ("bias and activation are applied to sums in registers", None),
+    "fuse-rows": ("softmax and norms are fused into one loop over rows", None),
+    "convolutions-to-kernels": ("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
+    "contractions-to-kernels": ("sums of products are blocked and use fused multiply-add", None),
+    "vectorize-generics": ("sums are accumulated in vector lanes", None),
 }
 
 
 def without_each(recipe: Recipe) -> Iterator[Without]:
-    """The recipe without each of the enabled steps that change numbers, in the recipe's order."""
+    """The recipe without each enabled pass that changes numerics, in recipe order."""
     for index, step in enumerate(recipe.steps):
         if not step.enabled or step.name not in _CHANGES:
             continue

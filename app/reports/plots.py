@@ -1,6 +1,6 @@
-"""What a plot shows, as plain data: series of numbers over an axis each way, and what is said of a point.
+"""Plots as plain data: axes, series of numbers, and labels of points.
 
-No Textual and no NumPy: whoever has numbers makes a `Plot` of them, and `buddy.app.screens.plot` draws it.
+No Textual and no NumPy. `buddy.app.screens.plot` draws a `Plot`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ Kind = Literal["line", "points", "bars"]
 
 
 def number(value: float) -> str:
-    """A value of an axis as it is written where its plot says nothing else."""
+    """The default format of a value of an axis."""
     return f"{value:.6g}"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What stands along one side.
+    """An axis of a plot.
 
-    On a logarithmic axis a 0 stands a decade below the least other value, and what is negative is left out. `told`
-    writes a value. `names` are those of the whole numbers from 0 on, where the axis counts things.
+    On a logarithmic axis, 0 is drawn a decade below the smallest other value, and negative values are omitted. `told`
+    formats a value. `names` label the integers from 0 on if the axis enumerates things.
     """
 
     label: str = ""
@@ -34,7 +34,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """`y` over `x`, as many of each. `names` say what each point is: the one chosen is what a plot's screen returns."""
+    """`y` over `x`, of equal length. The plot screen returns the entry of `names` for the chosen point."""
 
     label: str
     x: Sequence[float]
@@ -45,7 +45,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot:
-    """Series over a common pair of axes; `note` is a sentence to stand below. Bars stand on 0, so on no logarithm."""
+    """Series with common axes, and a `note` shown below. Bars start at 0, so they need a linear axis."""
 
     title: str
     series: tuple[Series, ...]
@@ -58,17 +58,17 @@ class Plot:
         return any(series.kind == "bars" for series in self.series)
 
     def with_log(self, log: bool) -> Plot:
-        """The same, its upright axis logarithmic or not."""
+        """The same plot with a logarithmic or a linear vertical axis."""
         return replace(self, y=replace(self.y, log=log))
 
 
 def counted(labels: Sequence[str], values: Sequence[float], label: str = "") -> Series:
-    """Bars for things side by side; the plot's `x` names them as `labels`."""
+    """A bar plot of labelled values; `labels` become the names of the horizontal axis."""
     return Series(label, tuple(map(float, range(len(labels)))), tuple(values), "bars", tuple(labels))
 
 
 class Point(NamedTuple):
-    """Where point `number` of its series stands, in the places of both scales."""
+    """The position of point `number` of its series, in both scales."""
 
     x: float
     y: float
@@ -77,13 +77,13 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Where values stand along an axis: as they are, or by their decades, a 0 at `zero`."""
+    """The mapping of values to positions on an axis: linear, or logarithmic with 0 at `zero`."""
 
     axis: Axis
     zero: float = -math.inf
 
     def place(self, value: float) -> float | None:
-        """Where `value` stands, `None` for one that has no place."""
+        """The position of `value`, `None` if it cannot be drawn."""
         if not math.isfinite(value) or (self.axis.log and value < 0):
             return None
         if not self.axis.log:
@@ -91,14 +91,14 @@ class Scale:
         return math.log10(value) if value > 0 else self.zero
 
     def ticks(self, low: float, high: float, most: int) -> list[float]:
-        """At most about `most` places to be marked from `low` to `high`."""
+        """About `most` ticks at most, from `low` to `high`."""
         if self.axis.names:
             first, last = max(0, math.ceil(low)), min(len(self.axis.names) - 1, math.floor(high))
             return [float(place) for place in range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))]
         return _decades(low, high, most) if self.axis.log else round_steps(low, high, most)
 
     def told(self, place: float) -> str:
-        """What is written at a place."""
+        """The label of a position."""
         if self.axis.names:
             return self.axis.names[round(place)] if 0 <= round(place) < len(self.axis.names) else ""
         if not self.axis.log:
@@ -107,7 +107,7 @@ class Scale:
 
 
 def scale_of(axis: Axis, values: Iterable[float]) -> Scale:
-    """The scale on which all of `values` that have a place can stand."""
+    """A scale for all of `values` that can be drawn."""
     found = [value for value in values if math.isfinite(value) and value >= 0]
     positive = [value for value in found if value > 0]
     if len(positive) == len(found):
@@ -116,14 +116,14 @@ def scale_of(axis: Axis, values: Iterable[float]) -> Scale:
 
 
 def scales(plot: Plot) -> tuple[Scale, Scale]:
-    """The scales along and upright."""
+    """The horizontal and the vertical scale."""
     along = (value for series in plot.series for value in series.x)
     upright = (value for series in plot.series for value in series.y)
     return scale_of(plot.x, along), scale_of(plot.y, upright)
 
 
 def placed(series: Series, along: Scale, upright: Scale) -> list[Point]:
-    """The points of a series that have a place, in its order."""
+    """The points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         across, up = along.place(x), upright.place(y)
@@ -133,7 +133,7 @@ def placed(series: Series, along: Scale, upright: Scale) -> list[Point]:
 
 
 def thinned(points: Sequence[Point], low: float, high: float, columns: int) -> list[Point]:
-    """As many of a line's points as `columns` from `low` to `high` can show: of each column its ends and extremes."""
+    """A subset of a line's points for `columns` from `low` to `high`: the ends and the extremes of each column."""
     if len(points) <= 4 * columns or high <= low:
         return list(points)
     by_column: dict[int, list[Point]] = {}
@@ -159,7 +159,7 @@ def round_steps(low: float, high: float, most: int) -> list[float]:
 
 
 def _decades(low: float, high: float, most: int) -> list[float]:
-    """Whole decades, or, where there are not two of them, round values between."""
+    """Whole decades, or round values if there are fewer than two decades."""
     first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
     if last - first < 1:
         return [math.log10(value) for value in round_steps(10**low, 10**high, most) if value > 0]

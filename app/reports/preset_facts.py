@@ -1,4 +1,4 @@
-"""What a pipeline comes to, in figures that can stand beside another's. No Textual."""
+"""Measurements of a preset, for a comparison of presets. No Textual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """A recipe, what compiling it gave, and what running it gave; `problem` says why there is nothing."""
+    """A recipe with the results of its compilation and run. `problem` is the error if there are none."""
 
     title: str
     recipe: Recipe
@@ -21,7 +21,7 @@ class PipelineFacts:
 
     @property
     def passes(self) -> int:
-        """How many passes are on."""
+        """The number of enabled passes."""
         return sum(step.enabled for step in self.recipe.steps)
 
     @property
@@ -30,17 +30,17 @@ class PipelineFacts:
 
     @property
     def changing(self) -> int:
-        """How many of the recipe's passes changed something."""
+        """The number of passes that changed the IR."""
         return sum(stage.changed and stage.step >= 0 for stage in self.stages)
 
     @property
     def milliseconds(self) -> float:
-        """What all stages took when they were made, whether or not they were at hand now."""
+        """The total time of all stages. Cached stages count with the time of their original compilation."""
         return sum(stage.milliseconds for stage in self.stages)
 
     @property
     def operations(self) -> int:
-        """Ops at the end of the MLIR passes."""
+        """The number of ops after the last MLIR pass."""
         return next((stage.ops for stage in reversed(self.stages) if stage.language == "mlir"), 0)
 
     @property
@@ -48,11 +48,11 @@ class PipelineFacts:
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
-        """The stage that took longest."""
+        """The slowest stage."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """The figures as plain values; `null` for what has not been run."""
+        """The measurements as plain values; `null` without a run."""
         report = self.report
         return {
             "name": self.title,

@@ -1,4 +1,4 @@
-"""Where the time of a run went, as tables, a tree of modules and text for flame graphs. No Textual."""
+"""The profile of a run as tables, a tree of modules and text for flame graphs. No Textual."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import msgspec
 from buddy.app.reports import formatting
 from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling
 
-# What is no node's own: calls between the parts of compiled code, and what of a run is outside of it.
+# Time that belongs to no node: calls between compiled functions, and time outside compiled code.
 CALLS, AROUND = "(calls)", "(around compiled code)"
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A node with its time, and what of the machine it used in that time: shares of `Peak`, 0..1.
+    """A node with its time and its use of the machine, as shares of `Peak` (0..1).
 
-    `bound` is the greatest rate that the machine could have in code of as many operations a byte, in operations a
-    second: the roof over it (Williams, Waterman and Patterson, Roofline, 2009).
+    `bound` is the roofline bound in operations per second: the maximum rate for code with the same number of operations
+    per byte (Williams, Waterman and Patterson, Roofline, 2009).
     """
 
     row: NodeRow
@@ -29,17 +29,17 @@ class Timed:
 
     @property
     def rate(self) -> float:
-        """Operations a second, 0 where they are not known."""
+        """Operations per second, 0 if unknown."""
         return _ratio(self.time.operations, self.time.seconds)
 
     @property
     def traffic(self) -> float:
-        """Bytes a second, counting those that have to be moved at least; 0 where they are not known."""
+        """Bytes per second, for the minimum traffic; 0 if unknown."""
         return _ratio(self.time.bytes, self.time.seconds)
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte, 0 where either is not known."""
+        """Operations per byte, 0 if either is unknown."""
         return _ratio(self.time.operations, self.time.bytes)
 
     @property
@@ -48,14 +48,14 @@ class Timed:
 
     @property
     def from_caches(self) -> bool:
-        """Whether its bytes came faster than memory reads: from caches, in which they lay."""
+        """Whether the node reads faster than memory allows, that is, from caches."""
         return _from_caches(self.time, self.peak)
 
     @property
     def share(self) -> float:
-        """Of the most that the machine could do here: of its arithmetic, or of its memory where that is the limit.
+        """The share of the roofline bound: of the peak arithmetic or of the memory bandwidth, whichever is the limit.
 
-        Data that lie in caches come faster than memory reads, so it may be more than 1. 0 where it is not known.
+        It may exceed 1, because data in caches is faster than memory. 0 if unknown.
         """
         if self.bound:
             return self.rate / self.bound
@@ -71,33 +71,33 @@ def _from_caches(time: NodeTime, peak: Peak) -> bool:
 
 
 def timed(report: ProfileReport, info: GraphInfo) -> list[Timed]:
-    """The nodes that have times of their own, the longest first."""
+    """The nodes with own times, the slowest first."""
     rows = {row.stable: row for row in info.rows}
     found = [Timed(rows[node.node], node, report.peak) for node in report.nodes if not node.into and node.node in rows]
     return sorted(found, key=lambda each: (-each.time.seconds, each.row.index))
 
 
 def told_time(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """A node's time in a column: a number of milliseconds, or whose time it is part of."""
+    """The time of a node for a table column: milliseconds, or the node that its time is counted in."""
     if node is None:
         return ""
     return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
 
 
 def milliseconds(seconds: float) -> str:
-    """Milliseconds with three digits that count, without the unit."""
+    """Milliseconds with three significant digits, without the unit."""
     value = seconds * 1e3
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
 def rate_text(operations_a_second: float) -> str:
-    """Billions of operations a second."""
+    """Billions of operations per second."""
     value = operations_a_second / 1e9
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def share_text(each: Timed) -> str:
-    """The share of what the machine could do, with a `c` where bytes came from caches, faster than memory reads."""
+    """The share of the roofline bound, with a `c` if the data came from caches."""
     return f"{each.share:.0%}{' c' if each.from_caches else ''}" if each.share > 0 else ""
 
 
@@ -106,7 +106,7 @@ def share_text(each: Timed) -> str:
 
 @dataclass
 class Flame:
-    """A module, or a node in it, with the seconds of all that is inside."""
+    """A module or a node, with its seconds including everything inside."""
 
     name: str
     seconds: float = 0.0
@@ -121,7 +121,7 @@ class Flame:
 
 
 def flame(report: ProfileReport, info: GraphInfo) -> Flame:
-    """The run as a tree of modules with nodes for leaves; what is outside of all nodes stands beside the modules."""
+    """The run as a tree of modules with nodes as leaves. Time outside of nodes is an entry next to the modules."""
     root = Flame(info.name)
     for each in timed(report, info):
         path = [part for part in each.row.module.split(".") if part]
@@ -132,7 +132,7 @@ def flame(report: ProfileReport, info: GraphInfo) -> Flame:
 
 
 def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> None:
-    """Add `seconds` to `root` and to all that `path` goes through; its end stands for `node`, if for any."""
+    """Add `seconds` to `root` and to every entry of `path`. The last entry is `node`, if given."""
     if seconds <= 0:
         return
     root.seconds += seconds
@@ -143,12 +143,12 @@ def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> Non
 
 
 def folded(root: Flame) -> str:
-    """One line a stack, `module;module;node nanoseconds`: what flamegraph.pl, inferno and speedscope read."""
+    """One line per stack, `module;module;node nanoseconds`: the format of flamegraph.pl, inferno and speedscope."""
     return "".join(f"{';'.join(path)} {told}\n" for path, seconds in _own(root, ()) if (told := round(seconds * 1e9)))
 
 
 def _own(flame: Flame, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Each stack with the seconds that are of none deeper; a module and a node in it may have one name."""
+    """Each stack with its self time in seconds. A module and a node in it may have the same name."""
     path = (*path, flame.name.replace(";", ":"))
     yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
     for inner in flame.by_time():
@@ -156,7 +156,7 @@ def _own(flame: Flame, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
 
 
 def tree_lines(root: Flame, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:
-    """The tree as text, its bars of `bar` cells for the whole; what takes less than the share `least` is left out."""
+    """The tree as text; a full bar has `bar` cells. Entries below the share `least` are omitted."""
     lines = []
 
     def walk(flame: Flame, depth: int) -> None:
@@ -171,46 +171,44 @@ def tree_lines(root: Flame, glyphs: formatting.Glyphs, least: float = 0.01, bar:
     return lines
 
 
-# ---- in words and as JSON --------------------------------------------------------------------------------------------
+# ---- text and JSON ---------------------------------------------------------------------------------------------------
 
 
 def told(report: ProfileReport) -> list[str]:
-    """The run in sentences: how long it took, what counting costs, and how much of it nodes account for."""
+    """The summary of a profile: the time of a run, the overhead of the counters, and the share of the nodes."""
     whole = report.whole
     shares = (
-        f"nodes {_ratio(report.inside, whole):.1%} of a run with counters, calls {_ratio(report.outside, whole):.1%}"
+        f"nodes {_ratio(report.inside, whole):.1%} of an instrumented run, calls {_ratio(report.outside, whole):.1%}"
     )
     runs = f"{report.plain.runs} runs, {formatting.thread_count(report.plain.threads)}"
     spread = f"{formatting.seconds(report.plain.low)} to {formatting.seconds(report.plain.high)}"
     lines = [
         f"a run takes {formatting.seconds(report.plain.median)} (quartiles {spread}, {runs}); "
-        f"counting adds {report.overhead:+.1%}",
-        f"{shares}; counted by {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
+        f"counters cost {report.overhead:+.1%}",
+        f"{shares}; clock {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
     ]
     if report.load is not None:
         lines.append(formatting.load(report.load))
     if report.peak.gflops:
         lines.append(f"this machine: {_peak_words(report.peak)}")
     if any(_from_caches(node, report.peak) for node in report.nodes):
-        lines.append("c: what the node reads and writes lay in caches, which are faster than memory")
+        lines.append("c: the node's data was in caches, which are faster than memory")
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 
 def _peak_words(peak: Peak) -> str:
     others = [f"{rate:.0f} in {kind}" for kind, rate in (("f64", peak.gflops_f64), ("i32", peak.giops_i32)) if rate]
-    return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s read from memory"
+    return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s memory reads"
 
 
 def sampled_words(sampling: Sampling) -> str:
-    """What was sampled, or why nothing was."""
+    """The summary of the samples, or the reason why there are none."""
     if sampling.problem or not sampling.samples:
-        return f"hot instructions are not known: {sampling.problem or 'no sample was taken'}"
-    others = [
-        f"{name or 'code that is generated'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere
-    ]
+        return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
+    others = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
     rest = f"; {', '.join(others[:3])}" if others else ""
     share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
-    return f"{share} ({formatting.count(sampling.hertz)} a second of processor time) in compiled code{rest}"
+    return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{rest}"
 
 
 def _sampling_json(sampling: Sampling) -> dict[str, Any]:
@@ -230,7 +228,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, Any]:
 
 
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
-    """The report on a graph as plain values: seconds, operations, bytes; null where something is not known."""
+    """The report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
     longest = {each.time.node: each for each in timed(report, info)}
     return {

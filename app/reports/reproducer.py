@@ -1,6 +1,6 @@
-"""A reproducer: a folder with all that a compilation and a run were, which `buddy-tui replay` does again. No Textual.
+"""Reproducers: folders with all files of a compilation and a run, for `buddy-tui replay`. No Textual.
 
-It holds the script, the recipe, every stage, inputs and outputs, the report, and the versions of what made them.
+A reproducer contains the script, the recipe, all stages, inputs and outputs, the report, and the versions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage,
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 
 FORMAT = 1
-# Of what is opened without running anything, by suffix; whether it is what it is called, the engine sees.
+# Suffixes of model files that execute no code. The engine checks whether the content matches.
 _NO_PYTHON = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
 DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
 
 
 class StageFile(msgspec.Struct, frozen=True):
-    """A stage of the folder, and the hash of its text."""
+    """A stage of a reproducer: its file, and the hash of its text."""
 
     name: str
     file: str
@@ -36,10 +36,10 @@ class StageFile(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What a reproducer was made of. `script` is the copy inside the folder, "" where the source is a module's name.
+    """The contents of a reproducer. `script` is the copy in the folder, "" if the source is a module name.
 
-    `files` are copies of what the script imports from its own folder; `elsewhere` is what else it imports, or what
-    could not be read: that is not in this one.
+    `files` are copies of files that the script imports from its own folder. `elsewhere` lists imported files that are
+    not in the reproducer, because they are outside that folder or could not be read.
     """
 
     format: int
@@ -60,12 +60,12 @@ class Description(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> str:
-        """What a replay on another machine needs besides, "" where nothing is known of."""
-        return f"not in it, but imported: {', '.join(self.elsewhere)}" if self.elsewhere else ""
+        """A message with the files that a replay on another machine also needs, "" if there are none."""
+        return f"the reproducer lacks imported files: {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
 class Engine(NamedTuple):
-    """What a reproducer is made with."""
+    """The functions of an engine that write a reproducer."""
 
     compile: Callable[[Recipe], Awaitable[Compiled]]
     fetch: Callable[[str], Awaitable[str]]
@@ -73,7 +73,7 @@ class Engine(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What a reproducer is of. `files` are those of the program, `shapes` those that it was captured with."""
+    """The program of a reproducer: its `files`, and the `shapes` that it was captured with."""
 
     recipe: Recipe
     info: GraphInfo
@@ -89,7 +89,7 @@ def text_hash(text: str) -> str:
 
 
 def holds_other_things(folder: Path) -> bool:
-    """Whether there is something in `folder` that no reproducer put there. Raises `OSError` for what is no folder."""
+    """Whether `folder` contains files that are not of a reproducer. Raises `OSError` if it is not a folder."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     try:
@@ -100,11 +100,10 @@ def holds_other_things(folder: Path) -> bool:
 
 
 async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
-    """Compile, run and write everything; a run that fails with `failure` is described instead, a cancelled one is not.
+    """Compile, run and write a reproducer. If the run fails with `failure`, the description has the failure.
 
-    The folder is what it was until all is there; then the files of an earlier reproducer in it are replaced.
-    Raises `OSError` where the folder cannot be written, and `failure` where there is nothing to compile, or it was
-    cancelled.
+    The folder changes only after all files are complete; then they replace the files of an earlier reproducer.
+    Raises `OSError` if the folder cannot be written, and `failure` if the compilation fails or the run is cancelled.
     """
     folder = folder.resolve()
     there = folder.exists()
@@ -123,7 +122,7 @@ async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failu
 
 
 def _move_into(folder: Path, made: Path) -> None:
-    """Replace the reproducer in `folder` by the one in `made`; the description goes first and comes last."""
+    """Replace the reproducer in `folder` by the one in `made`. The description is deleted first and written last."""
     try:
         before = read_description(folder)
     except ValueError:
@@ -131,7 +130,7 @@ def _move_into(folder: Path, made: Path) -> None:
     if before is not None:
         (folder / DESCRIPTION).unlink()
         for name in (VALUES, before.script, *before.files, *(stage.file for stage in before.stages)):
-            # A description is a file like any other: it does not name what may be deleted elsewhere.
+            # The description is untrusted: it must not name files to delete outside the folder.
             if name == VALUES or (name.startswith(("script/", "stages/")) and ".." not in Path(name).parts):
                 (folder / name).unlink(missing_ok=True)
     files = sorted((path for path in made.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
@@ -195,7 +194,7 @@ def _described(
 
 
 def _copy_script(folder: Path, source: str) -> str:
-    """Copy the script into the folder; "" where the source is none, or is on another machine."""
+    """Copy the script into the folder. Returns "" if the source is not a script or is on another machine."""
     path = Path(source.partition(":")[0])
     if path.suffix != ".py" or not path.is_file():
         return ""
@@ -205,7 +204,7 @@ def _copy_script(folder: Path, source: str) -> str:
 
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copy what the script imports from its own folder to beside its copy; the copies, and what was not copied."""
+    """Copy the files that the script imports from its folder. Returns the copies, and the files not copied."""
     script = Path(source.partition(":")[0]).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
@@ -226,41 +225,41 @@ def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tup
 
 
 def _write_command(path: Path) -> None:
-    lines = ["#!/bin/sh", "# Compiles and runs again what this folder describes, and says what is different.", ""]
+    lines = ["#!/bin/sh", "# Compiles and runs this reproducer again, and reports the differences.", ""]
     path.write_text("\n".join([*lines, f'exec buddy-tui replay "$(dirname "$0")" {shlex.quote("--plain")} "$@"', ""]))
     path.chmod(path.stat().st_mode | 0o111)
 
 
 def read_description(folder: Path) -> Description:
-    """What a reproducer says of itself. Raises `ValueError` that says what is wrong with the folder."""
+    """The description of a reproducer. Raises `ValueError` with the problem of the folder."""
     path = folder / DESCRIPTION
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Description)
     except OSError as error:
-        raise ValueError(f"{folder} is no reproducer: {path.name}: {error.strerror}") from error
+        raise ValueError(f"{folder} is not a reproducer: {path.name}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if found.format > FORMAT:
         raise ValueError(f"{folder} was written by a later version of buddy-tui ({found.engine})")
     if found.script and not _inside(folder, found.script):
-        raise ValueError(f"{path} names {found.script} as its script, which is not in the folder")
+        raise ValueError(f"{path} names the script {found.script}, which is not in the folder")
     return found
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Whether a file that a description names lies in its folder, links looked through."""
+    """Whether a file named by a description is inside its folder, after resolving links."""
     try:
         return (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # links that lead to each other, a character 0
+    except (OSError, RuntimeError, ValueError):  # a link cycle, or a null character
         return False
 
 
 def runs_elsewhere(found: Description) -> str:
-    """The Python that a replay would run and that is not in the folder, "" where there is none."""
+    """The Python code that a replay would run and that is not in the folder, "" if there is none."""
     return "" if found.script or Path(found.source.partition(":")[0]).suffix in _NO_PYTHON else found.source
 
 
 def source_of(folder: Path, found: Description) -> str:
-    """The source to open: the copy of the script, with the name of the model in it where there was one."""
+    """The source to open: the copy of the script, with the name of the model if there was one."""
     _, colon, name = found.source.partition(":")
     return os.path.join(folder, found.script) + colon + name if found.script else found.source

@@ -1,4 +1,4 @@
-"""Plots of what the state holds: timings over the runs, time per pass, how the values of outputs are spread."""
+"""Plots of the state: timings over the runs, time per pass, distributions of output values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.protocol import OutputReport, Stage
 
 
 def plots_of(state: State) -> list[Plot]:
-    """All that can be drawn now, of the graph on the screen."""
+    """All plots available for the graph on the screen."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
@@ -19,7 +19,7 @@ def plots_of(state: State) -> list[Plot]:
 
 
 def timings(runs: list[RunRecord]) -> Plot:
-    """Seconds of compiled code and of eager, run by run."""
+    """The seconds of compiled code and of eager for each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
     names = tuple(_told(run) for run in runs)
     return Plot(
@@ -38,14 +38,14 @@ def _told(run: RunRecord) -> str:
 
 
 def pass_times(stages: list[Stage]) -> Plot:
-    """What each step of the line took."""
+    """The time of each pass."""
     names = [stage.name for stage in stages]
     series = counted(names, [stage.milliseconds for stage in stages], "milliseconds")
     return Plot("Time per pass", (series,), Axis("pass", names=names), Axis("time", told=formatting.milliseconds))
 
 
 def spread(output: OutputReport) -> Plot:
-    """How many of an output's values lie in each part of their range."""
+    """A histogram of the values of an output."""
     width = (output.high - output.low) / len(output.histogram)
     starts = [output.low + width * place for place in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]

@@ -22,17 +22,17 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
 
-# What a run's report calls each backend's code.
+# The name of each backend's code in a report.
 SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
 SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
 
-NAN_TODO = "NaN equals NaN only when asked: --equal-nan"
+NAN_TODO = "use --equal-nan to treat NaN as equal to NaN"
 _SHOWN = 5
 _LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
 
 def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
-    """The report on a graph as plain values; seconds throughout, what is no finite number as null."""
+    """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
     broke = {"broke": {"why": info.broke, "line": info.broke_at}} if info.broke else {}
     return {
         "graph": report.graph,
@@ -62,8 +62,8 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 
 
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
-    """The report on a graph for a person."""
-    broke = [f"the graph breaks off at {info.broke_at}: {info.broke}"] if info.broke else []
+    """The report on a graph as text."""
+    broke = [f"graph break at {info.broke_at}: {info.broke}"] if info.broke else []
     lines = [
         f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
         f"compiled in {report.compile_seconds:.2f} s",
@@ -82,7 +82,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         *_memory_lines(report.memory, report.compared),
     ]
     if any(output.verdict == "nan" for output in report.outputs):
-        lines.append(f"not ok: outputs have NaN, as eager's do; {NAN_TODO}")
+        lines.append(f"NOT OK: outputs have NaN where eager has NaN; {NAN_TODO}")
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallen = [*_lines("in eager", in_eager(assignments)), *_lines("not by the first registry", _elsewhere(assignments))]
@@ -95,13 +95,13 @@ def _last_column(report: RunReport) -> str:
 
 def _beside_eager(report: RunReport) -> list[str]:
     if report.not_compared:
-        return [f"not compared: {report.not_compared}, so nothing says whether this is right"]
+        return [f"not compared with eager: {report.not_compared}"]
     ratio = f"{SIDE_WORDS[report.backend]} takes {report.ratio:.2f} x the time of eager"
     return [f"eager    {_timing_text(report.eager)}", ratio]
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
-    """Another compiler's part of a run."""
+    """The part of another compiler in a run."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -134,13 +134,13 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
 def _memory_lines(memory: Memory | None, compared: bool) -> list[str]:
     if memory is None:
         return []
-    packed = f"; packed weights, kept from run to run, take {formatting.size(memory.packed)}" if memory.packed else ""
+    packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
     beside = f", eager {formatting.size(memory.eager)}" if compared else ""
-    return [f"memory at the peak: compiled {formatting.size(memory.compiled)}{beside}{packed}"]
+    return [f"peak memory: compiled {formatting.size(memory.compiled)}{beside}{packed}"]
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """How each node of a graph is lowered, and why not by the flavour's own registry, as a table."""
+    """A table of the lowering of each node, and the reason if it is not the first registry."""
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
     heading = ["node", "target", "as", "function", "why"]
@@ -152,12 +152,12 @@ def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
 
 
 def _elsewhere(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The nodes that are compiled, but not by the registry that comes first."""
+    """The compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
 def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
-    """A line for each node, up to a handful."""
+    """One line for each of the first nodes."""
     lines = [f"{title}: {a.node}: {a.reason}" for a in found[:_SHOWN]]
     return lines + ([f"{title}: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
 
@@ -201,14 +201,14 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
 
 
 def _memory_json(memory: Memory | None) -> dict[str, int] | None:
-    """Bytes at the peak of a run, and of packed weights."""
+    """The peak memory of a run and the size of packed weights, in bytes."""
     if memory is None:
         return None
     return {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
 
 
 def _number(value: float) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value, or `None` for NaN and infinity, which JSON lacks."""
     return value if math.isfinite(value) else None
 
 

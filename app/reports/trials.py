@@ -1,4 +1,4 @@
-"""Which passes are worth trying on a stage, and what came of trying them. No Textual."""
+"""The passes to try on a stage, and the results of the trials. No Textual."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 from buddy.compiler.protocol import PassInfo, Tried
 from buddy.compiler.protocol.recipe import PassStep
 
-# They print, view or only check, or wait for files and options that nobody gives here.
+# Passes that only print, view or check, or that need files or options.
 _IDLE = ("print-", "view-", "test-", "replace-ir", "irdl", "transform-", "location-snapshot", "gpu-", "spirv", "nvvm")
 SHOWN_DELTAS = 6
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A candidate and what it did."""
+    """A candidate and its result."""
 
     step: PassStep
     tried: Tried
 
     @property
     def size(self) -> int:
-        """How many ops came or went."""
+        """The number of ops added or removed."""
         return sum(abs(delta) for _, delta in self.tried.deltas)
 
     def as_json(self) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Attempt:
 
 
 def candidates(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tuple[PassStep, ...]:
-    """The recipe's own passes that are off, with their options; then every pass over MLIR with its defaults."""
+    """The disabled passes of the recipe with their options, then every MLIR pass with its defaults."""
     off = [step for step in steps if step.level == "mlir" and not step.enabled]
     found = {step.spelling(): PassStep(step.name, "mlir", step.anchor, step.options) for step in off}
     for info in catalogue:
@@ -48,9 +48,9 @@ def candidates(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tupl
 
 
 def ranked(attempts: Sequence[Attempt], failed: bool = False) -> list[Attempt]:
-    """Those that changed something, the greatest change first; if asked for, those that failed behind them.
+    """The attempts that changed the stage, the largest change first; with `failed`, also those that failed, at the end.
 
-    Many passes fold constants by the way: those that did just what `canonicalize` does stand behind the others.
+    Many passes also fold constants, so attempts with the same result as `canonicalize` come after the others.
     """
     folding = next((each.tried.deltas for each in attempts if each.step.name == "canonicalize"), ())
 
@@ -62,7 +62,7 @@ def ranked(attempts: Sequence[Attempt], failed: bool = False) -> list[Attempt]:
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", most: int = SHOWN_DELTAS) -> str:
-    """Ops that came and went by name: `+12 linalg.generic, -4 tosa.add`."""
+    """The ops added and removed, by name: `+12 linalg.generic, -4 tosa.add`."""
     told = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:most]]
     more = len(deltas) - most
     return ", ".join([*told, *([f"{more} more"] if more > 0 else [])])

@@ -1,4 +1,4 @@
-"""A search for the fastest recipe as it is asked for and told of."""
+"""Parses the variations of a recipe search, and formats its results."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from buddy.compiler.protocol.recipe import OptionValue, is_plain_number
 
 
 class VariationError(ValueError):
-    """A text that says no variation."""
+    """A text that is not a variation."""
 
 
 def read_variation(text: str) -> Variation:
-    """`WHAT=VALUE,VALUE…`, as on a command line. Raises `VariationError`."""
+    """Parse `WHAT=VALUE,VALUE…`. Raises `VariationError`."""
     what, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not what or not values:
         raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
@@ -38,22 +38,22 @@ def _value(text: str) -> OptionValue:
 
 
 def told(found: Attempted) -> str:
-    """One try, in a line."""
+    """One attempt as a line of text."""
     if found.problem:
         return f"{found.number + 1}: {found.problem} ({' '.join(found.choices)})"
-    mark = ", the best so far" if found.best else ""
+    mark = ", best so far" if found.best else ""
     return f"{found.number + 1}: {found.ratio:.3f} x eager{mark}"
 
 
 def summary(found: Tuned, first: Sequence[str] = ()) -> list[str]:
-    """What came of a search, without the choices that are those it began with."""
+    """The result of a search, without the choices that are also in `first`."""
     other = [choice for choice in found.choices if choice not in first]
     lines = [f"tried {found.tried} of {found.size:,} recipes in {found.seconds:.0f} s"]
     if not other:
-        lines.append("the recipe is the fastest that was found")
+        lines.append("no faster recipe was found")
     elif found.gain:
         interval = f"{found.gain_low:.3f} to {found.gain_high:.3f}"
-        lines.append(f"{found.gain:.3f} times as fast as it was (95 %: {interval}), {found.ratio:.3f} x eager")
+        lines.append(f"{found.gain:.3f} x speedup (95 % interval: {interval}), {found.ratio:.3f} x eager")
     else:
         lines.append(f"{found.ratio:.3f} x eager")
     return [*lines, *(f"  {choice}" for choice in other), *(f"note: {note}" for note in found.notes)]
@@ -75,7 +75,7 @@ def as_json(found: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
 
 
 def plot_of(attempts: Sequence[Attempted]) -> Plot:
-    """The history of a search: each recipe's ratio to eager, and the best so far, over the seconds that had gone."""
+    """The history of a search: the ratio of each recipe to eager, and the best ratio so far, over time."""
     good = [one for one in attempts if not one.problem]
     best, least = [], math.inf
     for one in good:
@@ -88,5 +88,5 @@ def plot_of(attempts: Sequence[Attempted]) -> Plot:
         Series("best so far", when, best, "line", names),
     )
     failed = len(attempts) - len(good)
-    note = f"{failed} more were wrong, failed or took too long" if failed else ""
+    note = f"{failed} more had a mismatch, failed or timed out" if failed else ""
     return Plot("compiled over eager", series, Axis("s"), Axis("ratio", log=True), note)

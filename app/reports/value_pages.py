@@ -1,4 +1,4 @@
-"""The values of a run as pages: its tensors, the blocks at hand, how numbers are written. No Textual."""
+"""The values of a run as pages: tensors, cached blocks, number formats. No Textual."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol import Element, KeptTensor, Values, Which
 
-# What is asked for at once: about a screen.
+# The size of one request: about a screen.
 ROWS, COLUMNS = 64, 32
 SIDES: tuple[Which, ...] = ("output", "eager", "difference")
 CELL = 11
 
 
 class Entry(NamedTuple):
-    """A tensor to look at, and the sides that it has: an output's own, eager's and their difference, or an input."""
+    """A tensor to view, and its sides: output, eager's output and their difference, or input."""
 
     tensor: KeptTensor
     sides: tuple[Which, ...]
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(tensors: Sequence[KeptTensor]) -> list[Entry]:
-    """Outputs first, then inputs. An output that did not come as eager's has no difference."""
+    """The entries for outputs, then for inputs. Only an output with the same shape as eager's has a difference."""
     by_side = {(tensor.which, tensor.name): tensor for tensor in tensors}
     found = []
     for tensor in tensors:
@@ -38,7 +38,7 @@ def entries_of(tensors: Sequence[KeptTensor]) -> list[Entry]:
 
 
 class Pages:
-    """The blocks that have come of one side of a tensor, sliced in one way."""
+    """The cached blocks of one side of a tensor, for one choice of slices."""
 
     def __init__(self, height: int = 0, width: int = 0) -> None:
         self.height, self.width = height, width
@@ -50,7 +50,7 @@ class Pages:
         self._blocks[values.row // ROWS, values.column // COLUMNS] = values
 
     def missing(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """Where the blocks begin that are needed for a window and not at hand."""
+        """The origins of the blocks that a window needs and that are not cached."""
         down = range(row // ROWS, (row + max(rows, 1) - 1) // ROWS + 1)
         across = range(column // COLUMNS, (column + max(columns, 1) - 1) // COLUMNS + 1)
         places = [(i, j) for i in down for j in across if (i, j) not in self._blocks]
@@ -60,12 +60,12 @@ class Pages:
         return i * ROWS < self.height and j * COLUMNS < self.width
 
     def cell(self, row: int, column: int) -> Element | None:
-        """A value, `None` while it is not at hand."""
+        """A value, `None` if it is not cached."""
         block = self._blocks.get((row // ROWS, column // COLUMNS))
         return block.cells[row % ROWS][column % COLUMNS] if block is not None else None
 
     def row_name(self, row: int) -> str:
-        """The index of a row, "" while none of it is at hand."""
+        """The index of a row, "" if none of it is cached."""
         block = next((found for (i, _), found in self._blocks.items() if i == row // ROWS), None)
         return block.row_names[row % ROWS] if block is not None else ""
 
@@ -74,12 +74,12 @@ class Pages:
         return str(block.column_names[column % COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:
-        """What is at hand of a row."""
+        """The cached values of a row."""
         return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
 
 
 def written(value: Element | None, width: int = CELL - 1) -> str:
-    """A value in at most `width` characters; a dot for one that is not at hand yet."""
+    """A value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."
     if isinstance(value, bool) or not isinstance(value, float):
@@ -92,7 +92,7 @@ def written(value: Element | None, width: int = CELL - 1) -> str:
 
 
 def role_of(value: Element | None, side: Which, worst: float) -> str:
-    """How a value stands out: differences by how near they are to the worst, others where they are not finite."""
+    """The role of a value: differences relative to the largest, other values by whether they are finite."""
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)
         if size == 0:

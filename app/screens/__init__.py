@@ -1,1 +1,1 @@
-"""What opens over the workbench: pickers, forms, help, details."""
+"""The modal screens of the workbench: pickers, forms, help, details."""

@@ -1,4 +1,4 @@
-"""One node in this compiler's IR and in torch-mlir's, side by side; what is not compiled yet is, in the background."""
+"""One node in this compiler's IR and in torch-mlir's IR, side by side. Compiles both in the background."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Recipe
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
 
-# Narrower screens have one side above the other.
+# On narrower screens, one side is above the other.
 BESIDE_FROM = 120
-# As many lines as anybody reads of one node; the first ones are shown.
+# Maximum number of lines shown of one node.
 _LINES = 400
-# Of torch-mlir's phases: as it was imported, ready for conversion, converted.
+# The phases of torch-mlir: imported, ready for conversion, converted.
 _AT_FLAVOUR = 2
-KEYS = ("tab sides", "[ ] phases", "f flavour", "enter goes there", "q closes", "B all stages", "< > sideways")
+KEYS = ("tab sides", "[ ] phases", "f flavour", "enter goes to it", "q closes", "B all stages", "< > sideways")
 
 
 class Level(NamedTuple):
-    """A stage of a side, the node's lines in it (and how many more), and the line that is most its own."""
+    """A stage of a side, the node's lines in it (and the number of lines not shown), and its main line."""
 
     key: Key
     stage: Stage
@@ -44,9 +44,9 @@ class Level(NamedTuple):
 
 
 class BesideScreen(ListScreen["Place | OtherStages | None"]):
-    """Returns the line of the recipe's own stages to go to, or all stages of the other road to compare with.
+    """Returns a line of the recipe's stages to go to, or all stages of the other pipeline to compare with.
 
-    Closing it ends a compilation that is under way.
+    Closing the screen cancels a running compilation.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -80,7 +80,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
                 yield from self._views
 
     def fit(self) -> None:
-        """The box is as high as the screen, and its sides are beside each other where there is room."""
+        """Make the box as high as the screen, and place the sides next to each other if they fit."""
         width = self.app.size.width
         self.query_one("#sides").set_class(width >= BESIDE_FROM, "-beside")
         self.query_one("#box").border_subtitle = formatting.fitting(list(KEYS), ", ", width - 8)
@@ -98,9 +98,9 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
 
     @work(exclusive=True, group="beside")
     async def _compile(self) -> None:
-        """The recipe's own road first: it has been compiled."""
+        """Compile both sides. The recipe's side is first, because it is cached."""
         for view in self._views:
-            view.show("", [], "being compiled")
+            view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._roads[side].recipe != self._recipe):
             await self._compile_side(side)
         self.tell("")
@@ -119,7 +119,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         try:
             self._stages[side] = (await self._session.compile_beside(road.recipe, take)).stages
         except UnavailableError as error:
-            # What came before it is worth a look, and says how far the road goes.
+            # The stages before the failure are shown.
             self._stages[side], self._problems[side] = tuple(came), str(error)
         self._levels[side] = await self._followed(road, self._stages[side])
         self._draw(side)
@@ -152,12 +152,12 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
     def _draw(self, side: int) -> None:
         shown, view, problem = self._shown(side), self._views[side], self._problems[side]
         if shown is None:
-            view.show("", [], "no IR of this road has come", problem)
+            view.show("", [], "no IR from this pipeline", problem)
             return
         found = self._levels[side]
         place = f" ({found.index(shown) + 1} of {len(found)})" if len(found) > 1 else ""
-        more = f", {shown.more} lines more" if shown.more else ""
-        none = "none of its lines comes from the node"
+        more = f", {shown.more} more lines" if shown.more else ""
+        none = "no line comes from the node"
         view.show(f"{shown.stage.phase}{place}{more}", shown.lines, none, problem, shown.place)
 
     def _shown(self, side: int) -> Level | None:
@@ -171,19 +171,19 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         return self._views.index(self._view)  # type: ignore[arg-type]
 
     def action_turn(self) -> None:
-        """The keys go to the other side."""
+        """Focus the other side."""
         self._view = self._views[1 - self._side]
         self._view.focus()
         for view in self._views:
             view.refresh()
 
     def action_level(self, by: int) -> None:
-        """Another of torch-mlir's phases."""
+        """Show another phase of torch-mlir."""
         self._level = max(0, min(self._level + by, len(self._levels[1]) - 1))
         self._draw(1)
 
     def action_flavour(self) -> None:
-        """torch-mlir to its next dialect, at that dialect."""
+        """Compile with torch-mlir to the next target dialect, and show that dialect."""
         given = flavours_of(TORCH_MLIR)
         self._flavour = given[(given.index(self._flavour) + 1) % len(given)]
         self._roads = roads(self._recipe, self._session.state.presets, self._flavour)
@@ -196,17 +196,17 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
             view.sideways(by)
 
     def action_copy(self) -> None:
-        """The lines of the side that has the keys."""
+        """Copy the lines of the focused side."""
         self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
 
     def action_compare(self) -> None:
-        """All stages of the road that is not the recipe's."""
+        """Return all stages of the other pipeline."""
         other = int(self._roads[0].recipe == self._recipe)
         if self._stages[other]:
             self.dismiss(OtherStages(self._roads[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
-        """To the line in the IR pane, where the side is the recipe's; else to a comparison with the other's stages."""
+        """Return the line, if the focused side is the recipe's; else compare with the stages of the other pipeline."""
         shown, line = self._shown(self._side), self._views[self._side].current
         if self._roads[self._side].recipe != self._recipe:
             self.action_compare()

@@ -1,4 +1,4 @@
-"""The captured graph as Python text, page by page from the engine; a line leads to its node."""
+"""The captured graph as Python code, fetched page by page from the engine. A line links to its nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.app.widgets.code_view import CodeView
 
 
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
-    """Returns the stable names of the nodes of the line to go to, or `None`."""
+    """Returns the stable names of the nodes of the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),

@@ -1,4 +1,4 @@
-"""A question with yes or no."""
+"""A yes-or-no question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.app.screens.modal import AnsweringScreen
 
 
 class ConfirmScreen(AnsweringScreen[bool]):
-    """Returns whether the answer was yes."""
+    """Returns true for yes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "dismiss(True)", "Yes"),

@@ -1,4 +1,4 @@
-"""Text to read over the workbench: a node's story, a diagnostic, the log, the keys."""
+"""Screens of read-only text: the details of a node, a diagnostic, the log, the keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.protocol import Diagnostic
 
 
 class TextLines(CursorView):
-    """Lines of cells; long ones continue on the next line."""
+    """Lines of cells. Long lines are wrapped."""
 
     def __init__(self, lines: Sequence[Cells]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class TextLines(CursorView):
         return ""
 
     def move_to(self, row: int, *, tell: bool = True) -> None:
-        """There is no cursor to see, so that a step scrolls."""
+        """Scroll by steps, because the cursor is invisible."""
         first = self.first_row + (row - self.cursor if abs(row - self.cursor) == 1 else 0)
         if abs(row - self.cursor) > 1:
             first = row
@@ -46,7 +46,7 @@ class TextLines(CursorView):
 
 
 class TextScreen(ListScreen[ScreenResultType]):
-    """Lines to read, and to copy; a subclass says what else the keys do."""
+    """Lines to read and to copy. A subclass adds other keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "move('move_page_down')", show=False),
@@ -66,7 +66,7 @@ class TextScreen(ListScreen[ScreenResultType]):
 
 
 class DetailScreen(TextScreen[None]):
-    """Shows lines until it is closed."""
+    """Shows lines; returns nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
@@ -74,7 +74,7 @@ class DetailScreen(TextScreen[None]):
 
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:
-    """The whole of a diagnostic."""
+    """A screen with the full diagnostic."""
     lines = diagnostic_lines(problem, 110)
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
@@ -82,9 +82,9 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
 
 
 def folded(line: Cells, width: int) -> list[Cells]:
-    """`line` in pieces of at most `width` characters, broken between words where there are any.
+    """`line` in pieces of at most `width` characters, broken between words if possible.
 
-    Pieces after the first start where the line's second cell does.
+    Continuation pieces are indented to the second cell of the line.
     """
     indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
     ranges = _ranges("".join(text for text, _ in line), width, indent)
@@ -93,7 +93,7 @@ def folded(line: Cells, width: int) -> list[Cells]:
 
 
 def _ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
-    """Where the pieces of `text` begin and end; the space at which it is broken is in neither."""
+    """The start and end of each piece of `text`. The space at a break belongs to no piece."""
     ranges: list[tuple[int, int]] = []
     start, room, least = 0, width, indent
     while len(text) - start > room:
@@ -105,7 +105,7 @@ def _ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
 
 
 def _between(line: Cells, first: int, last: int) -> Cells:
-    """The characters of `line` from `first` to `last`."""
+    """The cells of the characters `first` to `last` of `line`."""
     kept: Cells = []
     place = 0
     for text, role in line:

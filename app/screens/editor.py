@@ -1,4 +1,4 @@
-"""A simple editor over the workbench: a text, what is wrong with it and where, and a way out that loses nothing."""
+"""A text editor with validation. Unsaved input is kept in a draft."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import Cells, look_of
 from buddy.app.workspace.drafts import Draft
 
-# Seconds without a key after which what has been typed is kept.
+# Seconds without a key after which the draft is saved.
 DRAFT_SECONDS = 0.5
-_LEFT = "typed when the workbench ended; ctrl+c twice throws it away"
-_LEFT_OLDER = "typed over another text than is here now; ctrl+c twice throws it away"
-_BESIDE = "another workbench has this editor open too; what is typed there stays there"
+_LEFT = "restored from the last session; press ctrl+c twice to discard it"
+_LEFT_OLDER = "restored, but the text was different then; press ctrl+c twice to discard it"
+_BESIDE = "another workbench has this editor open too; its input is kept separately"
 
 
 class Wrong(NamedTuple):
-    """What is wrong with a text; line and column count from 0, -1 where no place is known."""
+    """An error in a text. Line and column start at 0; -1 means unknown."""
 
     message: str
     line: int = -1
@@ -31,9 +31,9 @@ class Wrong(NamedTuple):
 
 
 class EditorScreen(AnsweringScreen[str]):
-    """Returns the text once `check` finds nothing wrong with it, `None` when the user goes back.
+    """Returns the text when the user accepts it and `check` finds no error, `None` when the user goes back.
 
-    Until then what is typed is kept in `draft`, and is there again where the workbench has ended meanwhile.
+    Until then the input is saved in `draft`, and restored if the workbench exits in between.
     """
 
     NOTE_LINES: ClassVar[int] = 1
@@ -47,7 +47,7 @@ class EditorScreen(AnsweringScreen[str]):
         self, title: str, text: str, wrong: Wrong | None = None, before: str = "", draft: Draft | None = None
     ) -> None:
         super().__init__()
-        # What has been edited elsewhere already is not thrown away unasked either.
+        # A text edited before this screen opened needs confirmation to be discarded, too.
         self._before = before or text
         self._title, self._wrong = title, wrong
         self._warned = self._answered = False
@@ -61,7 +61,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> Wrong | None:
-        """What is wrong with the text, if anything."""
+        """The first error in the text, or `None`."""
         return None
 
     def compose(self) -> ComposeResult:
@@ -81,7 +81,7 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_wrong(self._wrong)
 
     def note(self, lines: list[Cells]) -> None:
-        """Say something under the text."""
+        """Show a message under the text."""
         from rich.text import Text
 
         look = look_of(self.app.theme)
@@ -89,7 +89,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.query_one("#note", Static).update(told)
 
     def show_wrong(self, wrong: Wrong) -> None:
-        """Put the cursor where the text is wrong, and say why."""
+        """Move the cursor to the error, and show its message."""
         if wrong.line >= 0:
             self.area.move_cursor((wrong.line, wrong.column), center=True)
         self.note([[("[!] ", "bad"), (wrong.message, "text")]])
@@ -108,12 +108,12 @@ class EditorScreen(AnsweringScreen[str]):
             self.show_wrong(wrong)
 
     def action_leave(self) -> None:
-        """Go back; what has been typed is thrown away only when this is asked for twice."""
+        """Go back. A changed text is discarded only on the second call."""
         if self.area.text == self._before or self._warned:
             self._answer(None)
         else:
             self._warned = True
-            self.note([[("[?] ", "warn"), ("the text has been changed: ctrl+c once more throws that away", "text")]])
+            self.note([[("[?] ", "warn"), ("the text has changed: press ctrl+c again to discard the changes", "text")]])
 
     def on_text_area_changed(self) -> None:
         self._warned = False
@@ -122,10 +122,10 @@ class EditorScreen(AnsweringScreen[str]):
         if self._draft is not None:
             self._later = self.set_timer(DRAFT_SECONDS, self._keep)
 
-    # ---- what is typed -------------------------------------------------------------------------------------------
+    # ---- drafts --------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Keep what has been typed; where it cannot be, that is said under it."""
+        """Save the input as a draft. A failure is shown under the text."""
         if self._draft is not None and not self._answered:
             if self.area.text == self._before:
                 self._draft.drop()
@@ -133,7 +133,7 @@ class EditorScreen(AnsweringScreen[str]):
                 self.note([[("[!] ", "bad"), (problem, "text")]])
 
     def _answer(self, text: str | None) -> None:
-        """Close, with the text that is accepted or without: either way nothing is left to be kept."""
+        """Close with the accepted text, or `None`, and delete the draft."""
         self._answered = True
         if self._draft is not None:
             self._draft.drop()
@@ -141,7 +141,7 @@ class EditorScreen(AnsweringScreen[str]):
         self.dismiss(text)
 
     def on_unmount(self) -> None:
-        """The workbench is left while the editor is open."""
+        """Save the draft if the workbench exits while the editor is open."""
         if self._draft is not None and not self._answered:
             if self.area.text != self._before:
                 self._draft.keep(self.area.text, self._before)

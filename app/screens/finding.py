@@ -1,4 +1,4 @@
-"""What a bisection found: the answer first, then what to do with it."""
+"""The result of a bisection, and what to do with it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Finding
 
 
 class FindingScreen(TextScreen[str | None]):
-    """Returns `take` (the recipe that is right), `save`, `again`, or `None`."""
+    """Returns `take` (use the correct recipe), `save`, `again`, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "answer('take')", show=False, priority=True),
@@ -23,26 +23,26 @@ class FindingScreen(TextScreen[str | None]):
 
     def __init__(self, finding: Finding) -> None:
         self._helps = bool(finding.steps or finding.lowerings or finding.in_eager)
-        take = "enter takes the recipe, " if self._helps else ""
+        take = "enter uses the recipe, " if self._helps else ""
         super().__init__("Bisection", _lines(finding), f"{take}s saves, b searches again, y copies, q closes")
 
     def action_answer(self, act: str) -> None:
-        """Act on the answer; there may be no recipe to take."""
+        """Close with the answer. `take` does nothing if no recipe was found."""
         self.dismiss(act if act != "take" or self._helps else None)
 
 
 def _lines(finding: Finding) -> list[Cells]:
-    """The answer, and the IR before the pass and after it."""
+    """The result, and the IR before and after the pass."""
     lines = [_cells(number, line) for number, line in enumerate(finding_lines(finding))]
     after = finding.after if finding.after != finding.before else ""
-    for title, text in (("before the pass", finding.before), ("after it", after)):
+    for title, text in (("before the pass", finding.before), ("after the pass", after)):
         if text:
             lines += [[], [(title, "title")], *([(line, "text")] for line in text.splitlines())]
     return lines
 
 
 def _cells(number: int, line: str) -> Cells:
-    """The first line is the answer; of the others, what they are about is dim."""
+    """The first line, the result, is highlighted; on other lines, the label is dim."""
     head, colon, rest = line.partition(": ")
     if not number or not colon:
         return [(line, "title" if not number else "text")]

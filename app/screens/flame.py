@@ -1,4 +1,4 @@
-"""Where the time of a run went, as a tree of modules with bars."""
+"""The profile of a run as a tree of modules with bars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 
-# What takes less of its module than this is under a fold of its own.
+# Entries below this share of their module are folded together.
 LITTLE = 0.01
 _NUMBERS = 18
 
@@ -23,7 +23,7 @@ class _Row(NamedTuple):
 
 
 class FlameTree(CursorView):
-    """Modules and nodes, the longest first, each with its share of the whole."""
+    """Modules and nodes, the slowest first, each with its share of the total time."""
 
     def __init__(self, root: Flame) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class FlameTree(CursorView):
 
     @property
     def node(self) -> str:
-        """The node under the cursor, "" where a module is."""
+        """The node under the cursor, "" for a module."""
         return self._rows[self.cursor].flame.node
 
     def head(self, width: int) -> list[Cells]:
@@ -72,7 +72,7 @@ class FlameTree(CursorView):
         ]
 
     def toggle(self) -> None:
-        """Fold the module under the cursor, or unfold it."""
+        """Fold or unfold the module under the cursor."""
         flame = self._rows[self.cursor].flame
         if flame.inside:
             self._folded ^= {id(flame)}
@@ -80,7 +80,7 @@ class FlameTree(CursorView):
             self.rows_changed()
 
     def toggle_all(self) -> None:
-        """Show also what takes next to no time, or leave it out."""
+        """Show or hide entries that take almost no time."""
         current, self._all = self._rows[self.cursor].flame, not self._all
         self._fill()
         self.cursor = next((place for place, row in enumerate(self._rows) if row.flame is current), 0)

@@ -1,4 +1,4 @@
-"""One node through all stages with its text at each, and its fate through all passes, as tables to go on from."""
+"""Two tables: one node in every stage with its text, and its history through all passes."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from buddy.compiler.protocol import NodeTrace
 
 
 class Step(NamedTuple):
-    """A stage, and what of its text comes from the node."""
+    """A stage, and the lines of its text that come from the node."""
 
     row: StageRow
     trace: NodeTrace
 
 
 class FollowScreen(TableScreen[Step]):
-    """Returns the line to go to, or `None`; the cursor begins at the stage `here`."""
+    """Returns the chosen line, or `None`. The cursor starts at the stage `here`."""
 
-    KEYS_TEXT = "enter goes there, q closes"
+    KEYS_TEXT = "enter goes to it, q closes"
 
     def __init__(self, node: str, steps: Sequence[Step], here: Key | None) -> None:
         super().__init__(_STAGES, steps)
-        self._title = f"{node} through all stages"
+        self._title = f"{node} in all stages"
         self._table.cursor = next((place for place, step in enumerate(steps) if step.row.key == here), 0)
 
     def about(self, row: Step) -> str:
-        """Its first lines there."""
-        return "  |  ".join(row.trace.excerpts[:4]) or "none of its lines is left: others do its work"
+        """The first lines of the node in the stage."""
+        return "  |  ".join(row.trace.excerpts[:4]) or "no line is left: other ops do its work"
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.trace.lines:
@@ -63,13 +63,13 @@ _STAGES: tuple[Column[Step], ...] = (
 
 
 class FateScreen(TableScreen[Said]):
-    """Returns what was said that one wants to see the stage of, or `None`."""
+    """Returns the entry whose stage the user wants to see, or `None`."""
 
-    KEYS_TEXT = "enter goes to the pass's stage, q closes"
+    KEYS_TEXT = "enter goes to the stage of the pass, q closes"
 
     def __init__(self, node: str, fate: Sequence[Said], doing: str = "") -> None:
         super().__init__(_FATE, fate)
-        self._heading = f"What became of {node}"
+        self._heading = f"Pass history of {node}"
         self._title = f"{self._heading}: {doing}" if doing else self._heading
 
     def tell(self, text: str) -> None:

@@ -6,19 +6,19 @@ from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, of_
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.widgets.look import Cells
 
-# Where actions without a key of their own are.
+# Actions without a key are in the command palette.
 PALETTE = ("ctrl+p",)
 MARKS = (
     ("[x]", "on"),
-    ("[ ]", "off, or in eager"),
+    ("[ ]", "disabled, or in eager"),
     ("[!]", "failed"),
     ("[=]", "changed nothing"),
-    ("[~]", "stale: not rerun yet"),
+    ("[~]", "out of date: not compiled again yet"),
 )
 
 
 def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
-    """The keys that work in `pane`; for those that do not now, the reason."""
+    """The keys that work in `pane`, with the reason for those that are disabled now."""
     lines = _section(f"In {PANE_TITLES[pane]}", of_pane(pane), situation)
     lines += _section("Moving", of_pane("any"), situation)
     beyond = [action for action in ACTIONS if action.anywhere and action.pane != pane]
@@ -37,4 +37,4 @@ def _row(action: Action, situation: Situation) -> Cells:
     reason = action.blocked(situation)
     keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys or PALETTE)
     row: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
-    return [*row, (f"  (not now: {reason})", "faint")] if reason else row
+    return [*row, (f"  (disabled: {reason})", "faint")] if reason else row

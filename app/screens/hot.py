@@ -1,4 +1,4 @@
-"""The instructions that samples found threads at, as a table to go on from."""
+"""The instructions with the most profile samples, as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.protocol import HotSpot, Sampling
 
 
 class HotScreen(TableScreen[HotSpot]):
-    """Returns the instruction to go to, or `None`; `names` are those that nodes have in the table of the graph."""
+    """Returns the chosen instruction, or `None`. `names` maps stable names of nodes to names in the graph table."""
 
     KEYS_TEXT = "enter goes to the line of assembly, q closes"
 
@@ -22,7 +22,9 @@ class HotScreen(TableScreen[HotSpot]):
 
     def about(self, row: HotSpot) -> str:
         nodes = ", ".join(self._names.get(node, node) for node in row.nodes)
-        return f"{row.text}: {row.samples} samples, of {nodes or 'no node'}; it may have been the instruction before"
+        return (
+            f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; the previous instruction may be the cause"
+        )
 
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:

@@ -1,4 +1,4 @@
-"""The editor of a snapshot's IR, which MLIR reads before it is taken."""
+"""An editor for the IR of a stage, which MLIR verifies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.app.workspace.drafts import Draft
 
 
 class IrEditor(EditorScreen):
-    """An editor that lets go of a module only once MLIR has parsed and verified it."""
+    """An editor that accepts a module only if MLIR parses and verifies it."""
 
     def __init__(
         self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "",
@@ -23,7 +23,7 @@ class IrEditor(EditorScreen):
 
 
 async def checked(session: Session, text: str) -> Wrong | None:
-    """What is wrong with a module, by MLIR's parser and verifier, and where."""
+    """The first error that MLIR's parser or verifier finds in a module, or `None`."""
     try:
         found = await session.check_ir(text)
     except UnavailableError as error:

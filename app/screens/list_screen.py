@@ -1,4 +1,4 @@
-"""What screens with one list in a box share: the keys that move in it, the box as high as the list, the way out."""
+"""The base of screens with one list in a box: movement keys, box height, closing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from textual.screen import ScreenResultType
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import CursorView
 
-# Lines of a box on a screen too small for any.
+# Minimum number of lines of a box on a very small screen.
 LEAST = 6
 
 
 class ListScreen(AnsweringScreen[ScreenResultType]):
-    """Shows `view` until it is closed, under `title` and over the keys that `keys` tells."""
+    """Shows `view` in a box with `title` at the top and the text `keys` at the bottom."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
@@ -43,12 +43,12 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
         self.fit()
 
     def wanted_height(self) -> int:
-        """The lines of the box that shows everything."""
+        """The height of a box that shows all lines."""
         return self._view.row_count + 2
 
     def fit(self) -> None:
-        """Have the box as high as it wants to be, or as the screen allows."""
-        for box in self.query("#box"):  # none in a screen that was closed while its rows were still coming
+        """Set the height of the box: `wanted_height`, limited by the screen."""
+        for box in self.query("#box"):  # none if the screen was closed while rows still arrived
             box.styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
 
     def action_move(self, method: str) -> None:

@@ -1,4 +1,4 @@
-"""The log: the engine's workers, what went wrong since the start, and where the full log is."""
+"""The log screen: the engine's workers, the errors since the start, and the path of the full log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from buddy.app.widgets.look import Cells
 
 
 def log_screen(state: State, path: Path | None) -> DetailScreen:
-    """What the engine has reported, newest last."""
+    """The messages of the engine, oldest first."""
     lines: list[Cells] = [[("Engine", "title")], *_engine(state), []]
     lines += [[("Reported", "title")]]
     for entry in state.log:
         lines += diagnostic_lines(entry, 110)
     if not state.log:
         lines.append([("    nothing", "dim")])
-    lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: --log FILE keeps one", "text")]]
+    lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: use --log FILE to write one", "text")]]
     return DetailScreen("Log", lines)
 
 

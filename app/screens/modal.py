@@ -1,4 +1,4 @@
-"""A screen over the workbench that answers once."""
+"""The base of modal screens that return one answer."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from textual.screen import ModalScreen, ScreenResultType
 
 
 class AnsweringScreen(ModalScreen[ScreenResultType]):
-    """A screen that is left by an answer; what comes after it, such as a second `enter` pressed at once, is nobody's.
+    """A modal screen that ignores input after its answer, such as a second `enter`.
 
-    Textual would take another screen away for it, and in the end the workbench's own.
+    Without this, Textual would pop another screen for it, and finally the workbench's own.
     """
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
@@ -18,6 +18,6 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
         return super().dismiss(result)
 
     def set_box_title(self, title: str) -> None:
-        """Set the title of the screen's box. Work that a closed screen began may end later: there is no box then."""
+        """Set the title of the screen's box. Does nothing if the screen is already closed."""
         for box in self.query("#box"):
             box.border_title = title

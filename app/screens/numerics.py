@@ -1,4 +1,4 @@
-"""Every node beside eager: compared in the background, the first wrong one on top."""
+"""Every node compared with eager, in the background. The first mismatch is at the top."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class NumericsScreen(TableScreen[NodeNumbers]):
-    """Returns the stable name of a node to go to; closing it ends a comparison that is under way."""
+    """Returns the stable name of the chosen node, or `None`. Closing the screen cancels a running comparison."""
 
-    TITLE_TEXT = "Every node beside eager"
+    TITLE_TEXT = "Every node compared with eager"
     KEYS_TEXT = "enter goes to it, d double, e eager, p plot, s order, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
@@ -69,7 +69,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
-        self.tell("compiling what it takes")
+        self.tell("compiling")
         try:
             self._came(await self._session.compare_nodes(self._recipe, reference, self._progress))
         except UnavailableError as error:
@@ -83,7 +83,11 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._report = report
         wrong = sum(not found.ok for found in report.nodes)
         beside = numerics.REFERENCES[report.reference]
-        self.tell(f"{wrong} of {len(report.nodes)} out of tolerance of {beside}" if wrong else f"all within {beside}'s")
+        self.tell(
+            f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})"
+            if wrong
+            else f"all nodes within tolerance ({beside})"
+        )
         self._show()
 
     def _show(self) -> None:
@@ -97,7 +101,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._compare(reference)
 
     def action_order(self) -> None:
-        """By how wrong they are, or in the order of the graph."""
+        """Sort by error, or in graph order."""
         self._by_place = not self._by_place
         if self._report is not None:
             self._show()

@@ -1,4 +1,4 @@
-"""A form for a pass's options."""
+"""A form for the options of a pass."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Options = tuple[tuple[str, OptionValue], ...]
 
 
 class OptionScreen(AnsweringScreen[Options]):
-    """Returns the options that differ from their defaults, or `None` when cancelled."""
+    """Returns the options that differ from their defaults, or `None` if cancelled."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
@@ -37,7 +37,7 @@ class OptionScreen(AnsweringScreen[Options]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = f"Options of {self._info.name}"
-            box.border_subtitle = "enter accepts, tab goes on, right completes, ctrl+c cancels"
+            box.border_subtitle = "enter accepts, tab next field, right completes, ctrl+c cancels"
             with VerticalScroll(can_focus=False):
                 for k, option in enumerate(self._info.options):
                     yield Static(_title(option), markup=False, classes="option")
@@ -64,7 +64,7 @@ class OptionScreen(AnsweringScreen[Options]):
         )
 
     def _misfits(self, typed: list[str]) -> bool:
-        """Whether a text is not of its option's type: that is said at its field, and the first such gets the keys."""
+        """Whether any value has the wrong type. Shows an error at each such field, and focuses the first."""
         reasons = [
             misfit(text, option.default, option.words) for option, text in zip(self._info.options, typed, strict=True)
         ]
@@ -81,7 +81,7 @@ class OptionScreen(AnsweringScreen[Options]):
         line.display = bool(reason)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """A field that is being mended is no longer complained of."""
+        """Clear the error of a field when the user edits it."""
         self._say(int((event.input.id or "").rpartition("-")[2]), "")
 
 
@@ -92,5 +92,5 @@ def _title(option: OptionInfo) -> str:
 
 
 def words_of(option: OptionInfo) -> list[str]:
-    """What can be completed in the option's field: the words that it takes, where these are few."""
+    """The completions of the option's field: its allowed words, if it has a fixed list."""
     return list(option.words) or (["true", "false"] if option.default in ("true", "false") else [])

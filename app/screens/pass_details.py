@@ -1,4 +1,4 @@
-"""What a pass did: its time, ops that came and went by name, and its remarks on nodes."""
+"""The details of a pass: its time, the ops it added and removed, and its remarks about nodes."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def pass_screen(
     row: PassRow, summary: str, remarks: Sequence[tuple[str, str, str]], glyphs: formatting.Glyphs
 ) -> DetailScreen:
     """`remarks` are the pass's, `(pass, node, text)`."""
-    lines: list[Cells] = [[(summary or "nothing is known of this pass", "text")], []]
+    lines: list[Cells] = [[(summary or "this pass is not in the catalogue", "text")], []]
     if row.step is not None:
         anchor = row.step.anchor or "the graph"
         lines += [[("pass      ", "dim"), (spelled(row.step), "accent")], [("runs on   ", "dim"), (anchor, "text")]]
     stage = row.stage.stage if row.stage else None
     if stage is not None:
-        lines.append([("took      ", "dim"), (formatting.milliseconds(stage.milliseconds) or "no time", "text")])
-        lines.append([("then      ", "dim"), (f"{formatting.count(stage.ops)} ops", "text")])
+        lines.append([("time      ", "dim"), (formatting.milliseconds(stage.milliseconds) or "no time", "text")])
+        lines.append([("result    ", "dim"), (f"{formatting.count(stage.ops)} ops", "text")])
         lines += _deltas(stage.deltas, stage.changed, glyphs)
     if remarks:
-        lines += [[], [("What it said of nodes", "title")]]
+        lines += [[], [("Remarks about nodes", "title")]]
         lines += [[(f"  {node:<24} ", "dim"), (text, "text")] for _, node, text in remarks]
     return DetailScreen(row.name, lines)
 
 
 def _deltas(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
-    """A line for each kind of op that there is more or less of, with a bar."""
-    lines: list[Cells] = [[], [("Ops that came and went", "title")]]
+    """A line with a bar for each op whose count changed."""
+    lines: list[Cells] = [[], [("Ops added and removed", "title")]]
     if not deltas:
         return [*lines, [("  the same ops as before" if changed else "  nothing changed", "dim")]]
     most = max(abs(delta) for _, delta in deltas)

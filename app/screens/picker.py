@@ -1,4 +1,4 @@
-"""A list to choose from, narrowed by typing: phases, passes, lowerings, presets, themes."""
+"""A searchable list of choices: phases, passes, lowerings, presets, themes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOOT = 2
 
 @dataclass(frozen=True)
 class Choice:
-    """An entry: its name, what it is, and what choosing it returns."""
+    """An entry: its title, its summary, and the value that choosing it returns."""
 
     title: str
     summary: str
@@ -33,7 +33,7 @@ class Choice:
 
 
 class ChoiceList(CursorView, can_focus=False):
-    """The entries that fit what has been typed, best first."""
+    """The entries that match the query, best first."""
 
     def __init__(self, choices: Sequence[Choice]) -> None:
         super().__init__()
@@ -55,24 +55,24 @@ class ChoiceList(CursorView, can_focus=False):
         return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
 
     def foot(self, width: int) -> list[Cells]:
-        """The whole summary of the entry under the cursor, where entries are longer than their lines."""
+        """The full summary of the entry under the cursor, if any entry is longer than its line."""
         if all(len(choice.summary) <= width - self._room(width) - 5 for choice in self.choices):
             return []
         pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT]
         return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
 
     def _room(self, width: int) -> int:
-        """How wide the titles are."""
+        """The width of the title column."""
         return min(max((len(entry.title) for entry in self.choices), default=0), max(width // 2, 24))
 
     def background(self, row: int) -> str:
         return "cursor" if row == self.cursor else ""
 
     def empty(self, width: int) -> list[Cells]:
-        return [[(" nothing fits", "dim")]]
+        return [[(" no match", "dim")]]
 
     def narrow(self, query: str) -> None:
-        """Keep what fits `query`: by its name fuzzily, or by words of its summary."""
+        """Show the entries that match `query`: by title (fuzzy), or by words of the summary."""
         self.shown = ranked(self.choices, query)
         self.cursor = 0
         self.rows_changed()
@@ -83,7 +83,7 @@ class ChoiceList(CursorView, can_focus=False):
 
 
 class PickerScreen(AnsweringScreen[Any]):
-    """Returns the value chosen, or `None`. `preview` is told the value of each entry that the cursor comes to."""
+    """Returns the chosen value, or `None`. `preview` is called with the value of each entry under the cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
@@ -103,7 +103,7 @@ class PickerScreen(AnsweringScreen[Any]):
         with Vertical(id="box") as box:
             box.border_title = self._title
             box.border_subtitle = "enter chooses, ctrl+c cancels"
-            yield StillInput(placeholder="type to narrow", compact=True)
+            yield StillInput(placeholder="type to search", compact=True)
             yield ChoiceList(self._choices)
 
     def on_mount(self) -> None:
@@ -138,7 +138,7 @@ class PickerScreen(AnsweringScreen[Any]):
 
 
 def ranked(choices: Sequence[Choice], query: str) -> list[Choice]:
-    """The choices that fit `query`, best first; all of them for an empty one."""
+    """The choices that match `query`, best first; all of them for an empty query."""
     if not query.strip():
         return list(choices)
     matcher = Matcher(query.strip())

@@ -1,4 +1,4 @@
-"""The pipeline as text: errors are told while it is typed, and words are completed from the catalogue."""
+"""An editor for the pipeline as text, with error messages and completions from the catalogue."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SHOWN = 4
 
 
 class PipelineScreen(EditorScreen):
-    """Returns the text of a pipeline that can be read, of passes that exist."""
+    """Returns the text of a valid pipeline, or `None`."""
 
     NOTE_LINES = SHOWN + 1
-    # A text area that indents takes the key before any binding sees it.
+    # With "indent", the text area would consume tab before the binding.
     TAB = "focus"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete", show=False, priority=True),
@@ -50,7 +50,7 @@ class PipelineScreen(EditorScreen):
             return error
         return None
 
-    # ---- while it is typed ---------------------------------------------------------------------------------------
+    # ---- messages while typing -----------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
         self._chosen = 0
@@ -60,7 +60,7 @@ class PipelineScreen(EditorScreen):
         self._tell()
 
     def _tell(self) -> None:
-        """What is wrong, or how many passes there are; then what the word at the cursor could become."""
+        """Show the first error, or the number of passes, and the completions of the word at the cursor."""
         text, offset = self.area.text, self._offset
         error = self._error(text)
         if error is None:
@@ -98,7 +98,7 @@ class PipelineScreen(EditorScreen):
             self._tell()
 
     def action_complete(self) -> None:
-        """Put the chosen word in place of what has been typed of it."""
+        """Insert the chosen completion."""
         text, offset = self.area.text, self._offset
         start, found = completions(text, offset, self._catalogue)
         if found:
@@ -107,6 +107,6 @@ class PipelineScreen(EditorScreen):
 
 
 def _place(text: str, offset: int) -> tuple[int, int]:
-    """Line and column, counted from 0, of a character."""
+    """The line and column of a character offset, starting at 0."""
     before = text[:offset]
     return before.count("\n"), offset - (before.rfind("\n") + 1)

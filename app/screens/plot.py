@@ -1,4 +1,4 @@
-"""Plots over the workbench, one at a time, with a cursor that goes from point to point."""
+"""A screen for plots, one at a time, with a cursor that moves from point to point."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
 
 
 class PlotScreen(AnsweringScreen[str | None]):
-    """Returns the name of the point that was chosen, or `None`: what to do with it is whose plots they are.
+    """Returns the name of the chosen point, or `None`.
 
-    `chooses` says what `enter` does with a point; where it is "", points are only looked at.
+    `chooses` describes what `enter` does with a point; with "", points cannot be chosen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -70,13 +70,13 @@ class PlotScreen(AnsweringScreen[str | None]):
         several = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + several
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
-        keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L logarithm", "y copies", "q closes"]
+        keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L log scale", "y copies", "q closes"]
         box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 12, 20))
 
-    # ---- the lines around the plot --------------------------------------------------------------------------------
+    # ---- the lines around the plot -------------------------------------------------------------------------------
 
     def _legend(self, width: int) -> Cells:
-        """What the upright axis is, and the mark of each series; the cursor's stands out."""
+        """The label of the vertical axis, and the mark of each series. The current series is highlighted."""
         axis = self.plot.y
         cells: Cells = [(f" {axis.label}{' (log)' if axis.log else ''}  ", "dim")]
         for number, series in enumerate(self.plot.series):

@@ -1,4 +1,4 @@
-"""Presets side by side: every one compiled in the background, and run where the user wants it."""
+"""A comparison of presets: compiles every preset in the background, and runs it on request."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """Returns `("start", Side)` or `("compare", Side)`; closing it ends what is under way."""
+    """Returns `("start", facts)`, `("compare", facts)` or `None`. Closing the screen cancels running work."""
 
     TITLE_TEXT = "Presets side by side"
-    KEYS_TEXT = "enter starts from it, B compares stages, r runs all, q closes"
+    KEYS_TEXT = "enter uses the preset, B compares stages, r runs all, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("B", "compare", "Compare", show=False),
         Binding("r", "run", "Run", show=False),
@@ -43,8 +43,8 @@ class PresetsScreen(TableScreen[PipelineFacts]):
             return row.problem
         slowest = row.slowest()
         if slowest is None:
-            return "being compiled"
-        return f"slowest: {slowest.name}, {formatting.milliseconds(slowest.milliseconds)}"
+            return "compiling"
+        return f"slowest stage: {slowest.name}, {formatting.milliseconds(slowest.milliseconds)}"
 
     @work(exclusive=True, group="facts")
     async def _compile_all(self) -> None:

@@ -1,4 +1,4 @@
-"""What a search over many stages found: the stages with their counts, each unfolding to its lines."""
+"""The results of a search over all stages: a list of stages with counts, which unfold to lines."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, ends
 
-# Of so few stages the lines are shown at once.
+# Up to this many stages are unfolded at first.
 FEW = 2
 
 
 class _Row(NamedTuple):
-    """A stage (`hit` -1), or one of its lines."""
+    """A stage (`hit` is -1), or one of its lines."""
 
     found: int
     hit: int = -1
 
 
 class ResultList(CursorView):
-    """Stages and, of those that are unfolded, the lines."""
+    """Stages, and the lines of unfolded stages."""
 
     def __init__(self, listed: Sequence[Appearance]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class ResultList(CursorView):
 
     @property
     def place(self) -> Place | None:
-        """The line under the cursor; of a stage, its first one."""
+        """The line under the cursor; for a stage, its first line."""
         if not self._rows:
             return None
         row = self._rows[self.cursor]
@@ -68,7 +68,7 @@ class ResultList(CursorView):
         return [marker, (f"  {number:>6} ", "number"), (formatting.clip(text, room, self.glyphs), "text")]
 
     def toggle(self) -> None:
-        """Unfold the stage under the cursor, or fold it."""
+        """Fold or unfold the stage under the cursor."""
         if self._rows:
             place = self._rows[self.cursor].found
             self._open ^= {place}
@@ -77,7 +77,7 @@ class ResultList(CursorView):
             self.rows_changed()
 
     def toggle_all(self) -> None:
-        """Unfold all stages, or fold them where all are unfolded."""
+        """Unfold all stages, or fold all if all are unfolded."""
         place = self._rows[self.cursor].found if self._rows else 0
         everything = set(range(len(self._listed)))
         self._open = set() if self._open == everything else everything
@@ -96,7 +96,7 @@ class ResultList(CursorView):
 
 
 class ResultsScreen(ListScreen[Place | None]):
-    """Returns the line to go to, or `None`."""
+    """Returns the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),
@@ -109,7 +109,7 @@ class ResultsScreen(ListScreen[Place | None]):
     def __init__(self, title: str, story: str, listed: Sequence[Appearance]) -> None:
         self._list = ResultList(listed)
         super().__init__(
-            f"{title}: {story}", "enter goes there, space unfolds, Z all, { } stages, q closes", self._list
+            f"{title}: {story}", "enter goes to it, space unfolds, Z all, { } stages, q closes", self._list
         )
 
     def wanted_height(self) -> int:

@@ -1,4 +1,4 @@
-"""The runs so far: each can be run again, or compared with the recipe on the screen."""
+"""The list of runs. Each can be repeated, or compared with the current recipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RunsScreen(TableScreen[RunRecord]):
     """Returns `("run", record)` or `("compare", record)`."""
 
     TITLE_TEXT = "Runs"
-    KEYS_TEXT = "enter takes the recipe and runs it again, B compares stages, q closes"
+    KEYS_TEXT = "enter restores the recipe and runs it, B compares stages, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("B", "compare", "Compare", show=False)]
 
     def __init__(self, runs: Sequence[RunRecord], presets: Sequence[Preset]) -> None:

@@ -1,4 +1,4 @@
-"""A table over the workbench whose rows may still be coming: presets side by side, passes tried, runs."""
+"""A table screen whose rows may arrive later: presets, passes tried, runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOOT = 3
 
 
 class Rows(CursorView, Generic[Row]):
-    """The table itself; `about` says more of the row under the cursor."""
+    """The table. `about` returns more text about the row under the cursor."""
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Rows(CursorView, Generic[Row]):
         return [[(" nothing yet", "dim")]]
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Draw these rows instead; a cursor that has been moved stays on its row where that is still there."""
+        """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
         current, self.rows = self.current, list(rows)
         if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
@@ -57,7 +57,7 @@ class Rows(CursorView, Generic[Row]):
 
 
 class TableScreen(ListScreen[Any], Generic[Row]):
-    """Shows rows until it is closed. A subclass says what the keys return."""
+    """Shows rows. A subclass defines what the keys return."""
 
     TITLE_TEXT: ClassVar[str] = ""
     KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
@@ -71,19 +71,19 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
     def about(self, row: Row) -> str:
-        """What the lines under the table say of a row."""
+        """The text about a row, shown under the table."""
         return ""
 
     def wanted_height(self) -> int:
         return max(len(self._table.rows), 3) + FOOT + 4
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows, in a box that grows with them."""
+        """Show these rows, and fit the box to them."""
         self._table.show(rows)
         self.fit()
 
     def tell(self, text: str) -> None:
-        """Say what is going on, in the box's title."""
+        """Show progress in the title of the box."""
         self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
 
     @property

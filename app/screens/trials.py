@@ -1,4 +1,4 @@
-"""What would change something here: passes tried on a stage in the background, listed as their outcomes come."""
+"""Pass preview: tries passes on a stage in the background, and lists those that change it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class TrialsScreen(TableScreen[Attempt]):
-    """Returns the pass to insert; closing it ends the trials."""
+    """Returns the pass to insert, or `None`. Closing the screen cancels the trials."""
 
-    TITLE_TEXT = "What would change something here"
+    TITLE_TEXT = "Passes that change this stage"
     KEYS_TEXT = "enter inserts the pass, q closes"
 
     def __init__(self, session: Session, text: str, tried: Sequence[PassStep], threads: int) -> None:
@@ -37,7 +37,7 @@ class TrialsScreen(TableScreen[Attempt]):
     def about(self, row: Attempt) -> str:
         if row.tried.problem:
             return f"{row.step.name}: {row.tried.problem}"
-        return deltas_text(row.tried.deltas, most=20) or "other operands, types or attributes, but the same ops"
+        return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"
 
     @work(exclusive=True, group="trials")
     async def _try_all(self) -> None:
@@ -46,7 +46,7 @@ class TrialsScreen(TableScreen[Attempt]):
         except UnavailableError as error:
             self.tell(str(error))
             return
-        late = f", {done.candidates - done.tried} not tried in time" if done.tried < done.candidates else ""
+        late = f", {done.candidates - done.tried} not tried (time limit)" if done.tried < done.candidates else ""
         self._tell_standing(late)
 
     def _came(self, frame: object) -> None:
@@ -58,7 +58,7 @@ class TrialsScreen(TableScreen[Attempt]):
 
     def _tell_standing(self, end: str) -> None:
         changing = sum(attempt.tried.changed for attempt in self._attempts)
-        self.tell(f"{changing} of {len(self._attempts)} of {len(self._candidates)} passes{end}")
+        self.tell(f"{changing} found, {len(self._attempts)}/{len(self._candidates)} tried{end}")
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.tried.changed:

@@ -1,4 +1,4 @@
-"""The values of a run, by pages: outputs, eager's and their difference, inputs; and maps of where outputs differ."""
+"""The values of a run, page by page: outputs, eager's outputs, their difference, inputs, and difference maps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAP_ROWS = 200
 
 
 class ValueGrid(CursorView):
-    """Values as a table with a cell under the cursor, or a map of differences with a block under it."""
+    """A table of values with a cursor on a cell, or a difference map with a cursor on a block."""
 
     def __init__(self, tell: Callable[[], object], want: Callable[[], object]) -> None:
         super().__init__()
@@ -48,14 +48,14 @@ class ValueGrid(CursorView):
         self.worst = 0.0
         self.column, self.first = 0, 0
 
-    # ---- what is shown -------------------------------------------------------------------------------------------
+    # ---- content -------------------------------------------------------------------------------------------------
 
     def show(self, side: Which, pages: Pages, worst: float) -> None:
         self.side, self.pages, self.worst, self.map = side, pages, worst, None
         self.arrived()
 
     def go_home(self) -> None:
-        """To the first value."""
+        """Move to the first value."""
         self.cursor, self.column, self.first = 0, 0, 0
 
     def show_map(self, found: DifferenceMap) -> None:
@@ -64,7 +64,7 @@ class ValueGrid(CursorView):
         self.arrived()
 
     def arrived(self) -> None:
-        """Values have come."""
+        """Redraw after values arrived."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first = min(self.first, self.column)
         self.rows_changed()
@@ -76,20 +76,20 @@ class ValueGrid(CursorView):
 
     @property
     def columns(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         if self.map is not None:
             return len(self.map.column_starts) - 1
         return self.pages.width
 
     @property
     def shown(self) -> int:
-        """How many columns there is room for."""
+        """The number of columns that fit on the screen."""
         room = max(self.width - _NAME - 2, CELL)
         return room if self.map is not None else room // CELL
 
     def head(self, width: int) -> list[Cells]:
         if self.map is not None:
-            return [[(f"{'':{_NAME + 2}}a character a block, the darker the worse; enter shows its values", "dim")]]
+            return [[(f"{'':{_NAME + 2}}one character per block, darker is worse; enter shows the values", "dim")]]
         names = (self.pages.column_name(column) for column in self._visible())
         return [[(f"{'':{_NAME + 2}}", "dim"), ("".join(f"{name:>{CELL - 1}} " for name in names), "dim")]]
 
@@ -126,7 +126,7 @@ class ValueGrid(CursorView):
         self._tell()
 
     def move_across(self, by: int) -> None:
-        """To another column, which comes on the screen."""
+        """Move to another column, and scroll to it."""
         self.column = max(0, min(self.column + by, self.columns - 1))
         self.first = max(min(self.first, self.column), self.column - self.shown + 1, 0)
         self._want()
@@ -138,7 +138,10 @@ class ValueGrid(CursorView):
 
 
 class ValuesScreen(ListScreen[None]):
-    """Looks into the latest run of a graph. `reports` are those of its outputs; `as_map` begins with the map."""
+    """Shows the values of the latest run of a graph. `reports` are the reports of its outputs.
+
+    With `as_map`, the difference map is shown first.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c,f1,question_mark", "close", "Close", show=False, priority=True),
@@ -177,7 +180,7 @@ class ValuesScreen(ListScreen[None]):
         begin(self, "values", self._begin)
 
     def fit(self) -> None:
-        """The box has most of the screen, whatever is in it."""
+        """Give the box most of the screen, regardless of its content."""
 
     async def _begin(self) -> None:
         found = await self._asked(lambda number: ListValues(number, self._graph), ValueList)
@@ -191,7 +194,7 @@ class ValuesScreen(ListScreen[None]):
         self._tell()
 
     async def _asked(self, make: Callable[[int], Any], answer: type) -> Any:
-        """The engine's answer, or `None`: why there is none is said under the table."""
+        """The engine's answer, or `None` with an error shown under the table."""
         try:
             self._problem = ""
             return await self._ask(make, answer)
@@ -200,14 +203,14 @@ class ValuesScreen(ListScreen[None]):
             self._tell()
             return None
 
-    # ---- what is shown -------------------------------------------------------------------------------------------
+    # ---- content -------------------------------------------------------------------------------------------------
 
     @property
     def entry(self) -> Entry:
         return self._entries[self._number]
 
     def _show(self, side: Which | None = None) -> None:
-        """Show a side of the entry as it is sliced, from what is at hand."""
+        """Show one side of the entry with the current slices, from the cached pages."""
         sides = self.entry.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.entry.tensor.name)
@@ -217,19 +220,19 @@ class ValuesScreen(ListScreen[None]):
         self._entitle()
 
     def _known_size(self) -> tuple[int, int]:
-        """Height and width of the tensor as it is sliced, as far as another side of it has told."""
+        """The height and width of the sliced tensor, if known from another side, else zeros."""
         known = (self._pages.get((self._number, side, self._slices)) for side in self.entry.sides)
         return next(((pages.height, pages.width) for pages in known if pages and pages.known), (0, 0))
 
     def _entitle(self) -> None:
-        box, side = self.query_one("#box"), "map of differences" if self._grid.map is not None else self._grid.side
+        box, side = self.query_one("#box"), "difference map" if self._grid.map is not None else self._grid.side
         several = f" ({self._number + 1} of {len(self._entries)})"
         box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
         box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _want(self) -> None:
-        """Ask for what is on the screen and not at hand."""
+        """Request the values on the screen that are not cached."""
         if self._entries and self._grid.map is None:
             begin(self, "values", self._fetch)
 
@@ -247,13 +250,13 @@ class ValuesScreen(ListScreen[None]):
         name, side = self.entry.tensor.name, self._grid.side
         return FetchValues(number, self._graph, side, name, self._slices, row, ROWS, column, COLUMNS)
 
-    # ---- the line below ------------------------------------------------------------------------------------------
+    # ---- lines under the table -----------------------------------------------------------------------------------
 
     def _tell(self) -> None:
         self._line.refresh()
 
     def _told(self, width: int) -> list[Cells]:
-        """What is under the cursor, and how all of the tensor's values are spread."""
+        """The value under the cursor, and the distribution of the tensor's values."""
         if self._problem:
             return [[(f" {self._problem}", "warn")]]
         if not self._entries:
@@ -280,7 +283,7 @@ class ValuesScreen(ListScreen[None]):
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     def action_close(self) -> None:
-        """Close the line of input where it is open, else the screen."""
+        """Close the input line if it is open, else the screen."""
         prompt = self.query_one(Prompt)
         if prompt.display:
             prompt.action_cancel()
@@ -323,7 +326,7 @@ class ValuesScreen(ListScreen[None]):
         elif "difference" in self.entry.sides:
             begin(self, "values", self._fetch_map)
         else:
-            self._problem = "only outputs have eager's beside them"
+            self._problem = "only outputs can be compared with eager"
             self._tell()
 
     async def _fetch_map(self) -> None:
@@ -338,7 +341,7 @@ class ValuesScreen(ListScreen[None]):
             self._entitle()
 
     def action_enter_block(self) -> None:
-        """From a block of the map to its values."""
+        """Go from a block of the map to its values."""
         grid, found = self._grid, self._grid.map
         if found is None or not found.blocks:
             return
@@ -351,13 +354,13 @@ class ValuesScreen(ListScreen[None]):
         grid.move_across(column - grid.column)
 
     def action_copy(self) -> None:
-        """What is at hand of the row."""
+        """Copy the cached values of the row."""
         if self._grid.map is None and self._grid.row_count:
             self.app.copy_to_clipboard("\t".join(map(str, self._grid.pages.row_values(self._grid.cursor))))
 
 
 class ValueLine(CursorView, can_focus=False):
-    """Two lines under the table."""
+    """The two lines under the table."""
 
     def __init__(self, lines: Callable[[int], list[Cells]]) -> None:
         super().__init__()

@@ -98,7 +98,7 @@ class EngineClient:
         self.received_bytes = 0
         self.heard = time.monotonic()
 
-    # ---- life ---------------------------------------------------------------------------------------------------
+    # ---- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Welcome:
         """Start the engine and greet it.
@@ -182,7 +182,7 @@ class EngineClient:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    # ---- requests -----------------------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------------------------
 
     def next_request(self) -> int:
         """A number that no request has had."""
@@ -276,7 +276,7 @@ class EngineClient:
         frame = TryPasses(self.next_request(), text, candidates, threads, timeout=seconds)
         return await self.ask(frame, TriedAll, came)
 
-    # ---- the wire -----------------------------------------------------------------------------------------------
+    # ---- the wire ------------------------------------------------------------------------------------------------
 
     async def _read_frames(self, transport: Transport, greeted: asyncio.Future[Welcome]) -> None:
         """Read to the end of the stream, then say why it ended."""

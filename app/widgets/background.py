@@ -1,4 +1,4 @@
-"""Work that goes on beside the keys, in a worker of Textual's."""
+"""Background work in a Textual worker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def begin(node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-    """Have a worker of `node` do `work`, in place of whatever its workers of `group` are at.
+    """Start `work` in a worker of `node`, and cancel the current worker of `group`.
 
-    The coroutine is made when the worker begins: of one that is replaced before it does, nobody would ever await it.
+    The worker creates the coroutine when it starts. A worker that is replaced earlier leaves no unawaited coroutine.
     """
     node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)

@@ -1,4 +1,4 @@
-"""The registry of actions as Textual bindings; each binding has its action's id, by which a keymap can move it."""
+"""The registry of actions as Textual bindings. A binding has the id of its action, so a keymap can change its keys."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from buddy.app.actions import ACTIONS, Action, Pane
 
 
 def pane_bindings(pane: Pane) -> list[BindingType]:
-    """Bindings of a pane: its own actions, and those of every pane."""
+    """The bindings of a pane: its own actions, and the actions of every pane."""
     return _bindings(action for action in ACTIONS if action.pane in (pane, "any") and not action.anywhere)
 
 
 def screen_bindings() -> list[BindingType]:
-    """Bindings that work whichever pane has the keys."""
+    """The bindings that work in whichever pane has focus."""
     return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
 
 

@@ -1,4 +1,4 @@
-"""One line of the screen made of cells: the header, the status line, the line of keys."""
+"""A widget of one line of cells: the header, the status line, the line of keys."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from buddy.app.widgets.look import Cells, look_of
 
 
 class CellLine(Widget):
-    """`cells(width)` says what stands on the line; `refresh` draws it again.
+    """A line that shows `cells(width)`; `refresh` draws it again.
 
-    `clicked(x, width)` is told of a click in column `x`.
+    `clicked(x, width)` is called for a click in column `x`.
     """
 
     def __init__(
@@ -39,6 +39,6 @@ class CellLine(Widget):
             self._clicked(event.x, self.size.width)
 
     def update(self) -> None:
-        """Draw again if anything on the line has changed."""
+        """Draw again if the line has changed."""
         if self._cells(self.size.width) != self._last:
             self.refresh()

@@ -1,4 +1,4 @@
-"""Python text, page by page from the engine."""
+"""A view of Python code, fetched page by page from the engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from buddy.app.widgets.look import Cells, cut
 from buddy.app.workspace.input_parsing import from_here
 
 LANGUAGE = "fx"
-# How soon a line that is not here yet is asked for again.
+# Seconds until a missing line is requested again.
 AGAIN_SECONDS = 0.05
-# What FX writes before the path of the line that a node comes from.
+# The prefix of FX before the source path of a node.
 _FILE = "# File: "
 
 
 class CodeView(CursorView):
-    """Lines of one text; those on the screen are fetched."""
+    """The lines of one text. Fetches those on the screen."""
 
     def __init__(self, cache: LineCache, text: str = "", lines: int = 0, line: int = 0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class CodeView(CursorView):
 
     @property
     def line(self) -> Line | None:
-        """The line under the cursor, where it is at hand."""
+        """The line under the cursor, or `None` if it is not cached."""
         return self._cache.get(self._text, self.cursor) if self._text else None
 
     def on_mount(self) -> None:
@@ -49,7 +49,7 @@ class CodeView(CursorView):
         return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
 
     def _ask_again(self) -> None:
-        """Draw again soon, once for all lines that are missing."""
+        """Schedule one redraw for all missing lines."""
         if not self._waiting:
             self._waiting = True
             self.set_timer(AGAIN_SECONDS, self._again)

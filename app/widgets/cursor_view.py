@@ -1,4 +1,4 @@
-"""A list with a cursor, drawn line by line: what every pane is. Only rows on the screen are ever drawn."""
+"""A list with a cursor, drawn line by line: the base of every pane. Draws only the rows on the screen."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
 
 
 class WholeCells(ScrollBarRender):
-    """A scrollbar of whole cells: calm, and without glyphs that not every terminal has."""
+    """A scrollbar of whole cells, without glyphs that some terminals lack."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
-# Where fewer rows than these were left, the foot makes room for them.
+# Minimum number of rows; a view with less room hides its foot.
 LEAST_ROWS = 2
 
 
 class CursorView(ScrollView, can_focus=True):
-    """Rows under fixed lines of head and over fixed lines of foot.
+    """Rows between a fixed head and a fixed foot.
 
-    A subclass gives `row_count`, draws rows, head and foot as cells, and calls `rows_changed` when any of them change.
-    The foot is left out of a view too low for it. Where `wrapped` is set, a row may take several lines of the screen,
-    which `row_strips` gives.
+    A subclass defines `row_count`, returns rows, head and foot as cells, and calls `rows_changed` after changes.
+    A view that is too low hides the foot. If `wrapped` is set, a row may have several screen lines, which `row_strips`
+    returns.
     """
 
     class Moved(Message):
-        """The cursor stands on another row."""
+        """The cursor moved to another row."""
 
         def __init__(self, view: CursorView, row: int) -> None:
             super().__init__()
@@ -46,7 +46,7 @@ class CursorView(ScrollView, can_focus=True):
             return self.view
 
     class Opened(Message):
-        """A row was clicked twice."""
+        """A row was double-clicked."""
 
         def __init__(self, view: CursorView, row: int) -> None:
             super().__init__()
@@ -76,7 +76,7 @@ class CursorView(ScrollView, can_focus=True):
         return []
 
     def empty(self, width: int) -> list[Cells]:
-        """What stands in place of the rows when there are none."""
+        """The text of an empty view."""
         return []
 
     # ---- geometry ------------------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ class CursorView(ScrollView, can_focus=True):
 
     @property
     def page(self) -> int:
-        """How many rows are on the screen."""
+        """The number of rows on the screen."""
         return max(1, self.size.height - self._head_height - self._foot_height)
 
     _head_height = 0
@@ -107,15 +107,15 @@ class CursorView(ScrollView, can_focus=True):
 
     @property
     def top(self) -> Spot:
-        """The first line of a row on the screen."""
+        """The first visible row, and the line of that row."""
         return Spot(self.first_row, self._within.line if self._within.row == self.first_row else 0)
 
     def row_height(self, row: int) -> int:
-        """How many lines of the screen a row takes."""
+        """The number of screen lines of a row."""
         return max(1, len(self.row_strips(row, self.width))) if self.wrapped else 1
 
     def spots(self) -> list[Spot]:
-        """What stands on each line of the screen between head and foot."""
+        """The row and the line of that row, for each screen line between head and foot."""
         top, page, count = self.top, self.page, self.row_count
         if not self.wrapped:
             return [Spot(row) for row in range(top.row, min(top.row + page, count))]
@@ -139,7 +139,7 @@ class CursorView(ScrollView, can_focus=True):
             self._foot_height = 0
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
         fixed = self._head_height + self._foot_height
-        # Wrapped, the last row may be all there is room for.
+        # With wrapping, the last row may fill the screen.
         rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
         self.virtual_size = Size(width, rows + fixed)
         self._spots = None
@@ -190,11 +190,11 @@ class CursorView(ScrollView, can_focus=True):
         return self.look.strip(self.row_cells(row, width), width, self.background(row))
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        """The lines of a row, where rows may have several."""
+        """The screen lines of a row, if rows are wrapped."""
         return [self.row_strip(row, width)]
 
     def background(self, row: int) -> str:
-        """The role of a row's background: the cursor's shows where the keys go."""
+        """The role of the background of a row. The cursor row shows whether the view has focus."""
         if row != self.cursor:
             return ""
         return "cursor" if self.has_focus else "cursor-blurred"
@@ -219,7 +219,7 @@ class CursorView(ScrollView, can_focus=True):
     # ---- moving --------------------------------------------------------------------------------------------------
 
     def move_to(self, row: int, *, tell: bool = True) -> None:
-        """Put the cursor on `row` and bring it on the screen."""
+        """Move the cursor to `row`, and scroll to it."""
         before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
         self._follow()
         if before == self.cursor:
@@ -231,7 +231,7 @@ class CursorView(ScrollView, can_focus=True):
             self.moved()
 
     def moved(self) -> None:
-        """Tell that the cursor has moved."""
+        """Post `Moved`."""
         self.post_message(self.Moved(self, self.cursor))
 
     def _follow(self) -> None:
@@ -245,20 +245,20 @@ class CursorView(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
     def _scroll_top(self, top: Spot) -> None:
-        """Have `top` on the screen's first line."""
+        """Scroll `top` to the first screen line."""
         if top != self.top:
             self._within = top
             self.scroll_to(y=top.row, animate=False, force=True)
             self.refresh()
 
     def hold(self, offset: int) -> None:
-        """Have the cursor `offset` rows below the screen's first row."""
+        """Scroll so that the cursor is `offset` rows below the first row on the screen."""
         self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
         if self.wrapped:
             self._follow()
 
     def center(self, row: int, *, tell: bool = True) -> None:
-        """Put the cursor on `row`, in the middle of the screen unless it is on it already."""
+        """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
                 self._scroll_top(above(Spot(min(row, self.row_count - 1)), self.page // 2, self.row_height))
@@ -275,7 +275,7 @@ class CursorView(ScrollView, can_focus=True):
             self.move_to(self.cursor - 1)
 
     def _moved_within(self, by: int) -> bool:
-        """Scroll by a line inside a row that is longer than the screen, until its end has been seen."""
+        """Scroll by one line inside a row that is longer than the screen, up to its end."""
         top = self.top
         if not self.wrapped or top.row != self.cursor or not self.row_count:
             return False
@@ -304,7 +304,7 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(self.row_count - 1)
 
     def _move_window(self, rows: int) -> None:
-        """Scroll by `rows`, the cursor keeping its place on the screen where it can."""
+        """Scroll by `rows`, and keep the position of the cursor on the screen if possible."""
         if self.wrapped and self.row_count:
             self._move_lines(rows)
             return
@@ -312,7 +312,7 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(self.cursor + rows)
 
     def _move_lines(self, lines: int) -> None:
-        """Scroll by lines of the screen, the cursor staying on the line of the screen that it is on."""
+        """Scroll by screen lines, and keep the cursor on its screen line."""
         before, rows = self.top, [spot.row for spot in self.spots()]
         place = rows.index(self.cursor) if self.cursor in rows else 0
         top = scrolled(before, lines, self.page, self.row_count, self.row_height)
@@ -324,12 +324,12 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(spots[min(place, len(spots) - 1)].row)
 
     def spot_at(self, y: int) -> Spot | None:
-        """What stands on line `y` of the widget, `None` where no row does."""
+        """The row and the line of that row at line `y` of the widget, `None` if there is no row."""
         place, spots = y - self._head_height, self.spots()
         return spots[place] if 0 <= place < min(self.page, len(spots)) else None
 
     def row_at(self, y: int) -> int:
-        """The row at line `y` of the widget, -1 for none."""
+        """The row at line `y` of the widget, -1 if there is none."""
         spot = self.spot_at(y)
         return spot.row if spot is not None else -1
 

@@ -1,4 +1,4 @@
-"""A theme's roles and syntax as Rich styles, and cells (text with a role) as strips of a line."""
+"""Converts roles and syntax names of a theme to Rich styles, and cells (text with a role) to strips."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Cells = list[Cell]
 
 
 class Look:
-    """Styles by role and by syntax name; a name without a style is plain text."""
+    """The styles of a theme, by role and by syntax name. A name without a style is plain text."""
 
     def __init__(self, name: str) -> None:
         data = themes().get(name) or themes()[DEFAULT]
@@ -32,23 +32,23 @@ class Look:
         self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
 
     def style(self, role: str) -> Style:
-        """The style of `role`: a role's name, or `syntax:` and a syntax name."""
+        """The style of `role`: the name of a role, or `syntax:` and a syntax name."""
         table, _, key = role.rpartition(":")
         return self.syntax[key] if table == "syntax" else self.roles[role]
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
-        """`cells` as one line of exactly `width` cells, over the background of that name."""
+        """`cells` as a strip of exactly `width` cells, on the background with the given name."""
         strip = Strip([Segment(text, self.style(role)) for text, role in cells if text])
         return self.over(strip.adjust_cell_length(width), background)
 
     def over(self, strip: Strip, background: str = "") -> Strip:
-        """`strip` over a background: the screen's own is never left to the terminal, whose colours may be others."""
+        """`strip` on a background. The background is always explicit, because terminals have different defaults."""
         return strip.apply_style(self.backgrounds[background])
 
 
 @lru_cache(maxsize=8)
 def look_of(theme: str) -> Look:
-    """The look of a theme by its name; the default's for a theme that is not ours."""
+    """The look of the theme with that name; the default look for an unknown theme."""
     return Look(theme)
 
 
@@ -57,7 +57,7 @@ def length(cells: Sequence[Cell]) -> int:
 
 
 def ends(left: Cells, right: Cells, width: int) -> Cells:
-    """`left` and `right` at the two ends of a line; `left` is cut where they would meet."""
+    """A line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
     room = width - length(right) - 1
     gap = width - min(length(left), room) - length(right)
     return [*cut(left, room), (" " * max(gap, 0), "text"), *right]
@@ -75,7 +75,7 @@ def cut(cells: Cells, width: int) -> Cells:
 
 
 def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
-    """`strip` with what matches in `style` and underlined, so that it stands out without colours too."""
+    """`strip` with the matches in `style` and underlined, so that they are visible without colours."""
     spans = [found.span() for found in pattern.finditer(strip.text)]
     cuts = [cut for span in spans for cut in span]
     if not cuts:

@@ -1,4 +1,4 @@
-"""The lines of a text of IR that come from one node, in their syntax, under what the text is."""
+"""A view of the IR lines that come from one node, with a title and syntax colours."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
 
 LANGUAGE = "mlir"
-# Lines of a problem that are told.
+# Maximum number of lines of a problem.
 FOOT = 6
 
 
 class NodeLine(NamedTuple):
-    """A line, counted from 0, and whether others than the node did it for the node."""
+    """A line (starting at 0), and whether it is derived from the node."""
 
     number: int
     text: str
@@ -23,7 +23,7 @@ class NodeLine(NamedTuple):
 
 
 class NodeLines(CursorView):
-    """`title` says whose IR it is, `note` what stands there where there are no lines, `problem` what went wrong."""
+    """IR lines under `title`. `note` is shown if there are no lines; `problem` is the error, if any."""
 
     def __init__(self, title: str) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class NodeLines(CursorView):
         return [[(f" {piece}", "bad")] for piece in pieces[:FOOT]]
 
     def show(self, told: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Show these lines, without the indentation they share, or the note; the cursor begins at line `line`."""
+        """Show these lines without their common indentation, or the note. The cursor starts at line `line`."""
         whole = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, whole, strict=True)]
         self._told, self.note, self.problem = told, note, problem

@@ -23,17 +23,17 @@ from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot, Point, Scale, Series, placed, scales, thinned
 from buddy.app.widgets.look import look_of
 
-# The colours of series one after another, as roles and syntax names of the theme. Marks differ as well.
+# The colours of the series in order, as roles and syntax names of the theme. The marks differ, too.
 ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
 ZOOM = 1.5
-# A label of the axis below, and the space that parts it from the next.
+# The width of a label on the horizontal axis, and of the space after it.
 LABEL = 12
 _PAD, _SIDE = 0.05, 0.01
 _BAR = 0.8
 
 
 class PlainCanvas(Canvas):
-    """A canvas whose lines and blocks are drawn in ASCII."""
+    """A canvas that draws lines and blocks in ASCII."""
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
@@ -41,7 +41,7 @@ class PlainCanvas(Canvas):
 
 
 class Ticks(AxisFormatter):
-    """Marks an axis as its scale says, no closer than fits."""
+    """Places ticks by the scale of the axis, as many as fit."""
 
     def __init__(self, scale: Scale, most: int) -> None:
         self._scale, self._most = scale, max(most, 2)
@@ -54,16 +54,16 @@ class Ticks(AxisFormatter):
 
 
 class PlotView(PlotWidget, can_focus=False):
-    """Draws a `Plot`. One point is under the cursor: `series` is the number of its series, `point` itself.
+    """Draws a `Plot` with a cursor on one point: number `point` of series number `series`.
 
-    Nothing here takes keys: a screen calls `step`, `turn`, `zoom` and `whole`.
+    The view handles no keys: a screen calls `step`, `turn`, `zoom` and `whole`.
     """
 
     margin_top = 0
     BINDINGS: ClassVar[list[BindingType]] = []
 
     class Moved(Message):
-        """The cursor stands on another point."""
+        """The cursor moved to another point."""
 
     def __init__(self, plot: Plot, glyphs: Glyphs, *, plain: bool = False) -> None:
         super().__init__(allow_pan_and_zoom=False)
@@ -81,13 +81,13 @@ class PlotView(PlotWidget, can_focus=False):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
     def show(self, plot: Plot) -> None:
-        """Draw another plot."""
+        """Show another plot."""
         self.series = 0
         self._take(plot)
         self._moved()
 
     def toggle_log(self) -> None:
-        """Draw the same with its upright axis logarithmic, or no longer; the cursor stays on its point."""
+        """Switch the vertical axis between linear and logarithmic. The cursor stays on its point."""
         point, series = self.point, self.series
         self._take(self.plot_data.with_log(not self.plot_data.y.log))
         self.series = series
@@ -112,22 +112,22 @@ class PlotView(PlotWidget, can_focus=False):
 
     @property
     def left_out(self) -> int:
-        """How many points have no place."""
+        """The number of points that cannot be drawn."""
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
     def told(self, point: Point) -> tuple[str, str]:
-        """Both values of a point as its axes write them."""
+        """Both values of a point, formatted by its axes."""
         series = self.plot_data.series[self.series]
         names, x = self.plot_data.x.names, series.x[point.number]
         return names[round(x)] if names else self.plot_data.x.told(x), self.plot_data.y.told(series.y[point.number])
 
     def step(self, by: int) -> None:
-        """To another point of the series."""
+        """Move the cursor to another point of the series."""
         self._cursor = max(0, min(self._cursor + by, len(self._here) - 1))
         self._moved()
 
     def turn(self, by: int) -> None:
-        """To the nearest point of another series."""
+        """Move the cursor to the nearest point of another series."""
         point, filled = self.point, [number for number, points in enumerate(self._points) if points]
         if point is None or len(filled) < 2:
             return
@@ -136,7 +136,7 @@ class PlotView(PlotWidget, can_focus=False):
         self._moved()
 
     def zoom(self, factor: float) -> None:
-        """Show `factor` times as much of the axis, around the cursor."""
+        """Scale the visible range of the horizontal axis by `factor`, centered at the cursor."""
         low, high = self._range()
         middle = self.point.x if self.point else (low + high) / 2
         whole = self._whole()
@@ -145,7 +145,7 @@ class PlotView(PlotWidget, can_focus=False):
         self._draw()
 
     def whole(self) -> None:
-        """Show all of the axis."""
+        """Show the full horizontal axis."""
         self._window = None
         self._draw()
 
@@ -157,7 +157,7 @@ class PlotView(PlotWidget, can_focus=False):
         self._draw()
         self.post_message(self.Moved())
 
-    # ---- what is drawn -------------------------------------------------------------------------------------------
+    # ---- drawing -------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
         kind = PlainCanvas if self._plain else Canvas
@@ -182,7 +182,7 @@ class PlotView(PlotWidget, can_focus=False):
         return max(4, self.size.height - self.margin_bottom - 2)
 
     def _whole(self) -> tuple[float, float]:
-        """The least and the greatest place along, with room for bars and for marks at the ends."""
+        """The horizontal range, with room for bars and for marks at the ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
         side = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _SIDE
         return min(xs) - side, max(xs) + side
@@ -191,7 +191,7 @@ class PlotView(PlotWidget, can_focus=False):
         return self._window or self._whole()
 
     def _heights(self, low: float, high: float) -> tuple[float, float]:
-        """The least and the greatest place upright of what is shown, with a little room but none beyond 0."""
+        """The vertical range of the visible points, with a margin that does not extend beyond 0."""
         ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
         least, greatest = min(ys), max(ys)
         if self.plot_data.bars:
@@ -201,7 +201,7 @@ class PlotView(PlotWidget, can_focus=False):
         return max(least - room, bound), greatest + room
 
     def _draw(self) -> None:
-        """Hand what is shown over to be drawn."""
+        """Pass the visible points to textual-plot."""
         if not self.is_mounted or not self.size.area:
             return
         self.margin_bottom = 3 if self.plot_data.x.label else 1
@@ -218,12 +218,12 @@ class PlotView(PlotWidget, can_focus=False):
             self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
 
     def _render_v_line_plot(self, vline: VLinePlot) -> None:
-        """The line under the cursor, and over it the point."""
+        """Draw the vertical line at the cursor, and the point over it."""
         super()._render_v_line_plot(vline)
         if (point := self.point) is not None:
             place = self.get_pixel_from_coordinate(point.x, point.y)
             mark, style = self._mark(self.series), f"{self._style(self.series)} reverse"
-            # Marks of the axes are joined to what they stand on, which has to be the frame.
+            # textual-plot joins ticks with the character below, which must be the frame.
             if self._scale_rectangle.contains(*place):
                 self.query_one("#plot", Canvas).set_pixel(*place, mark, style)
 
@@ -244,7 +244,7 @@ class PlotView(PlotWidget, can_focus=False):
             self.scatter(xs, ys, self._mark(number), style)
 
     def _path(self, points: list[Point]) -> list[tuple[float, float]]:
-        """A line as characters: places along it that are no farther apart than a cell."""
+        """The points of a line, at most one cell apart."""
         (left, right), (low, high) = self._range(), self._heights(*self._range())
         path = []
         for one, other in pairwise(points):
@@ -266,7 +266,7 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- the mouse -----------------------------------------------------------------------------------------------
 
     def on_click(self, event: events.Click) -> None:
-        """The cursor goes to the point that is nearest to a click."""
+        """Move the cursor to the point nearest to a click."""
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return
@@ -292,7 +292,7 @@ def _plain(text: str) -> str:
 
 
 def _ascii(character: str) -> str:
-    """What stands for a box-drawing character or a block: lines as they run, their crossings, or a full cell."""
+    """The ASCII replacement of a box-drawing or block character: a line, a crossing or a full cell."""
     if not "\u2500" <= character <= "\u257f":
         return "#"
     return {"━": "-", "─": "-", "═": "-", "┃": "|", "│": "|", "║": "|"}.get(character, "+")

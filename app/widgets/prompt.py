@@ -1,4 +1,4 @@
-"""The line at the bottom where a search, a filter, a file name is typed."""
+"""The input line at the bottom for a search, a filter or a file name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.app.widgets.still_input import StillInput
 
 
 class Prompt(Horizontal):
-    """Hidden until `ask`; hands the text to whoever asked and gives the keys back."""
+    """Hidden until `ask`; then passes the text to the caller and restores the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True)]
 
@@ -29,7 +29,7 @@ class Prompt(Horizontal):
         yield StillInput(compact=True)
 
     def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
-        """Ask for a text; `answer` gets it, unless the user cancels."""
+        """Ask for a text, and call `answer` with it unless the user cancels."""
         self._answer, self._before = answer, self.screen.focused
         self.query_one(Static).update(f" {title}: ")
         field = self.query_one(Input)

@@ -1,4 +1,4 @@
-"""A line of input whose cursor does not blink."""
+"""An input line with a steady cursor."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from textual.widgets import Input
 
 
 class StillInput(Input):
-    """An idle screen sends nothing: over ssh a blinking cursor is traffic twice a second."""
+    """An input without cursor blinking, which would cause traffic over ssh twice a second."""
 
     cursor_blink = var(False, init=False)

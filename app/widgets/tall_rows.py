@@ -1,6 +1,6 @@
-"""Rows that take several lines of the screen: which of them are on it, and how far to scroll. No Textual.
+"""Layout and scrolling of rows with several screen lines. No Textual.
 
-Only rows near the screen are ever measured, so that a million of them cost no more than a page.
+Only rows near the screen are measured, so the cost does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-# How many lines a row takes, at least one.
+# The number of lines of a row, at least one.
 Height = Callable[[int], int]
 
 
 class Spot(NamedTuple):
-    """A line of a row, both counted from 0."""
+    """A line of a row; both start at 0."""
 
     row: int
     line: int = 0
 
 
 def below(top: Spot, lines: int, count: int, height: Height) -> list[Spot]:
-    """What stands on `lines` lines of the screen from `top` on; fewer where the `count` rows end."""
+    """The spots of `lines` screen lines from `top` on; fewer at the end of the `count` rows."""
     found: list[Spot] = []
     row, line = top
     while row < count and len(found) < lines:
@@ -30,7 +30,7 @@ def below(top: Spot, lines: int, count: int, height: Height) -> list[Spot]:
 
 
 def above(spot: Spot, lines: int, height: Height) -> Spot:
-    """What stands `lines` lines above `spot`, or the first line there is."""
+    """The spot `lines` lines above `spot`, at most up to the first line."""
     row, line = spot
     while lines > line and row > 0:
         lines -= line + 1
@@ -40,7 +40,7 @@ def above(spot: Spot, lines: int, height: Height) -> Spot:
 
 
 def showing(row: int, top: Spot, page: int, height: Height) -> Spot:
-    """The top of the screen nearest to `top` with the whole of `row` on the screen, or as much of it as fits."""
+    """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
     tall = height(row)
     if tall > page:
         return Spot(row, min(top.line, tall - page) if top.row == row else 0)
@@ -48,7 +48,7 @@ def showing(row: int, top: Spot, page: int, height: Height) -> Spot:
 
 
 def scrolled(top: Spot, lines: int, page: int, count: int, height: Height) -> Spot:
-    """The top of the screen `lines` lines further down, or up, but not beyond the ends."""
+    """The scroll position `lines` lines further down (or up, if negative), within the ends."""
     if lines <= 0:
         return above(top, -lines, height)
     last = above(Spot(count - 1, height(count - 1) - 1), page - 1, height)

@@ -172,7 +172,7 @@ async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
         ir = bench.app.ir
         ir.focus()
         await bench.press("c")
-        await bench.sees("there is no diff on the screen: d shows one")
+        await bench.sees("no diff is shown: press d to show one")
         await bench.press("1")
         await bench.drawn()
         ir.choose(ir.rows[0])

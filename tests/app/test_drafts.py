@@ -70,7 +70,9 @@ def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
 
 
-@pytest.mark.parametrize(("start", "said"), [("text", "when the workbench ended"), ("other", "over another text")])
+@pytest.mark.parametrize(
+    ("start", "said"), [("text", "restored from the last session"), ("other", "the text was different then")]
+)
 async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = Draft(tmp_path / "kept" / "program.toml", "x")

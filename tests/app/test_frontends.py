@@ -47,7 +47,7 @@ async def beside(bench: Any) -> Any:
 
 async def settled(bench: Any, screen: Any) -> None:
     await bench.until(lambda: not bench.app.session._client._waiting, "both roads")
-    await bench.until(lambda: all(view.note != "being compiled" for view in screen._views), "the lines")
+    await bench.until(lambda: all(view.note != "compiling" for view in screen._views), "the lines")
 
 
 def text(view: Any) -> str:

@@ -229,7 +229,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
         assert bench.app.state.graph == 2
         await bench.press("ctrl+p")
         await bench.type("next graph")
-        await bench.until(lambda: bench.shows("The next graph of the program"), "the command")
+        await bench.until(lambda: bench.shows("Show the next graph of the program"), "the command")
         await bench.press("enter")
         await bench.until(lambda: bench.app.state.graph == 3, "the next graph")
 
@@ -278,4 +278,4 @@ async def test_a_program_with_one_graph_has_no_list(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         assert not bench.shows("graphs [")
         await bench.press("g", "t")
-        await bench.sees("the program has one graph")
+        await bench.sees("the program has only one graph")

@@ -29,15 +29,17 @@ REPORT = NumericsReport(
 
 def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
     told = numerics.sentences(REPORT, INFO)
-    assert told[0].startswith("gelu (aten.gelu.default) is the first to leave its tolerance, in the program; alone")
-    assert told[1] == "fused into it, and seen by nobody: mm"
-    assert told[2] == "the first NaN of compiled code is in exp: nothing that it reads has one"
+    assert told[0].startswith(
+        "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
+    )
+    assert told[1] == "fused into it and not compared: mm"
+    assert told[2] == "the first NaN in compiled code is in exp: none of its inputs has one"
 
 
 def test_nothing_is_said_of_what_was_not_measured() -> None:
     alone = replace(NODES[1], own=None, why="it has an effect")
     told = numerics.sentences(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
-    assert "in the program; alone it was not tried: it has an effect: 3e-02" in told[0]
+    assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
 
 
 def test_where_nothing_was_compared_nothing_is_called_right() -> None:
@@ -50,8 +52,8 @@ def test_where_nothing_was_compared_nothing_is_called_right() -> None:
 def test_where_double_precision_has_a_nan_eager_is_not_named() -> None:
     origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
     told = numerics.sentences(replace(REPORT, reference="float64", origins=origins), INFO)
-    assert told[2].startswith("the first NaN of double precision is in exp")
-    assert told[3].startswith("the first NaN of compiled code is in exp (in double precision, too)")
+    assert told[2].startswith("the first NaN in double precision is in exp")
+    assert told[3].startswith("the first NaN in compiled code is in exp (also in double precision)")
 
 
 def test_the_first_wrong_node_stands_on_top_and_what_is_not_finite_before_the_rest() -> None:

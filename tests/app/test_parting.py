@@ -72,7 +72,7 @@ def test_a_criterion_is_two_numbers() -> None:
 def test_an_answer_is_told_from_its_end(tmp_path: Path) -> None:
     lines = finding_lines(FOUND)
     assert lines[0] == "flip-one-sign (plug.py) is at fault"
-    assert "fewest nodes that show it: norm/native_layer_norm.0" in lines
+    assert "smallest reproducing set of nodes: norm/native_layer_norm.0" in lines
     assert lines[-1] == "7 trials in 3.2 s"
 
 

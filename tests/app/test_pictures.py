@@ -187,7 +187,7 @@ SCREENS = {
     "pipeline": Shown(PipelineScreen, "passes", ("e", OPEN, "down", "end", "enter", *"convert-s"), text="convert-scf"),
     "editor": Shown(IrEditor, "ir", ("3", DRAWN, "g", "e", OPEN), text="func.func"),
     "results": Shown(ResultsScreen, "ir", ("3", DRAWN, "g", "slash", *"arith.add", "enter", OPEN, "J", "space")),
-    "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all within", filled=without_times),
+    "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all nodes within", filled=without_times),
     "palette": Shown(CommandPalette, keys=("ctrl+p", *"diff"), text="Diff against"),
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
     "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),

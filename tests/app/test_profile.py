@@ -54,16 +54,16 @@ def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
     assert each.from_caches
     assert profile.share_text(each) == "500% c"
     near = msgspec.structs.replace(REPORT, nodes=(each.time,))
-    assert any("lay in caches" in line for line in profile.told(near))
-    assert not any("lay in caches" in line for line in profile.told(REPORT))
+    assert any("was in caches" in line for line in profile.told(near))
+    assert not any("was in caches" in line for line in profile.told(REPORT))
 
 
 def test_samples_are_told_with_who_had_the_others() -> None:
     sampling = Sampling(200, 150, 4000, elsewhere=(("libtorch_cpu.so", 40), ("", 10)))
     said = profile.sampled_words(sampling)
-    assert said.startswith("75.0% of 200 samples (4,000 a second of processor time) in compiled code")
-    assert said.endswith("libtorch_cpu.so 20.0%, code that is generated 5.0%")
-    assert "not known: no such call" in profile.sampled_words(Sampling(problem="no such call"))
+    assert said.startswith("75.0% of 200 samples (4,000 per second of CPU time) in compiled code")
+    assert said.endswith("libtorch_cpu.so 20.0%, generated code 5.0%")
+    assert "no hot instructions: no such call" in profile.sampled_words(Sampling(problem="no such call"))
 
 
 def test_the_tree_of_modules_adds_up_to_a_run() -> None:
@@ -111,5 +111,5 @@ def test_instructions_are_told_with_their_share_and_nodes() -> None:
     screen = HotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
     first = "".join(text for text, _ in screen._table.row_cells(0, 120))
     assert first.split() == [">", "75.0%", "@f+2a", "vaddps", "zmm0,", "zmm1", "mm"]
-    assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, of mm")
-    assert "of no node" in screen.about(spots[1])
+    assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, from mm")
+    assert "from no node" in screen.about(spots[1])

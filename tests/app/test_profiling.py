@@ -24,7 +24,7 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
         graph, app = bench.app.graph, bench.app
         assert not bench.shows("GFLOP/s")
         await bench.press("g", "C")
-        await bench.sees("nothing has been profiled yet")
+        await bench.sees("no profile yet")
         await bench.press("g", "c")
         await bench.until(lambda: app.state.profile is not None, "the profile")
         await bench.settled()

@@ -25,7 +25,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
         await bench.press("F")
         screen = await bench.opened(FollowScreen)
-        assert screen.query_one("#box").border_title == "gelu through all stages"
+        assert screen.query_one("#box").border_title == "gelu in all stages"
         steps = screen._table.rows
         assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
         assert all(step.trace.own for step in steps)
@@ -59,7 +59,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
     async with workbench("mlp.py", size=(120, 120)) as bench:
         ir = bench.app.ir
         await bench.press("tab", "tab", "g", "h")
-        await bench.sees("only assembly has jumps and machine code")
+        await bench.sees("only assembly, the last phase, has jumps and machine code")
         await bench.press("plus", "0")
         await bench.drawn()
         ir.move_to(0)

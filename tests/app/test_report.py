@@ -115,7 +115,7 @@ def test_nan_on_both_sides_is_no_ok_and_counted_on_either(state: State, recipe: 
     state.shown.report = report(verdict="nan", nans=3, eager_nans=3, where="[0, 1]", zero_signs=2)
     text = shown(state, recipe, 120)
     assert "NaN      out0" in text
-    assert "3 NaN, 3 in eager's · NaN equals NaN only when asked: setting equal_nan" in text
+    assert "3 NaN, 3 in eager · NaN equals NaN only when asked: setting equal_nan" in text
     assert "2 zeros of the other sign" in text
     assert "OK" not in text
 
@@ -129,9 +129,9 @@ def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
 
 def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), load=Load(1.5, 0.7, 2, 2450))
-    assert "machine: load 1.50 on 2 cores, others kept 0.7 busy meanwhile, 2450 MHz" in shown(state, recipe, 120)
-    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, nobody else at work"
-    assert formatting.load(Load(-1.0, -1.0, 1)) == "machine: its load is not told"
+    assert "machine: load 1.50 on 2 cores, other processes used 0.7 cores, 2450 MHz" in shown(state, recipe, 120)
+    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
+    assert formatting.load(Load(-1.0, -1.0, 1)) == "machine: load unknown"
     told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
@@ -195,7 +195,7 @@ def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        [("  space             ", "key"), ("Take the node out of compiled code, or back in", "text")],
+        [("  space             ", "key"), ("Run the node in eager PyTorch, or compile it again", "text")],
         [("one long line of words without a second cell, which goes on and on", "text")],
     ],
 )

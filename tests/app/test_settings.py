@@ -110,7 +110,7 @@ def test_config_says_where_it_is_and_what_holds(
 ) -> None:
     monkeypatch.setenv("BUDDY_TUI_CONFIG", str(path))
     assert main(["config"]) == 0
-    assert f"{path} (there is none" in capsys.readouterr().out
+    assert f"{path} (not found" in capsys.readouterr().out
     path.write_text('theme = "buddy-light"\n[keys]\nrun = "f5"\n')
     assert main(["config"]) == 0
     told = capsys.readouterr().out

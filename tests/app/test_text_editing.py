@@ -71,7 +71,7 @@ async def test_going_back_from_an_edited_text_is_asked_for_twice(workbench: Open
         await bench.type("x")
         await bench.press("ctrl+c")
         assert bench.app.screen is screen
-        await bench.sees("once more throws that away")
+        await bench.sees("again to discard the changes")
         await bench.press("ctrl+c")
         assert bench.app.screen is not screen
 

@@ -39,7 +39,7 @@ def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
     assert tuple(best.y) == (0.8, 0.8, 0.5)
     assert tuple(tried.x) == (1.0, 2.0, 4.0)
     assert "1 more" in plot_of(TRIES).note
-    assert told(TRIES[0]) == "1: 0.800 x eager, the best so far"
+    assert told(TRIES[0]) == "1: 0.800 x eager, best so far"
     assert told(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
 
 
@@ -48,11 +48,11 @@ def test_what_came_of_it_names_only_what_changed() -> None:
     lines = summary(found, ("fuse-rows=on", "threads=1"))
     assert lines == [
         "tried 4 of 12 recipes in 9 s",
-        "1.600 times as fast as it was (95 %: 1.400 to 1.700), 0.500 x eager",
+        "1.600 x speedup (95 % interval: 1.400 to 1.700), 0.500 x eager",
         "  fuse-rows=off",
         "note: a note",
     ]
-    assert summary(found, found.choices)[1] == "the recipe is the fastest that was found"
+    assert summary(found, found.choices)[1] == "no faster recipe was found"
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ async def test_the_values_of_a_run_are_paged_sliced_and_compared(workbench: Call
     async with workbench(script, size=(120, 40)) as bench:
         app = bench.app
         await bench.press("shift+tab", "v")
-        await bench.sees("has not been run yet")
+        await bench.sees("no run of this graph yet")
         await bench.press("r")
         await bench.until(lambda: app.state.report is not None, "the run")
         await bench.press("v")
@@ -95,8 +95,8 @@ async def test_the_values_of_a_run_are_paged_sliced_and_compared(workbench: Call
         await bench.press("n")
         await bench.until(lambda: bench.shows("input of ") and bench.shows("(3 of 3)"), "the input")
         await bench.press("m")
-        await bench.until(lambda: bench.shows("only outputs have eager's beside them"), "no map of an input")
+        await bench.until(lambda: bench.shows("only outputs can be compared with eager"), "no map of an input")
         await bench.press("p", "m")
-        await bench.until(lambda: bench.shows("map of differences of "), "the map")
+        await bench.until(lambda: bench.shows("difference map of "), "the map")
         await bench.press("q")
         assert not isinstance(app.screen, ValuesScreen)

@@ -123,7 +123,7 @@ def test_a_port_that_is_taken_is_named() -> None:
             command("--web-port", str(port)), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
         )
     assert done.returncode == 1
-    assert f"127.0.0.1:{port} cannot be served at" in done.stderr
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
     assert "--web-port" in done.stderr
     assert "Traceback" not in done.stderr
 

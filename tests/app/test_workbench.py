@@ -163,7 +163,7 @@ async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
         await bench.sees("Undo: nothing to undo")
         bench.app.graph.move_to(0)
         await bench.press("space")
-        await bench.sees("is a placeholder, which is not lowered")
+        await bench.sees("is a placeholder, which has no lowering")
 
 
 async def test_what_is_said_is_gone_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:

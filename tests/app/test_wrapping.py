@@ -117,7 +117,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         await bench.press("greater_than_sign", "W")
         assert ir.left == 0
         await bench.press("greater_than_sign")
-        await bench.sees("W cuts them")
+        await bench.sees("press W to truncate them")
         for _ in range(long):
             await bench.press("j")
         assert ir.line_number == long

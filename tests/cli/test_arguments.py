@@ -56,7 +56,7 @@ def test_the_workbench_takes_the_scripts_arguments_too() -> None:
 
 def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rnu", "samples/x.py"]) == 2
-    assert "no verb 'rnu', and no such file: did you mean run?" in capsys.readouterr().err
+    assert "unknown verb or file 'rnu': did you mean run?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("word", ["runs.py", "./rnu", "package.module:run", "run:model", "zebra", "--version"])

@@ -32,7 +32,7 @@ def test_what_cannot_be_exported_is_one_message(cli: Verb, tmp_path: Path) -> No
     words = ("export", "samples/arith_add.py", "-o", str(tmp_path / "out"))
     done = cli(*words, "--kind", "exe")
     assert done.returncode == 2
-    assert "no kind 'exe'" in done.stderr
+    assert "unknown kind 'exe'" in done.stderr
     done = cli(*words, "--target", "vax")
     assert done.returncode == 1
     assert "no target 'vax'" in done.stderr

@@ -58,7 +58,7 @@ def test_dump_prints_the_table_of_nodes(cli: Verb, tmp_path: Path) -> None:
 def test_the_table_of_nodes_is_no_stage(cli: Verb) -> None:
     done = cli("dump", "samples/arith_add.py", "--nodes", "--stage", "fx")
     assert done.returncode == 2
-    assert "--nodes goes to stdout" in done.stderr
+    assert "--nodes prints a table to stdout" in done.stderr
 
 
 def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(cli: Verb, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(cli: Verb, t
     assert done.returncode == 1
     (graph,) = json.loads(done.stdout)["graphs"]
     assert not graph["ok"]
-    assert graph["error"]["what"] == "the script says fallback='error', but 1 of 3 nodes stay in eager"
+    assert graph["error"]["what"] == "the script sets fallback='error', but 1 of 3 nodes fall back to eager"
     assert "histogram.0: histogram.bin_ct has no op class" in graph["error"]["detail"]
     assert "'histogram.bin_ct' to `_ops_map`" in graph["error"]["detail"]
     assert "fallback='error'" in done.stderr

@@ -76,7 +76,7 @@ def test_a_recipes_file_names_plugins_and_files_only_where_it_is_trusted(tmp_pat
     mine = written(tmp_path / "mine.toml", text.partition("[[steps]]")[0])
     named = recipe("--recipe", mine, "--plugin", str(plugin))
     assert {found.path for found in named.plugins} == {str(plugin)}, "the user has named it"
-    with pytest.raises(UsageError, match=r"theirs\.toml is not used"):
+    with pytest.raises(UsageError, match=r"theirs\.toml is rejected"):
         recipe_in(path, [], False)
 
 
@@ -84,7 +84,7 @@ def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:
     files = [
         written(tmp_path / f"{n}.toml", f"graph = {n}\nfrontend = '{f}'") for n, f in ((0, "dynamo"), (1, "export"))
     ]
-    with pytest.raises(UsageError, match="opened by one frontend, and these recipes are of dynamo and export"):
+    with pytest.raises(UsageError, match=r"different frontends .dynamo and export."):
         recipes("--recipe", files[0], "--recipe", files[1])
 
 
@@ -157,7 +157,7 @@ def test_each_graph_takes_the_recipe_that_is_for_it_and_no_choice_of_another(tmp
 
 def test_two_recipes_for_one_graph_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text(to_toml(recipe()))
-    with pytest.raises(UsageError, match="for one graph"):
+    with pytest.raises(UsageError, match="for the same graph"):
         recipes("--recipe", str(tmp_path / "a.toml"), "--recipe", str(tmp_path / "a.toml"))
 
 
@@ -178,7 +178,7 @@ def test_a_graph_that_does_not_exist_is_refused_with_those_that_do(wanted: str) 
 def test_a_pipeline_of_others_names_no_files_unless_it_is_trusted(tmp_path: Path) -> None:
     text = "builtin.module(cse, snapshot-op-locations{filename=out.mlir})"
     file = written(tmp_path / "theirs.txt", text)
-    with pytest.raises(UsageError, match=r"theirs\.txt is not used: it asks for filename=out\.mlir .*--trust"):
+    with pytest.raises(UsageError, match=r"theirs\.txt is rejected: it asks for filename=out\.mlir .*--trust"):
         recipe("--pipeline", file)
     for words in (["--pipeline", file, "--trust"], ["--pipeline", text]):
         assert recipe(*words).steps[-1].options == (("filename", "out.mlir"),)

@@ -66,9 +66,9 @@ def test_coverage_of_every_stage(cli: Verb) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("nothing_7", "no node 'nothing_7'"),
+        ("nothing_7", "unknown node 'nothing_7'"),
         ("asm:999999", "has lines 1 to"),
-        ("nowhere:3", "no stage 'nowhere'"),
+        ("nowhere:3", "unknown stage 'nowhere'"),
         ("mlp.py:1", "no node of graph 0 comes from"),
     ],
 )

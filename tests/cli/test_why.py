@@ -33,4 +33,4 @@ def test_why_a_compilation_ended_at_a_node(cli: Verb) -> None:
 def test_a_node_that_is_not_there_is_said(cli: Verb) -> None:
     done = cli("why", "samples/mlp.py", "nothing_7")
     assert done.returncode == 2
-    assert "no node 'nothing_7'" in done.stderr
+    assert "unknown node 'nothing_7'" in done.stderr

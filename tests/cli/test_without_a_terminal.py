@@ -68,7 +68,7 @@ def test_a_word_that_is_neither_a_verb_nor_a_file(
     streams(monkeypatch)
     assert cli.main(words.split()) == cli.USAGE
     (line,) = capsys.readouterr().err.splitlines()
-    assert "no such file" in line
+    assert "unknown verb or file" in line
     assert not opened
 
 

@@ -137,7 +137,7 @@ async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_pa
         app.push_screen(screen)
         await pilot.pause()
         screen.tell("running")
-        assert screen.query_one("#box").border_title == "What became of mm.0: running"
+        assert screen.query_one("#box").border_title == "Pass history of mm.0: running"
         await pilot.press("q")
         while screen.is_mounted and screen.query("#box"):
             await pilot.pause(0.02)

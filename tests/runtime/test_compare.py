@@ -257,7 +257,7 @@ def test_that_a_process_waited_for_a_core_is_told_of_any_while_however_short() -
     assert found.others == -1.0
     assert 0.1 < found.waited < 1.0
     assert found.disturbs
-    assert f"{found.waited:.0%} of the time spent waiting for a core" in figures_of(found)
+    assert f"{found.waited:.0%} of the run waited for a CPU" in figures_of(found)
 
 
 def test_nan_on_both_sides_is_not_ok_and_neither_is_what_returns_nothing() -> None:
