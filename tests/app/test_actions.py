@@ -24,13 +24,14 @@ from buddy.app.commands.subgraphs import Parting
 from buddy.app.commands.tune import Tuner
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
+from buddy.app.panes.layout import Layout
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.passes import PassesPane
 from buddy.app.panes.source import SourcePane
 from buddy.app.screens.help import help_screen
+from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.layout import Layout
 from buddy.app.workbench.palette import HIDDEN, listed
 from buddy.compiler.protocol import Assignment, NodeRow
 
@@ -39,6 +40,7 @@ CLASSES: dict[str, list[type]] = {
         Workbench,
         Layout,
         Editing,
+        RecipeEditor,
         Overlays,
         Graphs,
         Versus,

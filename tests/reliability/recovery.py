@@ -158,7 +158,7 @@ class Recovery:
         if key == "r":
             self._ran = True
             state.of(state.graph).ran = None
-        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.editing.undo, "r": app.run_program}[key]()
+        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.context.edits.undo, "r": app.run_program}[key]()
         # What opens the program is not what a broken pass holds up.
         if key == "u" and state.busy and "open" not in state.jobs.values():
             app.cancel_jobs()

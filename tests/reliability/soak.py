@@ -127,7 +127,7 @@ class Day:
     async def _fill_stages(self) -> None:
         """Each stage in its generic form on the way to the first, and beside the one before it, line by line on the way
         to the last and by its structure on the way back."""
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         walks = (
             (("ir.generic",), "ir.previous"),
             (("ir.generic", "ir.diff"), "ir.next"),
@@ -142,7 +142,7 @@ class Day:
 
     async def _fill_forms(self) -> None:
         """As many generic forms as the engine keeps, of stages come to as in the day that follows: by chance."""
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self.app.do(actions.BY_ID["ir.generic"])
         for _ in range(MAX_FORMS):
             self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
@@ -154,9 +154,9 @@ class Day:
         await self._settled()
 
     async def _fill_screens(self) -> None:
-        for pane in self.app.arrangement.order:
+        for pane in self.app.context.layout.order:
             for action in actions.ACTIONS:
-                self.app.show_pane(pane)
+                self.app.context.layout.show_pane(pane)
                 if self._may(action, pane) and (action.pane == pane or action.id not in self.tried):
                     await self._do(action)
                     await self._settled()
@@ -164,8 +164,8 @@ class Day:
         for size, theme in product(_SIZES, themes()):
             await self._pilot.resize_terminal(*size)
             self.app.show_theme(theme)
-            for pane in self.app.arrangement.order:
-                self.app.show_pane(pane)
+            for pane in self.app.context.layout.order:
+                self.app.context.layout.show_pane(pane)
                 await self._settled()
 
     async def act(self) -> None:
@@ -195,7 +195,7 @@ class Day:
 
     def _busy(self) -> bool:
         state = self.app.state
-        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.waiting)
+        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.context.jobs.waiting)
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -221,7 +221,7 @@ class Day:
         ][:_TOGGLED]
 
     async def _switch(self, row: int) -> None:
-        self.app.show_pane("passes")
+        self.app.context.layout.show_pane("passes")
         # At once: what comes from the engine may put the cursor on the pass of the stage that is shown.
         self.app.passes.cursor = row
         await self.app.do(actions.BY_ID["passes.toggle"])
@@ -242,16 +242,16 @@ class Day:
         await self._until(lambda: bool(self.app.state.captured), "the program")
 
     async def _page(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self._press(*self._chance.choice((("[", "["), ("]",), ("pagedown",), ("G",), ("g", "g"), ("W",), ("m",))))
 
     async def _diff(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self._press("]", self._chance.choice("dD"), "c")
 
     async def _search(self) -> None:
         pane, action = self._chance.choice(_SEARCHES)
-        self.app.show_pane(pane)
+        self.app.context.layout.show_pane(pane)
         await self.app.do(actions.BY_ID[action])
         if self._user.typing:
             await self._type(self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter")
@@ -270,7 +270,7 @@ class Day:
 
     async def _any(self) -> None:
         """Whatever the workbench can do now in a pane."""
-        self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
+        self.app.context.layout.show_pane(pane := self._chance.choice(self.app.context.layout.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         await self._do(self._chance.choice(possible))
 
