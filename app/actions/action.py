@@ -30,7 +30,8 @@ def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
 class Action:
     """`blocked` returns the reason why the action is impossible now, "" when it is possible.
 
-    `own_keys` are those it has unless the user's settings say otherwise.
+    `own_keys` are those it has unless the user's settings say otherwise. `handler` is `TARGET.METHOD`: a method of a
+    pane by the pane's id, of `pane`, which is the one that has the keys, or of a target of `Workbench.targets`.
     """
 
     id: str
@@ -46,6 +47,15 @@ class Action:
     @property
     def keys(self) -> tuple[str, ...]:
         return _replaced.get(self.id, self.own_keys)
+
+    @property
+    def target(self) -> str:
+        """The name of the object whose method does the action."""
+        return self.handler.partition(".")[0]
+
+    @property
+    def method(self) -> str:
+        return self.handler.partition(".")[2]
 
     @property
     def remapped(self) -> bool:

@@ -62,6 +62,7 @@ from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.clipboard import offer_to_tmux
 from buddy.app.workbench.crash import kept
+from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import Strokes
 from buddy.app.workbench.palette import ActionCommands
 from buddy.app.workbench.pasting import read_pastes_as_text
@@ -131,6 +132,7 @@ class Workbench(App[int]):
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
         self.strokes = Strokes(self)
+        self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
         self._long_jobs = LongJobs()
         CursorView.ascii_mode = ascii_mode
@@ -169,6 +171,28 @@ class Workbench(App[int]):
         self.exporting = Exporting(context, self.sessions)
         self.overlays = Overlays(context, self, graph, ir, self.log_path, self.situation)
 
+    def targets(self) -> list[tuple[str, object]]:
+        """What actions name as their targets, besides the panes; commands by their modules."""
+        return [
+            ("app", self),
+            ("layout", self.context.layout),
+            ("recipe", self.context.edits),
+            ("recipe_edits", self.editing),
+            ("edit_text", self.texts),
+            ("overlays", self.overlays),
+            ("graphs", self.graphs),
+            ("subgraphs", self.parting),
+            ("provenance", self.provenance),
+            ("frontend", self.frontends),
+            ("backend", self.backends),
+            ("compare", self.versus),
+            ("run", self.running),
+            ("profile", self.profiling),
+            ("tune", self.tuner),
+            ("export", self.exporting),
+            ("sessions", self.sessions),
+        ]
+
     # ---- composition ---------------------------------------------------------------------------------------------
 
     def get_driver_class(self) -> type[Driver]:
@@ -195,6 +219,7 @@ class Workbench(App[int]):
         yield CellLine(self._keys, id="keys")
 
     def on_mount(self) -> None:
+        self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
         self.sessions.restore()
         self._seconds = self.set_interval(1.0, self._second, pause=True)
@@ -358,14 +383,7 @@ class Workbench(App[int]):
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return
-        edits, layout = self.context.edits, self.context.layout
-        doers = (edits, self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        others = (self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
-        parts = (self, layout, *doers, *others, self.frontends)
-        for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
-            if hasattr(part, action.handler):
-                getattr(part, action.handler)(*arguments)
-                break
+        self._methods[action.id](*arguments)
         self.update_chrome()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
