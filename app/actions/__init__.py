@@ -1,8 +1,8 @@
 """The one registry of what the workbench can do: keys, palette, footer and help all read it. No Textual.
 
 An action says where it works (`pane`; `anywhere` if its keys reach that pane from the others too), which method of
-which object does it (`handler`), and, through `blocked`, why it cannot be done now. Keys of two strokes are written with
-a space: `g g`.
+which object does it (`handler`), and, through `blocked`, why it cannot be done now. Keys of two strokes are written
+with a space: `g g`.
 """
 
 from __future__ import annotations
