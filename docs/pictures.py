@@ -55,7 +55,7 @@ async def overview(app: Workbench, pilot: Any) -> None:
     app.graph.show_node(node.stable)
     app.graph.moved()
     await pilot.pause(0.6)
-    app._message = ""
+    app.context.status.message = ""
     app.update_chrome()
 
 

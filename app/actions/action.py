@@ -31,6 +31,8 @@ class Action:
     """A command of the workbench.
 
     `blocked` returns the reason why the action is disabled now, "" if it is enabled. `own_keys` are the default keys.
+    `handler` is `TARGET.METHOD`; the target is the id of a pane, `pane` for the pane that has focus, or a name in
+    `Workbench.targets`.
     """
 
     id: str
@@ -46,6 +48,15 @@ class Action:
     @property
     def keys(self) -> tuple[str, ...]:
         return _replaced.get(self.id, self.own_keys)
+
+    @property
+    def target(self) -> str:
+        """The name of the object whose method does the action."""
+        return self.handler.partition(".")[0]
+
+    @property
+    def method(self) -> str:
+        return self.handler.partition(".")[2]
 
     @property
     def remapped(self) -> bool:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo, FlagsChecked
 from buddy.compiler.protocol.recipe import BACKENDS, IREE, NATIVE, Backend
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.panes.context import WorkbenchContext
 
 SUMMARIES = {
     NATIVE: "this compiler, by the recipe's passes",
@@ -27,29 +26,29 @@ _OUT, _TYPED = object(), object()
 class Backends:
     """Edits of a recipe's backend and of its flags, which are checked by that backend before they are taken."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext) -> None:
+        self._context = context
         self._described: dict[str, BackendDescribed] = {}
 
     def choose_backend(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        now = self._bench.workspace.recipe.backend
+        now = self._context.workspace.recipe.backend
         choices = [Choice(name, SUMMARIES[name], name, marked=name == now) for name in BACKENDS]
-        self._bench.push_screen(PickerScreen("Backend", choices), self._use)
+        self._context.dialogs.open(PickerScreen("Backend", choices), self._use)
 
     def _use(self, backend: Backend | None) -> None:
-        recipe = self._bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         if backend is None or backend == recipe.backend:
             return
         flags = recipe.backend_flags if backend != NATIVE else ()
-        self._bench.editing.edit(replace(recipe, backend=backend, backend_flags=flags), f"backend {backend}")
+        self._context.edits.edit(replace(recipe, backend=backend, backend_flags=flags), f"backend {backend}")
 
     # ---- flags ---------------------------------------------------------------------------------------------------
 
     def choose_flag(self) -> None:
         """List the flags of the backend's compiler, those that are set first; typing narrows."""
-        begin(self._bench, "backend", self._list)
+        self._context.jobs.begin("backend", self._list)
 
     async def _list(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
@@ -57,24 +56,24 @@ class Backends:
         described = await self._describe()
         if described is None:
             return
-        given = self._bench.workspace.recipe.backend_flags
+        given = self._context.workspace.recipe.backend_flags
         choices = [Choice(flag, "set: choose to change it or take it out", flag, marked=True) for flag in given]
         choices += [Choice(flag, "stands unless another value is given", flag) for flag in described.defaults]
         choices += [Choice(f"--{flag.name}", _told(flag), flag) for flag in described.flags]
         choices.append(Choice("another flag", "one that the compiler's help does not list", _TYPED))
         where = ", ".join(dict.fromkeys(f"{device.driver}" for device in described.devices))
         title = f"Flags of {described.name} {next(iter(described.versions.values()), '')}; its runtime finds {where}"
-        self._bench.push_screen(PickerScreen(title, choices), self._chosen)
+        self._context.dialogs.open(PickerScreen(title, choices), self._chosen)
 
     async def _describe(self) -> BackendDescribed | None:
-        name = self._bench.workspace.recipe.backend
+        name = self._context.workspace.recipe.backend
         if name not in self._described:
             try:
-                with self._bench.wait():
+                with self._context.jobs.wait():
                     ask = lambda number: DescribeBackend(number, name)  # noqa: E731
-                    self._described[name] = await self._bench.session.ask(ask, BackendDescribed)
+                    self._described[name] = await self._context.session.ask(ask, BackendDescribed)
             except UnavailableError as error:
-                self._bench.say(str(error))
+                self._context.say(str(error))
                 return None
         return self._described[name]
 
@@ -91,7 +90,7 @@ class Backends:
             self._choose_value(known, str(answer))
 
     def _known(self) -> tuple[FlagInfo, ...]:
-        described = self._described.get(self._bench.workspace.recipe.backend)
+        described = self._described.get(self._context.workspace.recipe.backend)
         return described.flags if described is not None else ()
 
     def _choose_value(self, flag: FlagInfo, now: str = "") -> None:
@@ -99,7 +98,7 @@ class Backends:
         from buddy.app.screens.picker import Choice, PickerScreen
 
         values = flag.values or _VALUES.get(flag.kind, ()) or (_SWITCH if not flag.kind else ())
-        given = any(_name(each) == flag.name for each in self._bench.workspace.recipe.backend_flags)
+        given = any(_name(each) == flag.name for each in self._context.workspace.recipe.backend_flags)
         if not values and not given:
             self._type(now or f"--{flag.name}=")
             return
@@ -115,38 +114,38 @@ class Backends:
             elif answer is not None:
                 self._try(str(answer))
 
-        self._bench.push_screen(PickerScreen(f"--{flag.name}", choices), chosen)
+        self._context.dialogs.open(PickerScreen(f"--{flag.name}", choices), chosen)
 
     def _type(self, text: str) -> None:
-        self._bench.ask("flag of the backend's compiler, --NAME or --NAME=VALUE", text, self._try)
+        self._context.dialogs.ask("flag of the backend's compiler, --NAME or --NAME=VALUE", text, self._try)
 
     def _try(self, text: str) -> None:
         if text.strip("- "):
-            begin(self._bench, "backend", self._check, text.strip())
+            self._context.jobs.begin("backend", self._check, text.strip())
 
     async def _check(self, flag: str) -> None:
         """Take the flag if the backend does; else say why not, and ask again."""
-        recipe, name = self._bench.workspace.recipe, _name(flag)
+        recipe, name = self._context.workspace.recipe, _name(flag)
         others = tuple(each for each in recipe.backend_flags if _name(each) != name)
         try:
-            with self._bench.wait():
+            with self._context.jobs.wait():
                 ask = lambda number: CheckFlags(number, recipe.backend, (*others, flag))  # noqa: E731
-                found = await self._bench.session.ask(ask, FlagsChecked)
+                found = await self._context.session.ask(ask, FlagsChecked)
         except UnavailableError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
         if found.problem:
-            self._bench.say(found.problem)
+            self._context.say(found.problem)
             self._type(flag)
         else:
             self._set(name, flag)
 
     def _set(self, name: str, flag: str) -> None:
         """Put `flag` in the place of what is set by that name; "" takes it out."""
-        recipe = self._bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         others = [each for each in recipe.backend_flags if _name(each) != name]
         flags = tuple([*others, flag] if flag else others)
-        self._bench.editing.edit(replace(recipe, backend_flags=flags), flag or f"--{name} taken out")
+        self._context.edits.edit(replace(recipe, backend_flags=flags), flag or f"--{name} taken out")
 
 
 def _name(flag: str) -> str:

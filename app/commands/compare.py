@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from buddy.app.panes.comparison import OtherStages
+from buddy.app.panes.comparison import OtherStages, Side
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.app.workspace.input_parsing import read_file, typed_path
-from buddy.compiler.protocol.recipe import Recipe, from_toml
+from buddy.compiler.protocol.recipe import from_toml
 from buddy.compiler.protocol.recipe_claims import claims, refusal
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
-
-
-class Side(NamedTuple):
-    """A recipe to compare with, and what it is called."""
-
-    title: str
-    recipe: Recipe
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.ir import IrPane
 
 
 class Versus:
     """Compiles other recipes beside the one on the screen, which stays as it is."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
+        self._context, self._ir = context, ir
 
     def sides(self) -> list[tuple[Side, str]]:
         """What the recipe on the screen can be compared with at once, each with what it is."""
-        workspace, state = self._bench.workspace, self._bench.state
+        workspace, state = self._context.workspace, self._context.state
         mine, now = workspace.recipe, "compare what comes from later edits with what there is now"
         found = [(Side("the recipe as it is now", mine), now)]
         found += [
@@ -57,11 +50,11 @@ class Versus:
 
         choices = [Choice(side.title, what, side) for side, what in self.sides()]
         choices.append(Choice("a recipe file", "one that `buddy-tui run --recipe` takes", "file"))
-        self._bench.push_screen(PickerScreen("Compare with", choices), self._chosen)
+        self._context.dialogs.open(PickerScreen("Compare with", choices), self._chosen)
 
     def _chosen(self, side: Side | Literal["file"] | None) -> None:
         if side == "file":
-            self._bench.ask("compare with the recipe in", "", self._read)
+            self._context.dialogs.ask("compare with the recipe in", "", self._read)
         elif side is not None:
             self.compare_with(side)
 
@@ -71,44 +64,46 @@ class Versus:
         try:
             found = from_toml(read_file(typed_path(path)))
         except (OSError, ValueError) as error:
-            self._bench.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
+            self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
         # What a recipe's plug-ins are does not matter: they are left out below.
         asked = claims(replace(found, plugins=()))
-        if asked and not self._bench.session.trusts:
-            self._bench.say(f"{path.strip()} is not used: {refusal(asked)}")
+        if asked and not self._context.session.trusts:
+            self._context.say(f"{path.strip()} is not used: {refusal(asked)}")
             return
-        mine = self._bench.workspace.recipe
+        mine = self._context.workspace.recipe
         # Plug-ins are code: a file of somebody's names its own, and those loaded are the user's choice.
         side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph, plugins=mine.plugins)
         self.compare_with(Side(Path(path.strip()).name, side))
 
     def compare_with(self, side: Side) -> None:
         """Compile `side` in the background; once it is there the IR pane shows what differs."""
-        self._bench.say(f"compiling {side.title}{self._bench.glyphs.ellipsis} ctrl+c cancels")
-        begin(self._bench, "versus", self._compare_with, side)
+        self._context.say(f"compiling {side.title}{self._context.glyphs.ellipsis} ctrl+c cancels")
+        self._context.jobs.begin("versus", self._compare_with, side)
 
     async def _compare_with(self, side: Side) -> None:
         try:
-            with self._bench.wait():
-                compiled = await self._bench.session.compile_beside(side.recipe)
+            with self._context.jobs.wait():
+                compiled = await self._context.session.compile_beside(side.recipe)
         except UnavailableError as error:
-            self._bench.say(f"{side.title}: {error}")
+            self._context.say(f"{side.title}: {error}")
             return
-        self._bench.show_pane("ir")
-        self._bench.ir.compare_with(OtherStages(side.title, compiled.stages))
+        self._context.layout.show_pane("ir")
+        self._ir.compare_with(OtherStages(side.title, compiled.stages))
 
     def compare_presets(self) -> None:
         """Every preset beside the others."""
         from buddy.app.screens.presets import PresetsScreen
 
-        mine, presets = self._bench.workspace.recipe, self._bench.state.presets
+        mine, presets = self._context.workspace.recipe, self._context.state.presets
         sides = [
-            (preset.name, self._bench.workspace.from_preset(preset.recipe)) for preset in presets if preset.suits(mine)
+            (preset.name, self._context.workspace.from_preset(preset.recipe))
+            for preset in presets
+            if preset.suits(mine)
         ]
         if mine not in [recipe for _, recipe in sides]:
             sides.insert(0, ("(as edited)", mine))
-        self._bench.push_screen(PresetsScreen(self._bench.session, sides), self._preset_chosen)
+        self._context.dialogs.open(PresetsScreen(self._context.session, sides), self._preset_chosen)
 
     def _preset_chosen(self, answer: tuple[str, Side] | None) -> None:
         if answer is None:
@@ -117,4 +112,4 @@ class Versus:
         if act == "compare":
             self.compare_with(side)
         else:
-            self._bench.editing.edit(side.recipe, f"preset {side.title}")
+            self._context.edits.edit(side.recipe, f"preset {side.title}")

@@ -13,14 +13,14 @@ from textual.app import SuspendNotSupported
 from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
 from buddy.app.session.lines import UnavailableError
 from buddy.app.session.stages import StageRow, phase_of
-from buddy.app.widgets.background import begin
 from buddy.app.workspace.atomic_write import write_whole
 from buddy.app.workspace.drafts import Draft
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.ir import IrPane
     from buddy.app.screens.editor import Wrong
-    from buddy.app.workbench.app import Workbench
 
 REPLACE = "replace-ir"
 # Characters beyond which the editor of the workbench is slower than anyone types; $EDITOR knows no such bound.
@@ -30,8 +30,8 @@ LONGEST = 2_000_000
 class TextEditing:
     """What opens an editor, and what comes of it."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
+        self._context, self._ir = context, ir
 
     # ---- the pipeline --------------------------------------------------------------------------------------------
 
@@ -40,50 +40,50 @@ class TextEditing:
         from buddy.app.screens.pipeline import PipelineScreen
         from buddy.app.workspace.pipeline_text import pipeline_text
 
-        steps = self._bench.workspace.recipe.steps
-        draft = Draft(self._bench.workspace.path, "pipeline")
-        screen = PipelineScreen(pipeline_text(steps), self._bench.state.passes, draft)
-        self._bench.push_screen(screen, self._use_pipeline)
+        steps = self._context.workspace.recipe.steps
+        draft = Draft(self._context.workspace.path, "pipeline")
+        screen = PipelineScreen(pipeline_text(steps), self._context.state.passes, draft)
+        self._context.dialogs.open(screen, self._use_pipeline)
 
     def _use_pipeline(self, text: str | None) -> None:
         if text is None:
             return
         from buddy.app.workspace.pipeline_text import parse, steps_of
 
-        recipe = self._bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         steps = steps_of(parse(text), recipe.steps)
-        self._bench.editing.edit(replace(recipe, steps=steps), "the pipeline edited as text")
+        self._context.edits.edit(replace(recipe, steps=steps), "the pipeline edited as text")
 
     # ---- IR ------------------------------------------------------------------------------------------------------
 
     def edit_ir(self) -> None:
         """The stage's IR in $VISUAL or $EDITOR; in the workbench's own editor where there is none."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-        begin(self._bench, "edit", self._edit, editor)
+        self._context.jobs.begin("edit", self._edit, editor)
 
     def edit_ir_here(self) -> None:
-        begin(self._bench, "edit", self._edit, "")
+        self._context.jobs.begin("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
         from buddy.app.screens.ir_editor import checked
 
-        bench, row = self._bench, self._bench.ir.shown
+        row = self._ir.shown
         if row is None:
-            bench.say("there is no stage to edit yet")
+            self._context.say("there is no stage to edit yet")
             return
-        recipe = bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         try:
-            text = await bench.session.whole_text(row.stage.text)
+            text = await self._context.session.whole_text(row.stage.text)
         except UnavailableError as error:
-            bench.say(str(error))
+            self._context.say(str(error))
             return
         try:
             edited, wrong = self._in_editor(editor, row, text), None
         except EditorError as error:
-            bench.say(str(error))
+            self._context.say(str(error))
             return
         if edited is not None and edited != text:
-            wrong = await checked(bench.session, edited)
+            wrong = await checked(self._context.session, edited)
         if edited is None or wrong is not None:
             edited = await self._in_pane(row, text if edited is None else edited, wrong, text)
         if edited is not None:
@@ -95,12 +95,12 @@ class TextEditing:
             words = editor_words(editor)
             if not words:
                 return None
-            with self._bench.suspend():
+            with self._context.dialogs.suspend():
                 return edited_by(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text)
         except SuspendNotSupported:
             return None
         except NoEditorError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return None
 
     async def _in_pane(self, row: StageRow, text: str, wrong: Wrong | None, before: str) -> str | None:
@@ -108,33 +108,32 @@ class TextEditing:
             what = "set $EDITOR, then E"
             if wrong is not None and text != before:
                 what = f"{wrong.message}, line {wrong.line + 1}; {self._put_aside(text)}"
-            self._bench.say(f"this stage is too long for the editor here: {what}")
+            self._context.say(f"this stage is too long for the editor here: {what}")
             return None
         from buddy.app.screens.ir_editor import IrEditor
 
-        draft = Draft(self._bench.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
-        screen = IrEditor(self._bench.session, f"IR after {row.stage.name}", text, wrong, before, draft)
-        return await self._bench.push_screen_wait(screen)
+        draft = Draft(self._context.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
+        screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, wrong, before, draft)
+        return await self._context.dialogs.result_of(screen)
 
     def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:
-        bench = self._bench
         if before == after:
-            bench.say("nothing was changed")
+            self._context.say("nothing was changed")
             return
-        rows = bench.ir.rows
+        rows = self._ir.rows
         place = next((k for k, other in enumerate(rows) if other.key == row.key), None)
-        if bench.workspace.recipe != recipe or place is None:
-            bench.say(f"the recipe has changed meanwhile, so the edit has no place: {self._put_aside(after)}")
+        if self._context.workspace.recipe != recipe or place is None:
+            self._context.say(f"the recipe has changed meanwhile, so the edit has no place: {self._put_aside(after)}")
             return
         phase = phase_of(rows, place)
         steps, place = with_ir(recipe.steps, row.stage.step, after, phase)
         number = sum(step.name == REPLACE and step.enabled for step in steps[:place])
-        bench.ir.expect((REPLACE, number))
-        bench.editing.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
+        self._ir.expect((REPLACE, number))
+        self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
     def _put_aside(self, text: str) -> str:
         """Keep an edited text that cannot be used; says where it is."""
-        kept = self._bench.workspace.path
+        kept = self._context.workspace.path
         numbered = (kept.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
         path = next(path for path in numbered if not path.exists())
         try:

@@ -10,14 +10,14 @@ from msgspec.structs import replace
 
 from buddy.app.reports import formatting
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.app.workspace.command_line import Shown
 from buddy.app.workspace.input_parsing import typed_path
 from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
 from buddy.compiler.protocol.recipe import TARGETS
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.commands.sessions import Sessions
+    from buddy.app.panes.context import WorkbenchContext
 
 _TYPED = object()
 
@@ -35,35 +35,35 @@ def kinds_in(text: str) -> tuple[ExportKind, ...]:
 class Exporting:
     """Asks for kinds and a folder and has the engine write; edits the recipe's target."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, sessions: Sessions) -> None:
+        self._context, self._sessions = context, sessions
 
     # ---- the target ----------------------------------------------------------------------------------------------
 
     def choose_target(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        now = self._bench.workspace.recipe.target
+        now = self._context.workspace.recipe.target
         choices = [Choice("this machine", "with all that its CPU can do", "", marked=not now)]
         choices += [Choice(name, summary, name, marked=name == now) for name, summary in TARGETS.items()]
         choices.append(Choice("another", "NAME:CPU, NAME:CPU:FEATURES, or a triple, typed", _TYPED, marked=False))
-        self._bench.push_screen(PickerScreen("The machine that code is for", choices), self._chosen)
+        self._context.dialogs.open(PickerScreen("The machine that code is for", choices), self._chosen)
 
     def _chosen(self, answer: object) -> None:
         if answer is _TYPED:
-            self._bench.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use)
+            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use)
         elif answer is not None:
             self._use(str(answer))
 
     def _use(self, target: str) -> None:
-        recipe, target = self._bench.workspace.recipe, target.strip()
+        recipe, target = self._context.workspace.recipe, target.strip()
         if target != recipe.target:
-            self._bench.editing.edit(replace(recipe, target=target), f"code for {target or 'this machine'}")
+            self._context.edits.edit(replace(recipe, target=target), f"code for {target or 'this machine'}")
 
     # ---- exports -------------------------------------------------------------------------------------------------
 
     def ask_export(self) -> None:
-        self._bench.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._kinds_typed)
+        self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._kinds_typed)
 
     def _kinds_typed(self, text: str) -> None:
         if not text.strip():
@@ -71,10 +71,12 @@ class Exporting:
         try:
             kinds = kinds_in(text)
         except ValueError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
-        name = Path(self._bench.workspace.source.partition(":")[0]).stem or "program"
-        self._bench.ask("export to the folder", f"{name}.export", lambda folder: self._folder_typed(folder, kinds))
+        name = Path(self._context.workspace.source.partition(":")[0]).stem or "program"
+        self._context.dialogs.ask(
+            "export to the folder", f"{name}.export", lambda folder: self._folder_typed(folder, kinds)
+        )
 
     def _folder_typed(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
         if not folder.strip():
@@ -83,32 +85,33 @@ class Exporting:
             path = typed_path(folder)
             there = path.exists() and any(path.iterdir())
         except (OSError, ValueError) as error:
-            self._bench.say(f"{folder.strip()} cannot be written to: {getattr(error, 'strerror', None) or error}")
+            self._context.say(f"{folder.strip()} cannot be written to: {getattr(error, 'strerror', None) or error}")
             return
         if there:
             question = f"{folder.strip()} is there already; files of the same names are replaced. Write into it?"
-            self._bench.confirm(question, lambda: self._start(path, kinds, True))
+            self._context.dialogs.confirm(question, lambda: self._start(path, kinds, True))
         else:
             self._start(path, kinds, False)
 
     def _start(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
-        begin(self._bench, "export", self._export, folder, kinds, force)
+        self._context.jobs.begin("export", self._export, folder, kinds, force)
 
     async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
-        bench = self._bench
-        recipe = bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         words = ("-o", str(folder), "--kind", ",".join(kinds))
-        command = bench.sessions.command_line(Shown("export", graphs=len(bench.state.graphs), words=words))
+        command = self._sessions.command_line(Shown("export", graphs=len(self._context.state.graphs), words=words))
 
         def make(number: int) -> Export:
             return Export(number, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
 
-        bench.say(f"exporting to {folder}{bench.glyphs.ellipsis}")
+        self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
         try:
-            with bench.wait():
-                made = await bench.session.ask(make, Exported)
+            with self._context.jobs.wait():
+                made = await self._context.session.ask(make, Exported)
         except UnavailableError as error:
-            bench.say(f"nothing was exported: {error}")
+            self._context.say(f"nothing was exported: {error}")
         else:
             size = formatting.size(sum(file.size for file in made.files))
-            bench.say(f"{len(made.files)} files, {size}, in {made.folder}; its README.md says how to build them")
+            self._context.say(
+                f"{len(made.files)} files, {size}, in {made.folder}; its README.md says how to build them"
+            )

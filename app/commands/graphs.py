@@ -15,7 +15,9 @@ from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.recipe import EAGER
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.graph import GraphPane
+    from buddy.app.panes.ir import IrPane
 
 
 @dataclass(frozen=True)
@@ -106,8 +108,8 @@ def _window(lengths: Sequence[int], place: int, width: int) -> tuple[int, int]:
 class Graphs:
     """Goes from one graph of the program to another; each comes back with its node and its recipe."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
+        self._context, self._graph, self._ir = context, graph, ir
         self._nodes: dict[int, str] = {}
 
     def next_graph(self) -> None:
@@ -117,41 +119,40 @@ class Graphs:
         self._turn(-1)
 
     def _turn(self, by: int) -> None:
-        state = self._bench.state
+        state = self._context.state
         self.show((state.graph + by) % len(state.graphs))
 
     def show(self, number: int) -> None:
         """Show graph `number`, counted from 0."""
-        bench = self._bench
-        if number == bench.state.graph:
+        if number == self._context.state.graph:
             return
-        self._nodes[bench.state.graph] = bench.selection.node
-        bench.ir.leave_graph()
-        bench.session.show_graph(number)
-        bench.selection.node = self._nodes.get(number, "")
-        bench.graph.show_graph(bench.selection.node)
-        bench.say(self._told(number))
+        self._nodes[self._context.state.graph] = self._context.selection.node
+        self._ir.leave_graph()
+        self._context.session.show_graph(number)
+        self._context.selection.node = self._nodes.get(number, "")
+        self._graph.show_graph(self._context.selection.node)
+        self._context.say(self._told(number))
 
     def _told(self, number: int) -> str:
-        info = self._bench.state.graphs[number]
+        info = self._context.state.graphs[number]
         parts = (f"graph {number}: {info.name}", f"{len(info.rows)} nodes", ending(info))
-        return f" {self._bench.glyphs.dot} ".join(part for part in parts if part)
+        return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def choose_graph(self) -> None:
         """Ask which, in a list that says how each stands and where it broke off."""
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        state = self._bench.state
+        state = self._context.state
         choices = [
             Choice(f"{number} {info.name}", self._summary(number, info), number, marked=number == state.graph)
             for number, info in enumerate(state.graphs)
         ]
-        self._bench.push_screen(PickerScreen("Graphs of the program", choices), self._chosen)
+        self._context.dialogs.open(PickerScreen("Graphs of the program", choices), self._chosen)
 
     def _summary(self, number: int, info: GraphInfo) -> str:
-        word, _ = standing(self._bench.state, self._bench.workspace, number)
+        word, _ = standing(self._context.state, self._context.workspace, number)
         parts = (f"{len(info.rows):>4} nodes", word, ending(info))
-        return f" {self._bench.glyphs.dot} ".join(part for part in parts if part)
+        return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def _chosen(self, number: int | None) -> None:
         if number is not None:
@@ -159,4 +160,4 @@ class Graphs:
 
     def run_all(self) -> None:
         """Run every graph, each by its own recipe."""
-        self._bench.session.run_all()
+        self._context.session.run_all()

@@ -2,64 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from textual.app import App
+
+    from buddy.app.actions import Situation
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.graph import GraphPane
+    from buddy.app.panes.ir import IrPane
 
 
 class Overlays:
     """Opens pickers, help, diagnostics and the log; their screens are imported when they are first opened."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(
+        self,
+        context: WorkbenchContext,
+        app: App[Any],
+        graph: GraphPane,
+        ir: IrPane,
+        log_path: Path | None,
+        situation: Callable[[], Situation],
+    ) -> None:
+        self._context, self._app, self._graph, self._ir = context, app, graph, ir
+        self._log_path, self._situation = log_path, situation
 
     def choose_phase(self) -> None:
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        languages = dict(self._bench.state.phases(self._bench.workspace.recipe))
+        languages = dict(self._context.state.phases(self._context.workspace.recipe))
         choices = [
-            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._bench.ir.phase)
-            for tab in self._bench.ir.tabs()
+            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._ir.phase)
+            for tab in self._ir.tabs()
         ]
-        self._bench.push_screen(PickerScreen("Phases", choices), self._show_phase)
+        self._context.dialogs.open(PickerScreen("Phases", choices), self._show_phase)
 
     def _show_phase(self, name: str | None) -> None:
         if name is not None:
-            self._bench.show_pane("ir")
-            self._bench.ir.show_phase_named(name)
+            self._context.layout.show_pane("ir")
+            self._ir.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
-        if self._bench.folded:
-            self._bench.show_pane("ir")
-        self._bench.ir.show_phase(number)
+        if self._context.layout.folded:
+            self._context.layout.show_pane("ir")
+        self._ir.show_phase(number)
 
     def go_failure(self) -> None:
         """The IR at the failure; read again there, the whole diagnostic."""
         failed = (
-            self._bench.ir.stage is not None
-            and self._bench.ir.stage.state == "failed"
-            and self._bench.pane.pane_id == "ir"
+            self._ir.stage is not None and self._ir.stage.state == "failed" and self._context.layout.pane_id == "ir"
         )
-        if failed or self._bench.state.board.failed is None:
-            self.open_problem()
+        if failed or self._context.state.board.failed is None:
+            self._context.dialogs.open_problem(self._context.state.problem)
         else:
-            self._bench.show_pane("ir")
-            self._bench.ir.show_failure()
-
-    def open_problem(self) -> None:
-        from buddy.app.screens.detail import problem_screen
-
-        if self._bench.state.problem is not None:
-            self._bench.push_screen(problem_screen(self._bench.state.problem))
+            self._context.layout.show_pane("ir")
+            self._ir.show_failure()
 
     def show_values(self, *, as_map: bool = False) -> None:
         """The values of the graph's latest run."""
         from buddy.app.screens.values import ValuesScreen
 
-        state, session = self._bench.state, self._bench.session
+        state, session = self._context.state, self._context.session
         outputs = state.report.outputs if state.report else ()
-        self._bench.push_screen(ValuesScreen(state.graph, outputs, session.ask, as_map=as_map))
+        self._context.dialogs.open(ValuesScreen(state.graph, outputs, session.ask, as_map=as_map))
 
     def show_difference_map(self) -> None:
         self.show_values(as_map=True)
@@ -69,48 +77,50 @@ class Overlays:
         from buddy.app.reports.run_plots import plots_of
         from buddy.app.screens.plot import PlotScreen
 
-        found = plots_of(self._bench.state)
+        found = plots_of(self._context.state)
         if found:
-            self._bench.push_screen(PlotScreen(found, self._bench.glyphs))
+            self._context.dialogs.open(PlotScreen(found, self._context.glyphs))
         else:
-            self._bench.say("there is nothing to plot yet: r runs the program")
+            self._context.say("there is nothing to plot yet: r runs the program")
 
     def show_numerics(self) -> None:
         """Every node beside eager; what is chosen there is gone to."""
         from buddy.app.screens.numerics import NumericsScreen
 
-        bench = self._bench
-        if bench.state.info is not None:
-            screen = NumericsScreen(bench.session, bench.workspace.recipe, bench.state.info)
-            bench.push_screen(screen, self._node_chosen)
+        if self._context.state.info is not None:
+            screen = NumericsScreen(self._context.session, self._context.workspace.recipe, self._context.state.info)
+            self._context.dialogs.open(screen, self._node_chosen)
 
     def _node_chosen(self, node: str | None) -> None:
         if node:
-            self._bench.show_pane("graph")
-            self._bench.graph.show_node(node)
-            self._bench.selection.select_node(node)
+            self._context.layout.show_pane("graph")
+            self._graph.show_node(node)
+            self._context.selection.select_node(node)
 
     def choose_theme(self) -> None:
         """A list of themes, each shown while the cursor is on it."""
         from buddy.app.screens.picker import Choice, PickerScreen
         from buddy.themes.palette import themes
 
-        before = self._bench.theme
+        before = self._app.theme
         choices = [Choice(one.title, one.name, one.name, one.name == before) for one in themes().values()]
 
-        def chosen(name: str | None) -> None:
-            self._bench.theme = name or before
-            if name is not None:
-                self._bench.say(f'theme: {name}; for good: theme = "{name}" in config.toml')
+        def show(name: str) -> None:
+            self._app.theme = name
 
-        self._bench.push_screen(PickerScreen("Themes", choices, self._bench.show_theme), chosen)
+        def chosen(name: str | None) -> None:
+            show(name or before)
+            if name is not None:
+                self._context.say(f'theme: {name}; for good: theme = "{name}" in config.toml')
+
+        self._context.dialogs.open(PickerScreen("Themes", choices, show), chosen)
 
     def open_log(self) -> None:
         from buddy.app.screens.log import log_screen
 
-        self._bench.push_screen(log_screen(self._bench.state, self._bench.log_path))
+        self._context.dialogs.open(log_screen(self._context.state, self._log_path))
 
     def open_help(self) -> None:
         from buddy.app.screens.help import help_screen
 
-        self._bench.push_screen(help_screen(self._bench.pane.pane_id, self._bench.situation()))
+        self._context.dialogs.open(help_screen(self._context.layout.pane_id, self._situation()))

@@ -8,12 +8,13 @@ from buddy.app.panes.navigation import Place
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Axis, Plot, Series
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport, Progress
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.graph import GraphPane
+    from buddy.app.panes.ir import IrPane
 
 # The roof reaches this far to both sides of the nodes, and of the edge between memory and arithmetic.
 _BEYOND = 2.0
@@ -22,37 +23,36 @@ _BEYOND = 2.0
 class Profiling:
     """Profiles the recipe on the screen, which stays as it is, and shows what came of it."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
+        self._context, self._graph, self._ir = context, graph, ir
         self._running = False
 
     def profile_program(self) -> None:
         """Run the recipe with counters in its code, in the background."""
         if self._running:
-            self._bench.say("a profile is being taken: ctrl+c stops it")
+            self._context.say("a profile is being taken: ctrl+c stops it")
             return
-        recipe = self._bench.workspace.recipe
-        self._bench.say(f"profiling{self._bench.glyphs.ellipsis} ctrl+c cancels")
-        begin(self._bench, "profile", self._profile, recipe)
+        recipe = self._context.workspace.recipe
+        self._context.say(f"profiling{self._context.glyphs.ellipsis} ctrl+c cancels")
+        self._context.jobs.begin("profile", self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        bench = self._bench
         self._running = True
         try:
-            with bench.wait():
-                report = await bench.session.profile(recipe, self._came)
+            with self._context.jobs.wait():
+                report = await self._context.session.profile(recipe, self._came)
         except UnavailableError as error:
-            bench.say(f"not profiled: {error}")
+            self._context.say(f"not profiled: {error}")
             return
         finally:
             self._running = False
-        bench.state.profiled(recipe, report)
-        bench.session_changed(frozenset({"graph"}))
-        bench.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
+        self._context.state.profiled(recipe, report)
+        self._context.session.changed(frozenset({"graph"}))
+        self._context.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
 
     def _came(self, frame: object) -> None:
         if isinstance(frame, Progress):
-            self._bench.say(f"profiling: {frame.what}")
+            self._context.say(f"profiling: {frame.what}")
 
     def show_flame(self) -> None:
         """The modules with their times."""
@@ -62,7 +62,7 @@ class Profiling:
         if found is not None:
             report, info = found
             story = " ".join(profile.told(report)[:1])
-            self._bench.push_screen(FlameScreen(profile.flame(report, info), story), self._go)
+            self._context.dialogs.open(FlameScreen(profile.flame(report, info), story), self._go)
 
     def show_roofline(self) -> None:
         """What nodes reach, under the roof of what the machine can do."""
@@ -71,9 +71,11 @@ class Profiling:
         found = self._found()
         plot = roofline(*found) if found is not None else None
         if plot is not None:
-            self._bench.push_screen(PlotScreen([plot], self._bench.glyphs, chooses="goes to the node"), self._go_named)
+            self._context.dialogs.open(
+                PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_named
+            )
         elif found is not None:
-            self._bench.say("of no node both operations and bytes are known")
+            self._context.say("of no node both operations and bytes are known")
 
     def show_hot(self) -> None:
         """The instructions that take the time, as far as the system lets them be sampled."""
@@ -84,36 +86,36 @@ class Profiling:
             return
         report, info = found
         if not report.sampling.spots:
-            self._bench.say(profile.sampled_words(report.sampling))
+            self._context.say(profile.sampled_words(report.sampling))
             return
         names = {row.stable: row.name for row in info.rows}
-        self._bench.push_screen(HotScreen(report.sampling, names), self._go_instruction)
+        self._context.dialogs.open(HotScreen(report.sampling, names), self._go_instruction)
 
     def _go_instruction(self, spot: HotSpot | None) -> None:
         """The line of the assembly on the screen, which is that of the profile unless the recipe was edited since."""
-        rows = self._bench.state.board.rows()
+        rows = self._context.state.board.rows()
         stage = next((row for row in rows if row.stage.language == "asm"), None)
         if spot is None or spot.line < 0:
             return
-        if stage is None or self._bench.state.profile_is_stale:
-            self._bench.say("the recipe has been edited since: g c profiles it as it stands")
+        if stage is None or self._context.state.profile_is_stale:
+            self._context.say("the recipe has been edited since: g c profiles it as it stands")
             return
-        self._bench.show_pane("ir")
-        self._bench.ir.go_from_here(Place(stage.key, spot.line))
+        self._context.layout.show_pane("ir")
+        self._ir.go_from_here(Place(stage.key, spot.line))
 
     def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
-        report, info = self._bench.state.profile, self._bench.state.info
+        report, info = self._context.state.profile, self._context.state.info
         return (report, info) if report is not None and info is not None else None
 
     def _go_named(self, name: str | None) -> None:
-        info = self._bench.state.info
+        info = self._context.state.info
         rows = info.rows if info is not None else ()
         self._go(next((row.stable for row in rows if row.name == name), None))
 
     def _go(self, node: str | None) -> None:
         if node is not None:
-            self._bench.show_pane("graph")
-            self._bench.graph.go_to_node(node)
+            self._context.layout.show_pane("graph")
+            self._graph.go_to_node(node)
 
 
 def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:

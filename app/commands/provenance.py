@@ -8,21 +8,20 @@ from typing import TYPE_CHECKING
 from buddy.app.panes.navigation import Place
 from buddy.app.reports.node_history import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
 from buddy.app.session.stages import StageRow
-from buddy.app.widgets.background import begin
 from buddy.compiler.protocol import (
     CodeExplained,
     ExplainCode,
     Followed,
     FollowNode,
     NodeRow,
-    OpenPython,
-    PythonOpened,
     Stage,
 )
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.graph import GraphPane
+    from buddy.app.panes.ir import IrPane
 
 _LINES = 50
 
@@ -32,35 +31,35 @@ Remarks = tuple[tuple[str, str, str], ...]
 class Provenance:
     """Opens the screens; each is about the node of the graph pane's row, or of the IR pane's line."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
+        self._context, self._graph, self._ir = context, graph, ir
         # Of the latest recipe that was asked about.
         self._code_remarks: dict[Recipe, Remarks] = {}
 
     def follow_through(self) -> None:
         """One node through all passes, with its text at each."""
-        self.with_node(lambda row: begin(self._bench, "node", self._follow, row))
+        self.with_node(lambda row: self._context.jobs.begin("node", self._follow, row))
 
     def open_fate(self) -> None:
         """What each pass did to a node, or why it did not."""
-        self.with_node(lambda row: begin(self._bench, "node", self._show_fate, row))
+        self.with_node(lambda row: self._context.jobs.begin("node", self._show_fate, row))
 
     def open_python(self) -> None:
         """The Python file that a node comes from, at its line."""
-        self.with_node(lambda row: begin(self._bench, "node", self._open_python, row))
+        self.with_node(lambda row: self._context.jobs.begin("node", self._open_python, row))
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
         """Do `act` with the node here; where a line comes from several, of a function that layers share, ask which."""
-        bench, info = self._bench, self._bench.state.info
+        info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
-        line = bench.ir.line_at(bench.ir.cursor) if bench.pane is bench.ir else None
-        current = bench.graph.current
+        line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
+        current = self._graph.current
         names = line.nodes if line is not None else (current.stable,) if current is not None else ()
         known = [rows[name] for name in names if name in rows]
         if not known:
-            bench.say("no node is known for this line")
+            self._context.say("no node is known for this line")
         elif len(known) == 1:
             act(known[0])
         else:
@@ -73,36 +72,36 @@ class Provenance:
             if row is not None:
                 act(row)
 
-        node = self._bench.selection.node
+        node = self._context.selection.node
         choices = [
             Choice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
             for row in rows
         ]
-        self._bench.push_screen(PickerScreen("Which node of this line", choices), chosen)
+        self._context.dialogs.open(PickerScreen("Which node of this line", choices), chosen)
 
     # ---- the screens ---------------------------------------------------------------------------------------------
 
     async def _follow(self, row: NodeRow) -> None:
-        stages = self._bench.state.board.rows()
+        stages = self._context.state.board.rows()
         texts = tuple(dict.fromkeys(found.stage.text for found in stages))
-        answer = await self._bench.questions.ask(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
+        answer = await self._context.queries.ask(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
         if answer is None:
             return
         from buddy.app.screens.follow import FollowScreen, Step
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [Step(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
-        self._bench.push_screen(FollowScreen(row.name, steps, self._bench.ir.key), self._go)
+        self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go)
 
     def _go(self, place: Place | None) -> None:
         if place is not None:
-            self._bench.show_pane("ir")
-            self._bench.ir.go_from_here(place)
+            self._context.layout.show_pane("ir")
+            self._ir.go_from_here(place)
 
     async def _show_fate(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import FateScreen
 
-        state = self._bench.state
+        state = self._context.state
         stages, assignment = state.board.rows(), state.assignments.get(row.stable)
         machine_code = await self._in_machine_code(row, stages)
 
@@ -110,11 +109,11 @@ class Provenance:
             told = (*state.remarks, *remarks)
             return [*fate_of(row, assignment, told, [found.stage for found in stages]), *machine_code]
 
-        self._bench.selection.select_node(row.stable)
-        recipe = self._bench.workspace.recipe
+        self._context.selection.select_node(row.stable)
+        recipe = self._context.workspace.recipe
         known = self._code_remarks.get(recipe, () if not machine_code else None)
         screen = FateScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
-        self._bench.push_screen(screen, lambda said: self._go_stage(said, stages))
+        self._context.dialogs.open(screen, lambda said: self._go_stage(said, stages))
         if known is None:
             remarks = await self._of_llvm(recipe)
             if screen.is_current:
@@ -123,7 +122,7 @@ class Provenance:
 
     async def _of_llvm(self, recipe: Recipe) -> Remarks:
         """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
-        answer = await self._bench.questions.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
+        answer = await self._context.queries.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
         if answer is None:
             return ()
         self._code_remarks = {recipe: answer.remarks}
@@ -135,43 +134,42 @@ class Provenance:
         if stage is None or not computes(row):
             return []
         text = stage.text
-        answer = await self._bench.questions.ask(
+        answer = await self._context.queries.ask(
             lambda number: FollowNode(number, (text,), row.stable, EVERY_LINE), Followed
         )
-        symbols = await self._bench.questions.symbols(stage.text, stage.language)
+        symbols = await self._context.queries.symbols(stage.text, stage.language)
         return [in_machine_code(answer.traces, symbols)] if answer is not None else []
 
     def _go_stage(self, said: Said | None, stages: list[StageRow]) -> None:
         """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
         found = next((row for row in stages if said is not None and _speaks(row.stage, said)), None)
         if found is not None:
-            self._bench.show_pane("ir")
-            self._bench.ir.choose(found)
+            self._context.layout.show_pane("ir")
+            self._ir.choose(found)
         elif said is not None:
-            self._bench.say(f"{said.who} has no stage of its own")
+            self._context.say(f"{said.who} has no stage of its own")
 
     async def _open_python(self, row: NodeRow) -> None:
         path, _, line = row.location.rpartition(":")
         if not path:
-            self._bench.say(f"no Python line is known for {row.name}")
+            self._context.say(f"no Python line is known for {row.name}")
             return
-        answer = await self._bench.questions.ask(self.python_file(path), PythonOpened)
+        answer = await self._context.queries.answered(self._context.session.open_python(path))
         if answer is not None:
             from buddy.app.screens.code import CodeScreen
 
             screen = CodeScreen(
-                self._bench.session.told_path(path), self._bench.cache, answer.text, answer.lines, int(line) - 1
+                self._context.session.told_path(path),
+                self._context.session.cache,
+                answer.text,
+                answer.lines,
+                int(line) - 1,
             )
-            self._bench.push_screen(screen, self._go_nodes)
-
-    def python_file(self, path: str) -> Callable[[int], OpenPython]:
-        """Makes the request for a file that nodes of the graph come from."""
-        workspace, graph = self._bench.workspace, self._bench.state.graph
-        return lambda number: OpenPython(number, workspace.source, workspace.arguments, graph, path)
+            self._context.dialogs.open(screen, self._go_nodes)
 
     def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
         if nodes:
-            self._bench.selection.go_node(nodes)
+            self._context.selection.go_node(nodes)
 
 
 def _speaks(stage: Stage, said: Said) -> bool:

@@ -9,46 +9,49 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from buddy.app.commands.compare import Side
-from buddy.app.widgets.background import begin
+from buddy.app.panes.comparison import Side
 from buddy.app.workspace.input_files import file_choice
 from buddy.app.workspace.input_parsing import typed_path, typed_seconds, typed_seed
 from buddy.app.workspace.runs import RunRecord, content_hash
 from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.commands.compare import Versus
+    from buddy.app.commands.graphs import Graphs
+    from buddy.app.panes.context import WorkbenchContext
 
 
 class Running:
     """Asks for inputs and runs, and shows the runs so far."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graphs: Graphs, versus: Versus) -> None:
+        self._context, self._graphs, self._versus = context, graphs, versus
         self._restoring: InputChoice | None = None
 
     @property
     def coming(self) -> InputChoice:
         """What the next run is on, those of the last session included that are still being read."""
-        return self._restoring or self._bench.session.inputs
+        return self._restoring or self._context.session.inputs
 
     def ask_timeout(self) -> None:
         """How long a run may take before it is stopped: it may never end."""
-        self._bench.ask("seconds after which a run is stopped", f"{self._bench.session.timeout:g}", self._use_timeout)
+        self._context.dialogs.ask(
+            "seconds after which a run is stopped", f"{self._context.session.timeout:g}", self._use_timeout
+        )
 
     def _use_timeout(self, text: str) -> None:
         try:
-            self._bench.session.timeout = typed_seconds(text)
+            self._context.session.timeout = typed_seconds(text)
         except ValueError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
-        self._bench.say(f"a run is stopped after {self._bench.session.timeout:g} s")
+        self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
 
     def choose_inputs(self) -> None:
         """The script's own inputs, random ones by a seed, or those of a file."""
         from buddy.app.screens.picker import Choice, PickerScreen
 
-        now = self._bench.session.inputs
+        now, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
         choices = [
             Choice("the script's own", "as it was captured with", "script", marked=now.kind == "script"),
             Choice(
@@ -57,34 +60,33 @@ class Running:
             ),
             Choice("from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"),
             Choice(
-                "other shapes", " ".join(self._bench.session.shapes) or "capture with tensors of other sizes: x=4x128",
-                "shapes", marked=bool(self._bench.session.shapes),
+                "other shapes", shapes or "capture with tensors of other sizes: x=4x128", "shapes", marked=bool(shapes),
             ),
         ]  # fmt: skip
-        self._bench.push_screen(PickerScreen("Inputs", choices), self._kind_chosen)
+        self._context.dialogs.open(PickerScreen("Inputs", choices), self._kind_chosen)
 
     def _kind_chosen(self, kind: str | None) -> None:
-        now = self._bench.session.inputs
+        now = self._context.session.inputs
         if kind == "script":
             self._use(InputChoice())
         elif kind == "random":
-            self._bench.ask("seed", str(now.seed), self._use_seed)
+            self._context.dialogs.ask("seed", str(now.seed), self._use_seed)
         elif kind == "shapes":
-            shapes = " ".join(self._bench.session.shapes)
-            self._bench.ask("shapes, as x=4x128 (none: the script's own)", shapes, self._use_shapes)
+            shapes = " ".join(self._context.session.shapes)
+            self._context.dialogs.ask("shapes, as x=4x128 (none: the script's own)", shapes, self._use_shapes)
         elif kind == "file":
-            self._bench.ask("inputs from", now.title, self._use_file)
+            self._context.dialogs.ask("inputs from", now.title, self._use_file)
 
     def _use_shapes(self, text: str) -> None:
         """Shapes are the program's: it is captured anew, and its recipe stays."""
         self._choose(InputChoice())
-        self._bench.session.capture_with(tuple(text.replace(",", " ").split()))
+        self._context.session.capture_with(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
         try:
             seed = typed_seed(text)
         except ValueError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
         self._use(InputChoice("random", seed))
 
@@ -92,20 +94,20 @@ class Running:
         try:
             path = typed_path(text).absolute()
         except (OSError, ValueError) as error:
-            self._bench.say(f"{text.strip()}: {error}")
+            self._context.say(f"{text.strip()}: {error}")
             return
         self._read(path, self._use)
 
     def _read(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         """Hand what a file holds to `use`; a long one, or one that is far away, keeps nobody waiting."""
-        begin(self._bench, "inputs", self._reading, path, use)
+        self._context.jobs.begin("inputs", self._reading, path, use)
 
     async def _reading(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         try:
             found = await asyncio.to_thread(file_choice, path)
         except ValueError as error:
             self._restoring = None
-            self._bench.say(f"{path}: {error}")
+            self._context.say(f"{path}: {error}")
         else:
             use(found)
 
@@ -123,40 +125,38 @@ class Running:
             self._choose(inputs)
 
     def _choose(self, inputs: InputChoice) -> None:
-        self._restoring, self._bench.session.inputs = None, inputs
+        self._restoring, self._context.session.inputs = None, inputs
 
     def _use(self, inputs: InputChoice) -> None:
         self._choose(inputs)
-        self._bench.say(str(inputs))
-        self._bench.session.run()
+        self._context.say(str(inputs))
+        self._context.session.run()
 
     # ---- the runs so far -----------------------------------------------------------------------------------------
 
     def show_runs(self) -> None:
         from buddy.app.screens.runs import RunsScreen
 
-        state = self._bench.state
-        self._bench.push_screen(RunsScreen(state.runs, state.presets), self._run_chosen)
+        state = self._context.state
+        self._context.dialogs.open(RunsScreen(state.runs, state.presets), self._run_chosen)
 
     def _run_chosen(self, answer: tuple[str, RunRecord] | None) -> None:
         if answer is None:
             return
         act, record = answer
-        bench = self._bench
         if act == "compare":
-            bench.versus.compare_with(Side("the recipe of that run", record.recipe))
+            self._versus.compare_with(Side("the recipe of that run", record.recipe))
         elif record.inputs.kind == "file":
             self._read(Path(record.inputs.title), lambda found: self._run_again(record, found))
         else:
             self._run_again(record, record.inputs)
 
     def _run_again(self, record: RunRecord, inputs: InputChoice) -> None:
-        bench = self._bench
-        bench.graphs.show(record.recipe.graph)
-        mine = bench.workspace.recipe
+        self._graphs.show(record.recipe.graph)
+        mine = self._context.workspace.recipe
         again = replace(record.recipe, source=mine.source, arguments=mine.arguments, plugins=mine.plugins)
         self._choose(inputs)
-        bench.editing.edit(again, "the recipe of an earlier run")
-        bench.session.run()
+        self._context.edits.edit(again, "the recipe of an earlier run")
+        self._context.session.run()
         if content_hash(inputs) != record.held:
-            bench.say(f"{inputs.title} is not what it was in that run")
+            self._context.say(f"{inputs.title} is not what it was in that run")

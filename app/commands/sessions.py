@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.panes.comparison import HOW
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
+from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.command_line import Shown, command
 from buddy.app.workspace.drafts import drafts
 from buddy.app.workspace.input_parsing import typed_path
@@ -22,8 +22,9 @@ from buddy.app.workspace.session_file import Kept, KeptSession
 if TYPE_CHECKING:
     from textual.timer import Timer
 
+    from buddy.app.commands.run import Running
+    from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
-    from buddy.app.workbench.app import Workbench
 
 # Seconds after a change until it is kept, and after those in which it could not be.
 KEEP_SECONDS = 0.5
@@ -33,8 +34,8 @@ AGAIN_SECONDS = 5.0
 class Sessions:
     """Keeps how the screen stands, and writes down what is on it for others."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, ir: IrPane, running: Running) -> None:
+        self._context, self._pane, self._running = context, ir, running
         # The screen is gone before the application is; the pane outlives it. There is none before and after a session.
         self._ir: IrPane | None = None
         self._later: Timer | None = None
@@ -46,7 +47,7 @@ class Sessions:
 
     @property
     def _path(self) -> Path:
-        return self._bench.workspace.path_of(0).with_suffix(".session")
+        return self._context.workspace.path_of(0).with_suffix(".session")
 
     @cached_property
     def _file(self) -> KeptSession:
@@ -59,27 +60,26 @@ class Sessions:
 
     def restore(self) -> None:
         """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
-        bench = self._bench
-        self._ir = bench.ir
+        self._ir = self._pane
         kept, problem = self._file.read()
-        bench.arrangement.with_source = kept.source
-        if kept.pane in bench.arrangement.order:
-            bench.arrangement.pane_id = kept.pane
-        bench.arrangement.zoomed = kept.zoomed
-        bench.state.runs = list(kept.runs)
-        bench.running.restore(kept.inputs)
-        bench.selection.node = kept.node
+        self._context.layout.with_source = kept.source
+        if kept.pane in self._context.layout.order:
+            self._context.layout.pane_id = kept.pane
+        self._context.layout.zoomed = kept.zoomed
+        self._context.state.runs = list(kept.runs)
+        self._running.restore(kept.inputs)
+        self._context.selection.node = kept.node
         if kept.how in HOW:
-            bench.ir.comparison.how = kept.how
+            self._pane.comparison.how = kept.how
         if kept.stage is not None:
-            bench.ir.expect(kept.stage)
+            self._pane.expect(kept.stage)
         unread = self._restore_bookmarks(kept)
         if news := [text for text in (*self.news, problem, unread, *self._left_by_others()) if text]:
-            bench.say("; ".join(news))
+            self._context.say("; ".join(news))
 
     def _left_by_others(self) -> list[str]:
         """What earlier sessions have left, and what other workbenches hold now."""
-        found, news = drafts(self._bench.workspace.path_of(0)), []
+        found, news = drafts(self._context.workspace.path_of(0)), []
         if found.left:
             news.append(f"typed and not accepted when the workbench ended: {', '.join(found.left)}; its editor has it")
         with contextlib.suppress(OSError):
@@ -90,10 +90,9 @@ class Sessions:
 
     def _restore_bookmarks(self, kept: Kept) -> str:
         """What is wrong where they cannot be read, else ""."""
-        bookmarks = getattr(self._bench, "bookmarks", None)
-        if bookmarks is not None and kept.bookmarks is not None:
+        if kept.bookmarks is not None:
             try:
-                self._bench.bookmarks = type(bookmarks).from_data(kept.bookmarks)
+                self._context.bookmarks.marks = Bookmarks.from_data(kept.bookmarks).marks
             except ValueError as error:
                 self._file.put_aside()
                 return f"the bookmarks kept from last time could not be read: {error}"
@@ -102,7 +101,7 @@ class Sessions:
     def note(self) -> None:
         """Something on the screen may have changed: it is kept a little later."""
         if self._ir is not None and self._later is None:
-            self._later = self._bench.set_timer(KEEP_SECONDS, self._look)
+            self._later = self._context.jobs.later(KEEP_SECONDS, self._look)
 
     def keep(self) -> None:
         """Keep how the screen is left, and wait until it is."""
@@ -121,7 +120,7 @@ class Sessions:
             return
         self._file.want(self._now(self._ir))
         if not (self._file.is_written or self._writing):
-            begin(self._bench, "keeping", self._write_beside)
+            self._context.jobs.begin("keeping", self._write_beside)
 
     async def _write_beside(self) -> None:
         """Write without delaying a key, however slow the disk is; what cannot be written is tried again."""
@@ -132,7 +131,7 @@ class Sessions:
             self._writing = False
         self._told(problem)
         if self._later is None and not self._file.is_written:
-            self._later = self._bench.set_timer(AGAIN_SECONDS if problem else KEEP_SECONDS, self._look)
+            self._later = self._context.jobs.later(AGAIN_SECONDS if problem else KEEP_SECONDS, self._look)
 
     def _write_kept(self) -> str:
         """What is wrong where it cannot be written, else ""."""
@@ -145,29 +144,27 @@ class Sessions:
     def _told(self, problem: str) -> None:
         if problem and not self._failing:
             # What is wrong with the recipe is said too: this comes after it, and would take its place on the row.
-            self._bench.say("; ".join(filter(None, (self._bench.workspace.problem, problem))))
+            self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._failing = bool(problem)
 
     def _now(self, ir: IrPane) -> Kept:
-        bench = self._bench
-        bookmarks = getattr(bench, "bookmarks", None)
         return Kept(
-            bench.arrangement.pane_id,
-            bench.arrangement.zoomed,
+            self._context.layout.pane_id,
+            self._context.layout.zoomed,
             ir.coming,
-            bench.selection.node,
+            self._context.selection.node,
             ir.comparison.how,
-            inputs=without_content(bench.running.coming),
-            bookmarks=bookmarks.to_data() if bookmarks is not None else None,
-            runs=tuple(bench.state.runs),
-            source=bench.arrangement.with_source,
+            inputs=without_content(self._running.coming),
+            bookmarks=self._context.bookmarks.to_data(),
+            runs=tuple(self._context.state.runs),
+            source=self._context.layout.with_source,
         )
 
     # ---- reproducers ---------------------------------------------------------------------------------------------
 
     def ask_reproducer(self) -> None:
-        name = Path(self._bench.workspace.source.partition(":")[0]).stem or "program"
-        self._bench.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
+        name = Path(self._context.workspace.source.partition(":")[0]).stem or "program"
+        self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
         # With it comes the command line, which a start of the workbench can do without.
@@ -179,53 +176,52 @@ class Sessions:
             path = typed_path(folder)
             there, others = path.exists(), holds_other_things(path)
         except (OSError, ValueError) as error:
-            self._bench.say(f"{folder.strip()} could not be written: {getattr(error, 'strerror', None) or error}")
+            self._context.say(f"{folder.strip()} could not be written: {getattr(error, 'strerror', None) or error}")
             return
         if there:
             holds = "holds other things than a reproducer; files of the same names are replaced"
             question = f"{folder.strip()} {holds if others else 'is there already'}. Write into it?"
-            self._bench.confirm(question, lambda: self._start_writing(path))
+            self._context.dialogs.confirm(question, lambda: self._start_writing(path))
         else:
             self._start_writing(path)
 
     def _start_writing(self, folder: Path) -> None:
-        begin(self._bench, "reproducer", self._write, folder)
+        self._context.jobs.begin("reproducer", self._write, folder)
 
     async def _write(self, folder: Path) -> None:
         from buddy.app.reports.reproducer import Engine, Subject, write_reproducer
 
-        bench = self._bench
-        session, state = bench.session, bench.state
+        session, state = self._context.session, self._context.state
         if state.info is None:
             return
         subject = Subject(
-            bench.workspace.recipe, state.info, state.welcome, str(session.inputs), tuple(state.assignments.values()),
-            state.files, session.shapes,
+            self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
+            tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
         engine = Engine(session.compile_beside, session.whole_text, session.run_values)
-        bench.say(f"writing {folder}{bench.glyphs.ellipsis}")
+        self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         try:
-            with bench.wait():
+            with self._context.jobs.wait():
                 found = await write_reproducer(folder, subject, engine, UnavailableError)
         except (OSError, UnavailableError) as error:
-            bench.say(f"{folder} could not be written: {error}")
+            self._context.say(f"{folder} could not be written: {error}")
         else:
             without = f", without outputs: {found.problem}" if found.problem else ""
             without += f"; {found.lacks}" if found.lacks else ""
-            bench.say(f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}")
+            self._context.say(
+                f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}"
+            )
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
     def command_line(self, shown: Shown | None = None) -> str:
         """The command that gives without a screen what is `shown`, which is what is on it unless something is said."""
-        bench = self._bench
-        recipe = bench.workspace.recipe
-        preset = next((each.recipe for each in bench.state.presets if each.name == recipe.preset), None)
-        return command(recipe, preset, bench.workspace.path, shown or self._shown())
+        recipe = self._context.workspace.recipe
+        preset = next((each.recipe for each in self._context.state.presets if each.name == recipe.preset), None)
+        return command(recipe, preset, self._context.workspace.path, shown or self._shown())
 
     def _shown(self) -> Shown:
-        bench = self._bench
-        ir, pane, graphs = bench.ir, bench.pane.pane_id, len(bench.state.graphs)
+        ir, pane, graphs = self._pane, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.shown is None:
             return Shown(pane, graphs=graphs)
         names = [row.stage.name for row in ir.rows]
@@ -236,7 +232,7 @@ class Sessions:
         return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
 
     def copy_command(self) -> None:
-        self._bench.copy_text(self.command_line())
+        self._context.dialogs.copy(self.command_line())
 
 
 def _stage_word(key: tuple[str, int], names: list[str]) -> str:

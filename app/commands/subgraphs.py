@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from buddy.app.reports.bisection import CRITERIA, criterion, write_finding
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.app.workspace.input_parsing import typed_path
 from buddy.app.workspace.scripts import write_script
 from buddy.compiler.protocol import (
@@ -25,14 +24,16 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.commands.graphs import Graphs
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.graph import GraphPane
 
 
 class Parting:
     """`origins` say of each graph that was made of nodes which graph those are of; `finding` is the latest answer."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: Graphs) -> None:
+        self._context, self._graph, self._graphs = context, graph, graphs
         self.origins: dict[int, int] = {}
         self.finding: Finding | None = None
         self.searching = False
@@ -41,54 +42,55 @@ class Parting:
 
     def extract(self) -> None:
         """Go on with the nodes that are picked, or the one under the cursor, as a graph with its real inputs."""
-        names = tuple(row.stable for row in self._bench.graph.targets if row.opcode.startswith("call"))
-        begin(self._bench, "extract", self._extract, names, self._bench.workspace.recipe)
+        names = tuple(row.stable for row in self._graph.targets if row.opcode.startswith("call"))
+        self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
-        bench = self._bench
         try:
-            with bench.wait():
-                found = await bench.session.ask(lambda number: Extract(number, recipe, names), Extracted)
+            with self._context.jobs.wait():
+                found = await self._context.session.ask(lambda number: Extract(number, recipe, names), Extracted)
         except UnavailableError as error:
-            bench.say(f"no extract: {error}")
+            self._context.say(f"no extract: {error}")
             return
         known = {row.stable for row in found.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in known)
         self.origins[found.graph] = recipe.graph
-        bench.graph.picked = set()
-        bench.session.take_extract(found, replace(recipe, graph=found.graph, choices=choices))
-        bench.graphs.show(found.graph)
-        bench.say(f"{found.info.name} with its real inputs; g b goes back to the whole program")
+        self._graph.picked = set()
+        self._context.session.take_extract(found, replace(recipe, graph=found.graph, choices=choices))
+        self._graphs.show(found.graph)
+        self._context.say(f"{found.info.name} with its real inputs; g b goes back to the whole program")
 
     @property
     def is_extract(self) -> bool:
         """Whether the graph on the screen was made of nodes of another."""
-        return self._bench.state.graph in self.origins
+        return self._context.state.graph in self.origins
 
     def back_to_whole(self) -> None:
         """Show the graph that the nodes on the screen are of."""
-        self._bench.graphs.show(self.origins.get(self._bench.state.graph, 0))
+        self._graphs.show(self.origins.get(self._context.state.graph, 0))
 
     def ask_script(self) -> None:
-        info = self._bench.state.info
+        info = self._context.state.info
         name = "_".join("".join(c if c.isalnum() else " " for c in info.name).split()) if info else "graph"
-        self._bench.ask("save the graph as a script to", f"{name}.py", self._save_script)
+        self._context.dialogs.ask("save the graph as a script to", f"{name}.py", self._save_script)
 
     def _save_script(self, text: str) -> None:
         if text.strip():
-            begin(self._bench, "script", self._write_script, text.strip())
+            self._context.jobs.begin("script", self._write_script, text.strip())
 
     async def _write_script(self, text: str) -> None:
-        bench, recipe = self._bench, self._bench.workspace.recipe
+        recipe = self._context.workspace.recipe
         try:
             path = typed_path(text).with_suffix(".py")
-            made = await bench.session.ask(lambda number: WriteScript(number, recipe), Script)
+            made = await self._context.session.ask(lambda number: WriteScript(number, recipe), Script)
         except (OSError, ValueError, UnavailableError) as error:
-            bench.say(f"{text}: {error}")
+            self._context.say(f"{text}: {error}")
             return
         there = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]
         if there:
-            bench.confirm(f"{' and '.join(there)} is there already. Replace it?", lambda: self._put_script(path, made))
+            self._context.dialogs.confirm(
+                f"{' and '.join(there)} is there already. Replace it?", lambda: self._put_script(path, made)
+            )
         else:
             self._put_script(path, made)
 
@@ -96,16 +98,16 @@ class Parting:
         try:
             script, values = write_script(path, made)
         except OSError as error:
-            self._bench.say(f"{path} could not be written: {error.strerror or error}")
+            self._context.say(f"{path} could not be written: {error.strerror or error}")
         else:
-            self._bench.say(f"written to {script} and {values.name}")
+            self._context.say(f"written to {script} and {values.name}")
 
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
         """The latest answer, where there is one; else ask what is wrong, and search."""
         if self.searching:
-            self._bench.say("a search is under way: ctrl+c stops it")
+            self._context.say("a search is under way: ctrl+c stops it")
         elif self.finding is not None:
             self._show(self.finding)
         else:
@@ -115,7 +117,7 @@ class Parting:
         from buddy.app.screens.picker import Choice, PickerScreen
 
         choices = [Choice(title, what, kind) for kind, title, what in CRITERIA]
-        self._bench.push_screen(PickerScreen("What is wrong", choices), self._ask_how_much)
+        self._context.dialogs.open(PickerScreen("What is wrong", choices), self._ask_how_much)
 
     def _ask_how_much(self, kind: str | None) -> None:
         """The tolerance, and how long a trial may take: what never ends takes that long each time."""
@@ -124,51 +126,53 @@ class Parting:
         slower = kind == "slower"
         title = "times as fast without the pass" if slower else "tolerance, as a multiple of what is allowed"
         initial = f"{Criterion().slower if slower else Criterion().tolerance:g}, {Criterion().each:g} s"
-        self._bench.ask(f"{title}, and seconds for a trial", initial, lambda text: self._begin(kind, text))
+        self._context.dialogs.ask(f"{title}, and seconds for a trial", initial, lambda text: self._begin(kind, text))
 
     def _begin(self, kind: str, text: str) -> None:
         try:
             wanted = criterion(kind, text)
         except ValueError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
-        begin(self._bench, "bisect", self._search, self._bench.workspace.recipe, wanted)
+        self._context.jobs.begin("bisect", self._search, self._context.workspace.recipe, wanted)
 
     async def _search(self, recipe: Recipe, wanted: Criterion) -> None:
-        bench, self.searching = self._bench, True
+        self.searching = True
         try:
-            found = await bench.session.ask(lambda number: Bisect(number, recipe, wanted), Bisected, self._came)
+            found = await self._context.session.ask(lambda number: Bisect(number, recipe, wanted), Bisected, self._came)
         except UnavailableError as error:
-            bench.say("the search was stopped" if error.cancelled else f"no answer: {error}")
+            self._context.say("the search was stopped" if error.cancelled else f"no answer: {error}")
             return
         finally:
             self.searching = False
-            bench.update_chrome()
+            self._context.status.redraw()
         self.finding = found.finding
-        if bench.engaged:
+        if self._context.dialogs.engaged:
             # Keys that are being typed elsewhere must not answer what comes up under them.
-            bench.say("the search has its answer: b shows it")
+            self._context.say("the search has its answer: b shows it")
         else:
             self._show(found.finding)
 
     def _came(self, frame: Any) -> None:
         if isinstance(frame, Progress):
-            self._bench.say(f"bisecting, {frame.what}{self._bench.glyphs.ellipsis} ctrl+c stops")
+            self._context.say(f"bisecting, {frame.what}{self._context.glyphs.ellipsis} ctrl+c stops")
 
     def _show(self, finding: Finding) -> None:
         from buddy.app.screens.finding import FindingScreen
 
-        self._bench.push_screen(FindingScreen(finding), self._answered)
+        self._context.dialogs.open(FindingScreen(finding), self._answered)
 
     def _answered(self, act: str | None) -> None:
         finding = self.finding
         if finding is None or act is None:
             return
         if act == "take":
-            self._bench.graphs.show(finding.recipe.graph)
-            self._bench.editing.edit(finding.recipe, "the recipe that bisection found to be right")
+            self._graphs.show(finding.recipe.graph)
+            self._context.edits.edit(finding.recipe, "the recipe that bisection found to be right")
         elif act == "save":
-            self._bench.ask("write the recipe and the reduced module to the folder", "bisected", self._save_finding)
+            self._context.dialogs.ask(
+                "write the recipe and the reduced module to the folder", "bisected", self._save_finding
+            )
         else:
             self._ask_what()
 
@@ -178,6 +182,6 @@ class Parting:
         try:
             written = write_finding(typed_path(text), self.finding)
         except (OSError, ValueError) as error:
-            self._bench.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
+            self._context.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
         else:
-            self._bench.say(f"written: {', '.join(map(str, written))}")
+            self._context.say(f"written: {', '.join(map(str, written))}")

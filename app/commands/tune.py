@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from buddy.app.reports.tuning import VariationError, plot_of, read_variation, summary, told
 from buddy.app.session.lines import UnavailableError
-from buddy.app.widgets.background import begin
 from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+    from buddy.app.commands.graphs import Graphs
+    from buddy.app.panes.context import WorkbenchContext
 
 _TITLE = "seconds, then WHAT=VALUE,VALUE … to vary (nothing: block sizes and the passes that most often matter)"
 
@@ -19,34 +19,34 @@ _TITLE = "seconds, then WHAT=VALUE,VALUE … to vary (nothing: block sizes and t
 class Tuner:
     """Searches around the recipe on the screen, which stays as it is until the user takes the best one."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, context: WorkbenchContext, graphs: Graphs) -> None:
+        self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
         self._searching = False
 
     def ask_tuning(self) -> None:
         if self._searching:
-            self._bench.say("a search is under way: ctrl+c stops it")
+            self._context.say("a search is under way: ctrl+c stops it")
             return
-        self._bench.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
+        self._context.dialogs.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
 
     def _begin(self, text: str) -> None:
         try:
             seconds, variations = wanted(text)
         except ValueError as error:
-            self._bench.say(str(error))
+            self._context.say(str(error))
             return
-        begin(self._bench, "tune", self._search, self._bench.workspace.recipe, seconds, variations)
+        self._context.jobs.begin("tune", self._search, self._context.workspace.recipe, seconds, variations)
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
-        bench, self._attempts = self._bench, []
+        self._attempts = []
         self._searching = True
         try:
             ask = lambda number: Tune(number, recipe, variations=variations, seconds=seconds)  # noqa: E731
-            with bench.wait():
-                found = await bench.session.ask(ask, Tuned, self._came)
+            with self._context.jobs.wait():
+                found = await self._context.session.ask(ask, Tuned, self._came)
         except UnavailableError as error:
-            bench.say("the search was stopped" if error.cancelled else f"not tuned: {error}")
+            self._context.say("the search was stopped" if error.cancelled else f"not tuned: {error}")
             return
         finally:
             self._searching = False
@@ -55,21 +55,20 @@ class Tuner:
     def _came(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
-            self._bench.say(f"tuning, {told(frame)}{self._bench.glyphs.ellipsis} ctrl+c stops")
+            self._context.say(f"tuning, {told(frame)}{self._context.glyphs.ellipsis} ctrl+c stops")
         elif isinstance(frame, Progress):
-            self._bench.say(f"tuning: {frame.what}")
+            self._context.say(f"tuning: {frame.what}")
 
     def _show(self, recipe: Recipe, found: Tuned) -> None:
         """The history, then the question whether to take what was found."""
         from buddy.app.screens.plot import PlotScreen
 
-        bench = self._bench
         lines = summary(found, self._attempts[0].choices if self._attempts else ())
-        bench.say("; ".join(line.strip() for line in lines))
+        self._context.say("; ".join(line.strip() for line in lines))
         offer = lambda _=None: self._offer(recipe, found)  # noqa: E731
         plot = plot_of(self._attempts)
         if any(series.x for series in plot.series):
-            bench.push_screen(PlotScreen([plot], bench.glyphs), offer)
+            self._context.dialogs.open(PlotScreen([plot], self._context.glyphs), offer)
         else:
             offer()
 
@@ -80,11 +79,11 @@ class Tuner:
         question = (
             f"{' '.join(choice for choice in found.choices if not choice.endswith('=default'))}: {gain}. Take it?"
         )
-        self._bench.confirm(question, lambda: self._take(found.recipe), "the recipe stays as it is")
+        self._context.dialogs.confirm(question, lambda: self._take(found.recipe), "the recipe stays as it is")
 
     def _take(self, recipe: Recipe) -> None:
-        self._bench.graphs.show(recipe.graph)
-        self._bench.editing.edit(recipe, "the fastest recipe that was found")
+        self._graphs.show(recipe.graph)
+        self._context.edits.edit(recipe, "the fastest recipe that was found")
 
 
 def wanted(text: str) -> tuple[float, tuple[Variation, ...]]:

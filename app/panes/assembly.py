@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from textual import work
 
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.reading import Reading
 from buddy.app.reports import formatting
 from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
@@ -35,8 +36,8 @@ class Function(NamedTuple):
 class Assembly(Reading):
     """Knows the functions of one text that have been on the screen."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.with_arrows = True
         self.with_machine = False
         self._functions: list[Function] = []
@@ -58,11 +59,11 @@ class Assembly(Reading):
     @work(group="functions")
     async def _ask_function(self, text: str, line: int) -> None:
         try:
-            jumps = await self.bench.questions.jumps(text, line)
+            jumps = await self.context.queries.jumps(text, line)
             if jumps is None:
                 return
             first, last = (jumps.first, jumps.last) if jumps.first <= line <= jumps.last else (line, line)
-            nodes = await self.bench.questions.origins(text, first, last)
+            nodes = await self.context.queries.origins(text, first, last)
         finally:
             self._asking = False
         if text == self._functions_of:
@@ -124,7 +125,7 @@ class Assembly(Reading):
         """`for addmm_1, gelu (+2)`: the nodes with instructions of their own, else those that were derived."""
         own = [origin.node for origin in origins if origin.own]
         nodes = own or [origin.node for origin in origins]
-        names = ", ".join(map(self.bench.selection.name_of, nodes[:2]))
+        names = ", ".join(map(self.context.selection.name_of, nodes[:2]))
         more = f" (+{len(nodes) - 2})" if len(nodes) > 2 else ""
         return f"for {names}{more}{'' if own else ' (derived)'}"
 
@@ -139,17 +140,17 @@ class Assembly(Reading):
         if self.language != "asm":
             return {}
         told, text = symbols[:TOLD], self.text
-        found = await asyncio.gather(*(self.bench.questions.origins(text, one.first, one.last) for one in told))
+        found = await asyncio.gather(*(self.context.queries.origins(text, one.first, one.last) for one in told))
         return {one.first: self._told_nodes(nodes) for one, nodes in zip(told, found, strict=True) if nodes}
 
     def toggle_arrows(self) -> None:
         """Arrows from jumps to labels, or none."""
         self.with_arrows = not self.with_arrows
         self.rows_changed()
-        self.bench.say("jumps as arrows" if self.with_arrows else "no arrows: g j draws them again")
+        self.say("jumps as arrows" if self.with_arrows else "no arrows: g j draws them again")
 
     def toggle_machine(self) -> None:
         """The bytes of each instruction, or none."""
         self.with_machine = not self.with_machine
         self.rows_changed()
-        self.bench.say("machine code in hexadecimal digits" if self.with_machine else "no machine code")
+        self.say("machine code in hexadecimal digits" if self.with_machine else "no machine code")

@@ -10,6 +10,7 @@ from buddy.app.reports.text.differences import DiffRows
 from buddy.app.session.stages import StageBoard, StageRow, keyed
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.recipe import Recipe
 
 How = Literal["off", "line", "structural"]
 Against = Literal["previous", "marked", "edit", "other"]
@@ -24,6 +25,13 @@ class View(NamedTuple):
     other: str = ""
     how: How = "off"
     only: str = ""
+
+
+class Side(NamedTuple):
+    """A recipe to compare with, and what it is called."""
+
+    title: str
+    recipe: Recipe
 
 
 class OtherStages(NamedTuple):

@@ -6,6 +6,7 @@ from rich.segment import Segment
 from textual.strip import Strip
 
 from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.painting import Painting
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, DiffRows, Layout
@@ -24,8 +25,8 @@ SIGNS = {"removed": "-", "added": "+", "same": " "}
 class Diffing(Painting):
     """Draws lines of one text, or of the two that `diff` compares: the stage's own and that of `other`."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.rows: list[StageRow] = []
         self.text = ""
         self.language = ""
@@ -137,7 +138,7 @@ class Diffing(Painting):
         self.comparing = True
         self.refresh_edges()
         try:
-            found = await self.bench.questions.compare(other.text, stage.text, how, stage.language)
+            found = await self.context.queries.compare(other.text, stage.text, how, stage.language)
         finally:
             self.comparing = False
         if not found:
@@ -151,7 +152,7 @@ class Diffing(Painting):
         if diff is None or other is None:
             numbers = [folds.line_of(row) for row in range(top, min(top + self.page, folds.count))] or [0]
             pages = {number // PAGE: number for number in numbers}
-            return all([await self.bench.questions.load_lines(stage.text, number, 1) for number in pages.values()])
+            return all([await self.context.queries.load_lines(stage.text, number, 1) for number in pages.values()])
         wanted: dict[tuple[str, int], None] = {}
         for number in range(top, min(top + self.page, diff.count)):
             row = diff.row(number)
@@ -159,7 +160,7 @@ class Diffing(Painting):
             if row.kind in ("removed", "added"):
                 lines = {stage.text: (max(row.after, row.partner),), other.text: (max(row.before, row.partner),)}
             wanted |= dict.fromkeys((text, line) for text, (line,) in lines.items() if line >= 0)
-        return all([await self.bench.questions.load_lines(text, line, 1) for text, line in wanted])
+        return all([await self.context.queries.load_lines(text, line, 1) for text, line in wanted])
 
     # ---- what is said of it --------------------------------------------------------------------------------------
 
@@ -213,7 +214,7 @@ class Diffing(Painting):
             row = self.diff.row(number)
             for text, line in ((self.text, max(row.after, 0)), (self.other.text, max(row.before, 0))):
                 if line:
-                    self.bench.cache.ahead(text, line)
+                    self.context.session.cache.ahead(text, line)
 
     def _fold_strip(self, row: int, found: DiffRow, width: int) -> Strip:
         mark = ">" if row == self.cursor else " "
@@ -275,12 +276,12 @@ class Diffing(Painting):
         """The nodes of the cursor's line: `mm_3 (+11)`, and whether that is derived."""
         if line is None or not line.nodes:
             return []
-        first = self.bench.selection.node if self.bench.selection.node in line.nodes else line.nodes[0]
+        first = self.context.selection.node if self.context.selection.node in line.nodes else line.nodes[0]
         more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
         more += " (derived)" if first in line.derived else ""
         return [
             (
-                f" {formatting.clip(self.bench.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ",
+                f" {formatting.clip(self.context.selection.name_of(first), max(room // 3, 8), self.glyphs)}{more} ",
                 "linked",
             )
         ]
@@ -314,7 +315,7 @@ class Diffing(Painting):
     def _mark(self, row: int, number: int, line: Line | None) -> tuple[str, str]:
         if row == self.cursor:
             return ">", "key"
-        if line is not None and self.bench.selection.node and self.bench.selection.node in line.nodes:
+        if line is not None and self.context.selection.node and self.context.selection.node in line.nodes:
             return self.glyphs.line, "linked"
         if number in self.matches:
             return "*", "warn"
@@ -329,13 +330,13 @@ class Diffing(Painting):
     def next_diff(self) -> None:
         self.comparison.next_how()
         self.open_stage()
-        self.bench.say("diff off" if self.comparison.how == "off" else " ".join(self._told()))
+        self.say("diff off" if self.comparison.how == "off" else " ".join(self._told()))
 
     def next_against(self) -> None:
         if self.shown is not None:
             self.comparison.next_against(self.shown, self.rows, self.state.board)
             self.open_stage()
-            self.bench.say(" ".join(self._told()))
+            self.say(" ".join(self._told()))
 
     def _told(self) -> list[str]:
         row = self.shown
@@ -348,14 +349,14 @@ class Diffing(Painting):
             self.comparison.next_how()
             self.comparison.next_how()
         self.open_stage()
-        self.bench.say(" ".join(self._told()))
+        self.say(" ".join(self._told()))
 
     def mark_stage(self) -> None:
         """Mark the stage on the screen as the one to compare others with."""
         if self.shown is not None:
             self.comparison.marked = self.shown.stage
             self.open_stage()
-            self.bench.say(f"{self.shown.stage.name} is marked: D compares other stages with it")
+            self.say(f"{self.shown.stage.name} is marked: D compares other stages with it")
 
     def next_hunk(self) -> None:
         self._to_hunk(self.diff.change_after(self.cursor) if self.diff is not None else None)
@@ -365,10 +366,10 @@ class Diffing(Painting):
 
     def _to_hunk(self, row: int | None) -> None:
         if row is None or self.diff is None:
-            self.bench.say("nothing differs")
+            self.say("nothing differs")
             return
         self.center(row)
-        self.bench.say(f"change {self.diff.changes.index(row) + 1} of {len(self.diff.changes)}")
+        self.say(f"change {self.diff.changes.index(row) + 1} of {len(self.diff.changes)}")
 
     def toggle_fold(self) -> None:
         """Unfold the equal lines at the cursor, or fold them; on a changed line, all there are."""

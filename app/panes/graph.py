@@ -9,11 +9,13 @@ from textual import work
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import Picking
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place
 from buddy.app.reports.profile import Timed, rate_text, share_text, told_time
+from buddy.app.reports.waiting import waiting_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
 from buddy.app.session.state import Topic
@@ -36,8 +38,8 @@ class GraphPane(Picking):
         zip(SORTS, ("", "by name", "by target", "by as", "by time"), strict=True)
     )
 
-    def __init__(self) -> None:
-        super().__init__("graph")
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.sort_by = "number"
         self._names: dict[str, str] = {}
         self._columns = self._make_columns()
@@ -123,7 +125,7 @@ class GraphPane(Picking):
         return ("[ ]", "warn") if lowering == EAGER else ("[x]", "ok")
 
     def _name_role(self, row: NodeRow) -> str:
-        if row.stable == self.bench.selection.node:
+        if row.stable == self.context.selection.node:
             return "linked"
         return "text" if self.assignment(row) else "dim"
 
@@ -169,7 +171,7 @@ class GraphPane(Picking):
             return [[(f" no node passes {self.filter_text!r}; f changes the filter", "dim")]]
         if "open" in self.state.problems:
             return [[(" the program could not be captured; Outputs says why", "dim")]]
-        return [[(f" {self.bench.waiting_for('graph')}", "dim")]]
+        return [[(f" {waiting_text(self.state, 'graph', self.glyphs)}", "dim")]]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
@@ -216,7 +218,7 @@ class GraphPane(Picking):
     def mark_node(self, before: str) -> None:
         """Draw the rows again of the selected node and of the one selected before."""
         for place, entry in enumerate(self.entries):
-            if isinstance(entry, NodeRow) and entry.stable in (before, self.bench.selection.node):
+            if isinstance(entry, NodeRow) and entry.stable in (before, self.context.selection.node):
                 self.refresh_row(place)
 
     def show_graph(self, node: str) -> None:
@@ -238,14 +240,14 @@ class GraphPane(Picking):
         """Out of compiled code, or back in: the picked nodes, the module's, or the one under the cursor."""
         rows = [row for row in self.targets if self._can_toggle(row)]
         if not rows:
-            self.bench.say("none of these nodes has another lowering than eager's")
+            self.say("none of these nodes has another lowering than eager's")
             return
         taken_out = [row for row in rows if self.chosen(row) != EAGER]
         recipe = self.workspace.recipe
         for row in taken_out or rows:
             recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._road_back(row))
         names = rows[0].name if len(rows) == 1 else f"{len(taken_out or rows)} nodes"
-        self.bench.editing.edit(recipe, f"{names} {'in eager' if taken_out else 'compiled'}")
+        self.context.edits.edit(recipe, f"{names} {'in eager' if taken_out else 'compiled'}")
 
     def _can_toggle(self, row: NodeRow) -> bool:
         assignment = self.assignment(row)
@@ -273,9 +275,9 @@ class GraphPane(Picking):
     def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
         recipe = self.workspace.recipe
         if lowering == RESET:
-            self.bench.editing.edit(recipe.with_choice(row.stable, None), f"{row.name} as the flavour has it")
+            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name} as the flavour has it")
         elif lowering is not None:
-            self.bench.editing.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
+            self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
 
     def sort(self) -> None:
         there = SORTS if self.state.profile is not None else SORTS[:-1]
@@ -288,12 +290,12 @@ class GraphPane(Picking):
         info, row = self.state.info, self.current
         if info is None:
             return
-        found = await self.bench.questions.find_lines(info.code, row.stable if row else "")
+        found = await self.context.queries.find_lines(info.code, row.stable if row else "")
         if found is not None:
             from buddy.app.screens.code import CodeScreen
 
             line, lines = found
-            screen = CodeScreen(info.name, self.bench.cache, info.code, lines, line)
+            screen = CodeScreen(info.name, self.context.session.cache, info.code, lines, line)
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:

@@ -12,11 +12,13 @@ from textual.strip import Strip
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.assembly import Assembly
 from buddy.app.panes.comparison import View
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.report import diagnostic_lines
 from buddy.app.panes.tabs import Tab, tab_at, tab_cells
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
+from buddy.app.reports.waiting import waiting_text
 from buddy.app.session.stages import Key, StageRow, phase_of
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
@@ -42,8 +44,8 @@ class IrPane(Assembly):
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("ir")
     BORDER_TITLE = "IR"
 
-    def __init__(self) -> None:
-        super().__init__("ir")
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self._phase = ""
         self._drawn: Key | None = None
         self._wanted: Key | None = None
@@ -202,7 +204,7 @@ class IrPane(Assembly):
         self.center(cursor, tell=False)
         self.mark_value()
         self.name_types()
-        self.bench.update_chrome()
+        self.context.status.redraw()
         if self.matches.pattern.source:
             self.find(self.matches.pattern, jump=False)
 
@@ -259,7 +261,7 @@ class IrPane(Assembly):
         return [*lines[:6], [("     [ the IR before   ! the whole diagnostic", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
-        return [[], [(f" {self.bench.waiting_for('IR')}", "dim")]]
+        return [[], [(f" {waiting_text(self.state, 'IR', self.glyphs)}", "dim")]]
 
     def row_strip(self, row: int, width: int) -> Strip:
         return self.row_strips(row, width)[0]
@@ -279,16 +281,16 @@ class IrPane(Assembly):
         strips = self._behind(gutter, [(" " * (length(gutter) - length(further)), role), *further], strips)
         return [self.look.over(strip, self.background(row)) for strip in strips]
 
-    def mark_node(self) -> None:
+    def mark_node(self, before: str) -> None:
         """Draw the rows again that come from the selected node, or did from the one selected before."""
-        marked = {row for row in self.rows_on_screen() if self.bench.selection.node in self._nodes_of(row)}
+        marked = {row for row in self.rows_on_screen() if self.context.selection.node in self._nodes_of(row)}
         for row in marked ^ self._marked:
             self.refresh_row(row)
         self._marked = marked
         self.refresh_row(self.cursor)
 
     @work(exclusive=True, group="follow")
-    async def follow_node(self) -> None:
+    async def follow_selection(self) -> None:
         """Go to the first line of the selected node, where this stage has one and is still shown once it is found."""
         text = self.text
         place = await self._find_node(text) if text else -1
@@ -297,7 +299,7 @@ class IrPane(Assembly):
 
     async def _find_node(self, text: str) -> int:
         """The line of `text` that is most the selected node's own, or -1."""
-        return await self.bench.questions.find_place(text, self.bench.selection.node)
+        return await self.context.queries.find_place(text, self.context.selection.node)
 
     def _nodes_of(self, row: int) -> tuple[str, ...]:
         line = self.line_at(row)
@@ -324,20 +326,20 @@ class IrPane(Assembly):
         if 0 <= place < len(self.rows):
             self.choose(self.rows[place])
         else:
-            self.bench.say("this is the " + ("first" if by < 0 else "last") + " snapshot")
+            self.say("this is the " + ("first" if by < 0 else "last") + " snapshot")
 
     def show_phase(self, number: int) -> None:
         """Show the end of phase `number`, counted from 1."""
         tabs = self.tabs()
         if number > len(tabs):
-            self.bench.say(f"there are {len(tabs)} phases")
+            self.say(f"there are {len(tabs)} phases")
             return
         self.show_phase_named(tabs[number - 1].name)
 
     def show_phase_named(self, name: str) -> None:
         row = self._end_of(name)
         if row is None:
-            self.bench.say(f"no IR in phase {name} yet")
+            self.say(f"no IR in phase {name} yet")
         else:
             self.choose(row)
 
@@ -350,7 +352,8 @@ class IrPane(Assembly):
 
     def moved(self) -> None:
         """At once and not by a message, so that what the selection changes is drawn together with the move."""
-        self.bench.selection.select_line()
+        line = self.line_at(self.cursor)
+        self.context.selection.select_one_of(line.nodes if line is not None else ())
         self.mark_value()
         self.mark_arrow()
 
@@ -358,7 +361,7 @@ class IrPane(Assembly):
         """Long lines on several lines of the screen, or cut at its edge."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
-        self.bench.say("long lines are wrapped" if self.wrapped else "long lines are cut: > scrolls sideways")
+        self.say("long lines are wrapped" if self.wrapped else "long lines are cut: > scrolls sideways")
 
     def lines_arrived(self) -> None:
         """Lines that were waited for are here: draw them."""
@@ -384,25 +387,25 @@ class IrPane(Assembly):
             return
         line = self.line_at(self.cursor)
         if self.stage is not None and self.stage.state == "failed" and not (line and line.nodes):
-            self.bench.overlays.open_problem()
+            self.context.dialogs.open_problem(self.state.problem)
         elif line is not None and line.nodes:
-            self.bench.selection.go_node(line.nodes)
+            self.context.selection.go_node(line.nodes)
         else:
-            self.bench.say("no graph node is known for this line")
+            self.say("no graph node is known for this line")
 
     def ask_write(self) -> None:
         stage = self.stage
         if stage is None:
             return
         suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s", "ptx": "ptx"}.get(stage.language, "txt")
-        self.bench.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
+        self.context.dialogs.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
 
     @work(group="write")
     async def _write_to(self, path: str) -> None:
         if path.strip():
-            content = await self.bench.questions.whole_text(self.text)
+            content = await self.context.queries.whole_text(self.text)
             if content is not None:
-                self.bench.editing.write_file(path.strip(), content)
+                self.context.files.write(path.strip(), content)
 
     def copied(self) -> str:
         line = self.line_at(self.cursor)

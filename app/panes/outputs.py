@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import outputs_lines
 from buddy.app.session.state import Topic
@@ -21,8 +22,8 @@ class OutputsPane(Pane):
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("outputs")
     BORDER_TITLE = "Outputs"
 
-    def __init__(self) -> None:
-        super().__init__(id="outputs")
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self._lines: list[Cells] = []
 
     @property
@@ -42,11 +43,11 @@ class OutputsPane(Pane):
             self.rows_changed()
 
     def _make(self) -> None:
-        width, changed = max(self.width - 1, 20), self.bench.session.disk.changed()
+        width, changed = max(self.width - 1, 20), self.context.session.disk.changed()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_detail(self) -> None:
-        self.bench.overlays.open_problem()
+        self.context.dialogs.open_problem(self.state.problem)
 
     def copied(self) -> str:
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from rich.segment import Segment
 from textual.strip import Strip
 
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.navigation import Matches
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.values import use_pattern
@@ -28,8 +29,8 @@ DrawnLine = tuple[list[Segment], int]
 class Painting(Pane):
     """Draws lines of texts; what has been drawn is kept for a while."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.left = 0
         self.matches = Matches()
         self.value = ""
@@ -39,7 +40,7 @@ class Painting(Pane):
 
     def line_of_text(self, text: str, number: int) -> Line | None:
         """A line as it is to be drawn, where it is at hand."""
-        return self.expansions.applied(text, number, self.bench.cache.get(text, number))
+        return self.expansions.applied(text, number, self.context.session.cache.get(text, number))
 
     def drawn_text(self, line: Line) -> str:
         """What is drawn of a line."""

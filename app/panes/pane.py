@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.reports import formatting
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.workspace import Workspace
-
-if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
 
 Row = TypeVar("Row")
 
@@ -24,30 +22,44 @@ class Pane(CursorView):
 
     pane_id: ClassVar[PaneId]
 
-    @property
-    def bench(self) -> Workbench:
-        from buddy.app.workbench.app import Workbench
-
-        assert isinstance(self.app, Workbench)
-        return self.app
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(id=self.pane_id)
+        self.context = context
 
     @property
     def state(self) -> State:
-        return self.bench.state
+        return self.context.state
 
     @property
     def workspace(self) -> Workspace:
-        return self.bench.workspace
+        return self.context.workspace
 
     def update_from(self, topics: frozenset[Topic]) -> None:
         """Take in what changed in the state."""
+
+    def say(self, message: str) -> None:
+        """Show a message for a few seconds."""
+        self.context.say(message)
+
+    # ---- the selected node ---------------------------------------------------------------------------------------
+
+    def mark_node(self, before: str) -> None:
+        """The selected node is another than `before`."""
+
+    def show_node(self, stable: str) -> None:
+        """Bring the row of a node onto the screen."""
+
+    def follow_selection(self) -> object:
+        """Go to the selected node, now that the cursor that selected it rests."""
+
+    # ---- copying -------------------------------------------------------------------------------------------------
 
     def copied(self) -> str:
         """What the copy key copies."""
         return ""
 
     def copy(self) -> None:
-        self.bench.copy_text(self.copied())
+        self.context.dialogs.copy(self.copied())
 
 
 @dataclass(frozen=True)

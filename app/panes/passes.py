@@ -8,6 +8,7 @@ import msgspec
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, TablePane
 from buddy.app.reports import formatting
 from buddy.app.reports.trials import candidates
@@ -48,8 +49,8 @@ class PassesPane(TablePane[PassRow]):
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
     BORDER_TITLE = "Passes"
 
-    def __init__(self) -> None:
-        super().__init__(id="passes")
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.rows: list[PassRow] = []
         self._columns: list[Column[PassRow]] = [
             Column("", 3, self._mark),
@@ -146,7 +147,7 @@ class PassesPane(TablePane[PassRow]):
         row = self.current
         if row is not None and row.step is not None:
             act = "off" if row.step.enabled else "on"
-            self.bench.editing.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {act}")
+            self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {act}")
 
     def delete(self) -> None:
         row = self.current
@@ -159,13 +160,13 @@ class PassesPane(TablePane[PassRow]):
         """Try the catalogue on the snapshot of the row, and insert what the user chooses below it."""
         row = self.current
         if row is None or row.stage is None or row.stage.stage.language != "mlir":
-            self.bench.say("passes are tried on MLIR: choose a pass that has run, or `lower`")
+            self.say("passes are tried on MLIR: choose a pass that has run, or `lower`")
             return
         recipe = self.workspace.recipe
         wanted = candidates(recipe.steps, self.state.passes)
         from buddy.app.screens.trials import TrialsScreen
 
-        screen = TrialsScreen(self.bench.session, row.stage.stage.text, wanted, recipe.threads)
+        screen = TrialsScreen(self.context.session, row.stage.stage.text, wanted, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
@@ -207,12 +208,12 @@ class PassesPane(TablePane[PassRow]):
             return
         info = next((entry for entry in self.state.passes if entry.name == row.name), None)
         if row.step.level != "mlir" or (info is not None and info.ours):
-            self.bench.say(f"{row.name} runs on {row.step.anchor or 'the graph'} and nothing else")
+            self.say(f"{row.name} runs on {row.step.anchor or 'the graph'} and nothing else")
             return
         anchor = (
             ANCHORS[(ANCHORS.index(row.step.anchor) + 1) % len(ANCHORS)] if row.step.anchor in ANCHORS else ANCHORS[0]
         )
-        self.bench.editing.edit(self.workspace.recipe.with_step(row.number, anchor=anchor), f"{row.name} on {anchor}")
+        self.context.edits.edit(self.workspace.recipe.with_step(row.number, anchor=anchor), f"{row.name} on {anchor}")
 
     def move_step_down(self) -> None:
         self._move_step(1)
@@ -227,7 +228,7 @@ class PassesPane(TablePane[PassRow]):
         steps = list(self.workspace.recipe.steps)
         target = row.number + by
         if not 0 <= target < len(steps) or (steps[target].level == "graph") != (row.step.level == "graph"):
-            self.bench.say(f"{row.name} cannot move further: the line's own steps stay where they are")
+            self.say(f"{row.name} cannot move further: the line's own steps stay where they are")
             return
         steps[row.number], steps[target] = steps[target], steps[row.number]
         self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
@@ -252,7 +253,7 @@ class PassesPane(TablePane[PassRow]):
             return
         info = next((entry for entry in self.state.passes if entry.name == row.name), None)
         if info is None or not info.options:
-            self.bench.say(f"{row.name} has no options")
+            self.say(f"{row.name} has no options")
             return
         from buddy.app.screens.options import OptionScreen
 
@@ -260,7 +261,7 @@ class PassesPane(TablePane[PassRow]):
 
     def _set_options(self, row: PassRow, options: tuple[tuple[str, OptionValue], ...] | None) -> None:
         if options is not None:
-            self.bench.editing.edit(
+            self.context.edits.edit(
                 self.workspace.recipe.with_step(row.number, options=options), f"options of {row.name}"
             )
 
@@ -274,10 +275,10 @@ class PassesPane(TablePane[PassRow]):
 
     def _start_from(self, preset: Recipe | None) -> None:
         if preset is not None:
-            self.bench.editing.edit(self.workspace.from_preset(preset), f"preset {preset.preset}")
+            self.context.edits.edit(self.workspace.from_preset(preset), f"preset {preset.preset}")
 
     def _edit_steps(self, steps: list[PassStep], title: str, merge: str = "") -> None:
-        self.bench.editing.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
+        self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
 
     def _show_step(self, index: int) -> None:
         self.refill()

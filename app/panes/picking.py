@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
 from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
 from buddy.app.panes.node_graph import Neighbours, dot, svg
@@ -25,8 +26,8 @@ class Picking(TablePane[NodeRow]):
 
     _columns: list[Column[NodeRow]]
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id=id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.rows: list[NodeRow] = []
         self.entries: list[TreeRow] = []
         self.filter_text = ""
@@ -108,13 +109,13 @@ class Picking(TablePane[NodeRow]):
     # ---- the filter ----------------------------------------------------------------------------------------------
 
     def ask_filter(self) -> None:
-        self.bench.ask("filter", self.filter_text, self._filter_by)
+        self.context.dialogs.ask("filter", self.filter_text, self._filter_by)
 
     def _filter_by(self, text: str) -> None:
         try:
             read_filter(text, self._missing())
         except FilterError as error:
-            self.bench.say(str(error))
+            self.say(str(error))
             return
         self.filter_text = text.strip()
         self.refill()
@@ -153,14 +154,14 @@ class Picking(TablePane[NodeRow]):
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
-        self.bench.say("by module: z folds one, Z all" if self.as_tree else "a flat table")
+        self.say("by module: z folds one, Z all" if self.as_tree else "a flat table")
 
     def toggle_fold(self) -> None:
         """Fold the module at the cursor, or unfold it."""
         entry = self.entry
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         if not self.as_tree or not path:
-            self.bench.say("nothing to fold here: g m shows modules")
+            self.say("nothing to fold here: g m shows modules")
             return
         self._folded ^= {path}
         self.list_entries()
@@ -211,7 +212,7 @@ class Picking(TablePane[NodeRow]):
     def _told_picked(self) -> None:
         self.refresh()
         count = len(self.picked)
-        self.bench.say(f"{count} node{'s' * (count != 1)} picked: space takes all of them" if count else "none picked")
+        self.say(f"{count} node{'s' * (count != 1)} picked: space takes all of them" if count else "none picked")
 
     # ---- neighbours ----------------------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Picking(TablePane[NodeRow]):
         if choices:
             self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self.go_to_node)
         else:
-            self.bench.say(f"{row.name} reads nothing and is read by none")
+            self.say(f"{row.name} reads nothing and is read by none")
 
     def go_to_node(self, stable: str | None) -> None:
         """Put the cursor on a node, whatever the filter says; nowhere for `None`."""
@@ -245,7 +246,7 @@ class Picking(TablePane[NodeRow]):
     def ask_drawing(self) -> None:
         row = self.current
         if row is not None:
-            self.bench.ask(
+            self.context.dialogs.ask(
                 "draw neighbours to (.svg or .dot)", f"{row.name}.svg", lambda path: self._draw_to(row, path)
             )
 
@@ -254,7 +255,7 @@ class Picking(TablePane[NodeRow]):
             return
         around = self._neighbours.around(row, STEPS)
         draw = svg if Path(path.strip()).suffix.lower() == ".svg" else dot
-        self.bench.editing.write_file(path.strip(), draw(around, row))
+        self.context.files.write(path.strip(), draw(around, row))
 
     def memory(self, row: NodeRow) -> str:
         return formatting.size(row.bytes) if row.bytes else ""

@@ -10,6 +10,7 @@ import msgspec
 from textual import work
 
 from buddy.app.panes.comparison import View
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.short_form import ShortForm
 from buddy.app.panes.values import op_name
@@ -36,8 +37,8 @@ WHOLE_LINE = 200_000
 class Reading(ShortForm):
     """Shows a stage in part, in short or in another form."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.only = ""
         self.all_folded = False
         self.sources = False
@@ -98,20 +99,20 @@ class Reading(ShortForm):
         else:
             fold = await self._aliases_at(stage.text, line) or await self._region_at(stage.text, line)
         if fold is None:
-            self.bench.say("no region to fold here")
+            self.say("no region to fold here")
         elif self.text == stage.text and self.diff is None:
             self._refold({*self._folded.get(stage.text, ()), fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> Fold | None:
-        region = await self.bench.questions.region(text, line)
+        region = await self.context.queries.region(text, line)
         return Fold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 
     async def _aliases_at(self, text: str, line: int) -> Fold | None:
         """The lines around `line` that define aliases, such as `#map1 = affine_map<…>`, where it is one of them."""
-        here = self.bench.cache.get(text, line)
+        here = self.context.session.cache.get(text, line)
         if here is None or not ALIAS.match(here.text):
             return None
-        found = await self.bench.questions.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
+        found = await self.context.queries.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
         lines = set(found.lines) if found is not None else set()
         first = last = line
         while first - 1 in lines:
@@ -139,9 +140,7 @@ class Reading(ShortForm):
         if self.diff is diff:
             self.cursor = diff.row_of(line) if diff.count else 0
             self.rows_changed()
-            self.bench.say(
-                "changed functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded"
-            )
+            self.say("changed functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Leave of a diff the function that alone is to be shown, and fold functions where that is asked for."""
@@ -158,7 +157,7 @@ class Reading(ShortForm):
             # Meanwhile another stage may have come onto the screen, or the texts may have been forgotten.
             if self.text == stage.text and self.diff is None:
                 self._refold(self._folded.get(stage.text, set()), self.line_number)
-            self.bench.say("functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
+            self.say("functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
 
     def _refold(self, folded: set[Fold], line: int) -> None:
         """Draw with these folds, the cursor on `line` and where it was on the screen."""
@@ -231,7 +230,7 @@ class Reading(ShortForm):
     async def _symbols_here(self) -> tuple[Symbol, ...]:
         symbols = await self.symbols_of(self.stage) if self.stage is not None else ()
         if not symbols:
-            self.bench.say("this stage has no functions")
+            self.say("this stage has no functions")
         return symbols
 
     # ---- whole lines and documentation ---------------------------------------------------------------------------
@@ -242,7 +241,7 @@ class Reading(ShortForm):
         line, number = self.line_at(self.cursor), self.own_line(self.cursor)
         if line is None or number < 0 or self.stage is None:
             return
-        found = await self.bench.questions.characters(self.text, number, 0, WHOLE_LINE)
+        found = await self.context.queries.characters(self.text, number, 0, WHOLE_LINE)
         if found is None:
             return
         lines: list[Cells] = [[(found.content.strip(), "text")]]
@@ -253,7 +252,7 @@ class Reading(ShortForm):
         if line.machine:
             lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:
-            name = self.bench.selection.name_of(node) + " (derived)" * (node in line.derived)
+            name = self.context.selection.name_of(node) + " (derived)" * (node in line.derived)
             lines += [[], [(f"from {name}  ", "accent"), (places.get(node, ""), "dim")]]
         self.app.push_screen(DetailScreen(f"Line {formatting.count(number + 1)} of {self.stage.name}", lines))
 
@@ -261,7 +260,7 @@ class Reading(ShortForm):
     async def expand_constant(self) -> None:
         """Put back what of the cursor's line is in short, then its next elided constant; elide all again at the end."""
         number, text = self.own_line(self.cursor), self.text
-        line = self.bench.cache.get(text, number) if number >= 0 else None
+        line = self.context.session.cache.get(text, number) if number >= 0 else None
         if line is None:
             return
         drawn = self.line_of_text(text, number)
@@ -272,18 +271,18 @@ class Reading(ShortForm):
         following = self.expansions.next_gap(text, number, line.text)
         if following is None:
             closed = self.expansions.close(text, number)
-            self.bench.say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
+            self.say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
         else:
             place, gap = following
             wanted = LONGEST if gap.tail else min(gap.missing, LONGEST)
-            found = await self.bench.questions.characters(text, number, gap.start, wanted)
+            found = await self.context.queries.characters(text, number, gap.start, wanted)
             if found is None:
                 return
             whole = found.total - gap.start if gap.tail else gap.missing
             rest = whole - len(found.content)
             self.expansions.fill(text, number, place, found.content, rest)
             more = f" of {formatting.count(whole)}: w writes the stage to a file" if rest else ""
-            self.bench.say(f"{formatting.count(len(found.content))} characters{more}")
+            self.say(f"{formatting.count(len(found.content))} characters{more}")
         self.rows_changed()
 
     @work(exclusive=True, group="whole")
@@ -292,23 +291,23 @@ class Reading(ShortForm):
         line = self.line_at(self.cursor)
         name = op_name(line.text) if line is not None and self.language == "mlir" else ""
         if not name:
-            self.bench.say("no MLIR op begins on this line")
+            self.say("no MLIR op begins on this line")
             return
-        text = await self.bench.questions.describe_op(name)
+        text = await self.context.queries.describe_op(name)
         if text is None:
             return
         if text:
             lines: list[Cells] = [[(part, "text")] for part in text.splitlines()]
             self.app.push_screen(DetailScreen(name, lines))
         else:
-            self.bench.say(f"the MLIR bindings have no documentation of {name}")
+            self.say(f"the MLIR bindings have no documentation of {name}")
 
     # ---- with sources, in generic form ----------------------------------------------------------------------------
 
     def toggle_sources(self) -> None:
         self.sources = not self.sources
         self.rows_changed()
-        self.bench.say("each line with its node and Python line" if self.sources else "nodes of the cursor's line only")
+        self.say("each line with its node and Python line" if self.sources else "nodes of the cursor's line only")
 
     def folded_behind(self, number: int) -> Cells:
         """How many lines are folded behind a line, to stand at its right end."""
@@ -326,14 +325,14 @@ class Reading(ShortForm):
     def _source(self, line: Line | None) -> str:
         """The Python line of the first node that a line comes from."""
         node = line.nodes[0] if line is not None and line.nodes else ""
-        return self.bench.selection.place_of(node) if node else ""
+        return self.context.selection.place_of(node) if node else ""
 
     def toggle_generic(self) -> None:
         self.generic = not self.generic
         self.form_rows()
         self.open_stage()
         if not self.generic:
-            self.bench.say("the dialects' own form")
+            self.say("the dialects' own form")
 
     def form_rows(self) -> None:
         """Take the stages of the board, in the form that is wanted where there is one."""
@@ -361,7 +360,7 @@ class Reading(ShortForm):
     async def bring_form(self, row: StageRow) -> None:
         """Have the stage, and what it is compared with, printed in generic form, then show it."""
         for text in self._unformed(row):
-            made = await self.bench.questions.reprint(text)
+            made = await self.context.queries.reprint(text)
             if made is None:
                 self.generic = False
                 break
@@ -378,18 +377,18 @@ class Reading(ShortForm):
         if line is None or number < 0 or self.key is None:
             return
         mark = Bookmark(self.state.graph, self.key, number, line.text.strip())
-        self.bench.say("bookmarked: ' lists bookmarks" if self.bench.bookmarks.toggle(mark) else "bookmark taken away")
+        self.say("bookmarked: ' lists bookmarks" if self.context.bookmarks.toggle(mark) else "bookmark taken away")
         self.refresh_row(self.cursor)
 
     def marked(self, number: int) -> bool:
         """Whether a line has a bookmark."""
-        marks = self.bench.bookmarks
+        marks = self.context.bookmarks
         return bool(marks.marks) and number in marks.lines_of(self.state.graph, self.key)
 
     def open_bookmarks(self) -> None:
-        marks = [mark for mark in self.bench.bookmarks.marks if mark.graph == self.state.graph]
+        marks = [mark for mark in self.context.bookmarks.marks if mark.graph == self.state.graph]
         if not marks:
-            self.bench.say("no bookmarks: M sets one")
+            self.say("no bookmarks: M sets one")
             return
         choices: list[Any] = [Choice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
         self.app.push_screen(PickerScreen("Bookmarks", choices), self._bookmark_chosen)
@@ -403,10 +402,10 @@ class Reading(ShortForm):
         """To the line that says what the bookmarked one said, the nearest where an edit has moved it."""
         row = next((row for row in self.rows if row.key == mark.key), None)
         if row is None:
-            self.bench.say(f"there is no stage {mark.key[0]} now")
+            self.say(f"there is no stage {mark.key[0]} now")
             return
         pattern = Pattern(mark.text, mark.text, regex=False)
-        found = await self.bench.questions.search(row.stage.text, pattern) if mark.text else None
+        found = await self.context.queries.search(row.stage.text, pattern) if mark.text else None
         lines = found.lines if found is not None and found.lines else (mark.line,)
         self.go_from_here(Place(mark.key, min(lines, key=lambda line: abs(line - mark.line))))
 

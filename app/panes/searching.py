@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from textual import work
 
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.diffing import Diffing
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern, used
@@ -21,8 +22,8 @@ from buddy.compiler.protocol.regex import PatternError
 class Searching(Diffing):
     """Goes to lines: in the stage on the screen, or in any other."""
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.key: Key | None = None
         self.jumps = Jumps()
         self.searching = False
@@ -74,12 +75,12 @@ class Searching(Diffing):
     def _pick(self, by: int) -> None:
         found = self.names
         if not found:
-            self.bench.say("no name on this line")
+            self.say("no name on this line")
             return
         place = found.index(self.value) + by if self.value in found else 0
         self._picked = (self.cursor, place % len(found))
         self.mark_value()
-        self.bench.say(f"{self.value}: {self._picked[1] + 1} of {len(found)} names on this line")
+        self.say(f"{self.value}: {self._picked[1] + 1} of {len(found)} names on this line")
 
     def pick_at(self, x: int, y: int) -> None:
         """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
@@ -100,7 +101,9 @@ class Searching(Diffing):
     # ---- search in this stage ------------------------------------------------------------------------------------
 
     def ask_search(self) -> None:
-        self.bench.ask("search", self.matches.pattern.typed, lambda text: self.find(read_pattern(text), jump=True))
+        self.context.dialogs.ask(
+            "search", self.matches.pattern.typed, lambda text: self.find(read_pattern(text), jump=True)
+        )
 
     @work(exclusive=True, group="search")
     async def find(self, pattern: Pattern, *, jump: bool = True) -> None:
@@ -112,12 +115,12 @@ class Searching(Diffing):
         if not pattern.source:
             return
         if not self.matches.lines:
-            self.bench.say(f"{pattern.typed!r} is not in this stage")
+            self.say(f"{pattern.typed!r} is not in this stage")
         elif jump:
             self._to_match(self.matches.at_or_after(self.line_number))
 
     async def _collect(self, pattern: Pattern) -> bool:
-        found = await self.bench.questions.search(self.text, pattern) if self._is_pattern(pattern) else None
+        found = await self.context.queries.search(self.text, pattern) if self._is_pattern(pattern) else None
         if found is not None:
             self.matches.take(found.lines, found.more)
         return found is not None
@@ -126,7 +129,7 @@ class Searching(Diffing):
         try:
             pattern.compiled()
         except PatternError as error:
-            self.bench.say(f"that is not a regular expression: {error.reason}; \\V before it: plain text")
+            self.say(f"that is not a regular expression: {error.reason}; \\V before it: plain text")
             return False
         return True
 
@@ -144,24 +147,28 @@ class Searching(Diffing):
 
     def _to_match(self, line: int | None) -> None:
         if line is None:
-            self.bench.say(f"{self.matches.pattern.typed!r} is not in this stage")
+            self.say(f"{self.matches.pattern.typed!r} is not in this stage")
             return
         self.go_to(line)
-        self.bench.say(self.matches.told(line))
+        self.say(self.matches.told(line))
 
     def search_value(self) -> None:
         if self.value:
             self.find(exact(use_pattern(self.value)), jump=False)
         else:
-            self.bench.say("no name on this line")
+            self.say("no name on this line")
 
     # ---- search in all stages ------------------------------------------------------------------------------------
 
     def ask_search_all(self) -> None:
-        self.bench.ask("search all stages", self.matches.pattern.typed, lambda text: self.find_all(read_pattern(text)))
+        self.context.dialogs.ask(
+            "search all stages", self.matches.pattern.typed, lambda text: self.find_all(read_pattern(text))
+        )
 
     def ask_first(self) -> None:
-        self.bench.ask("first stage with", self.matches.pattern.typed, lambda text: self.find_first(read_pattern(text)))
+        self.context.dialogs.ask(
+            "first stage with", self.matches.pattern.typed, lambda text: self.find_first(read_pattern(text))
+        )
 
     @work(exclusive=True, group="search")
     async def find_all(self, pattern: Pattern) -> None:
@@ -176,23 +183,23 @@ class Searching(Diffing):
         rows, listed = await self._appearances(pattern)
         if listed:
             self.matches.clear(pattern)
-            self.bench.show_pane("ir")
+            self.context.layout.show_pane("ir")
             self.go_from_here(Place(listed[0].row.key, listed[0].hits.lines[0]))
-            self.bench.say(f"{pattern.typed}: {story(rows, listed)}")
+            self.say(f"{pattern.typed}: {story(rows, listed)}")
 
     async def _appearances(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[Appearance]]:
         if not pattern.source or not self._is_pattern(pattern):
             return (), []
         rows = list(self.rows)
         self.searching = True
-        self.bench.say(f"searching {len(rows)} stages{self.glyphs.ellipsis} ctrl+c cancels")
+        self.say(f"searching {len(rows)} stages{self.glyphs.ellipsis} ctrl+c cancels")
         try:
-            found = await self.bench.questions.search_each([row.stage.text for row in rows], pattern)
+            found = await self.context.queries.search_each([row.stage.text for row in rows], pattern)
         finally:
             self.searching = False
         listed = appearances(rows, found.hits) if found is not None else []
         if found is not None:
-            self.bench.say("" if listed else f"{pattern.typed!r} is in no stage")
+            self.say("" if listed else f"{pattern.typed!r} is in no stage")
         if listed:
             self.matches.clear(pattern)
         return rows, listed
@@ -205,7 +212,7 @@ class Searching(Diffing):
 
     def _chosen(self, place: Place | None) -> None:
         if place is not None:
-            self.bench.show_pane("ir")
+            self.context.layout.show_pane("ir")
             self.go_from_here(place)
             if place.key == self.key and self.matches.pattern.source:
                 self.find(self.matches.pattern, jump=False)
@@ -215,7 +222,7 @@ class Searching(Diffing):
     async def symbols_of(self, stage: Stage) -> tuple[Symbol, ...]:
         """The functions, globals and graphs of a stage."""
         if stage.text not in self._symbols:
-            self._symbols[stage.text] = await self.bench.questions.symbols(stage.text, stage.language)
+            self._symbols[stage.text] = await self.context.queries.symbols(stage.text, stage.language)
             keep_newest(self._symbols, TEXTS)
         return self._symbols[stage.text]
 
@@ -230,19 +237,17 @@ class Searching(Diffing):
         """To where the picked name is defined, or an operand of the line; asked again, the next operand."""
         name = self.picked or self._next_operand()
         if not name:
-            self.bench.say("no operand on this line")
+            self.say("no operand on this line")
             return
         text, line = self.text, self.line_number
-        found = await self.bench.questions.search(text, exact(definition_pattern(name)))
+        found = await self.context.queries.search(text, exact(definition_pattern(name)))
         if found is None:
             return
         place = _definition(found.lines, name, line, await self._function_at(line))
         if self.text != text:
             return
         if place is None:
-            self.bench.say(
-                f"{name} is not defined in this stage" if name[0] in "@#!" else f"{name} is not defined above"
-            )
+            self.say(f"{name} is not defined in this stage" if name[0] in "@#!" else f"{name} is not defined above")
         else:
             self.go_to(place)
 
@@ -271,7 +276,7 @@ class Searching(Diffing):
         if below:
             self._to_match(below[0])
         else:
-            self.bench.say(f"{name} is not used below")
+            self.say(f"{name} is not used below")
 
     @work(exclusive=True, group="search")
     async def list_uses(self) -> None:
@@ -289,10 +294,10 @@ class Searching(Diffing):
         mean nothing: `None`.
         """
         if not name:
-            self.bench.say("no name on this line")
+            self.say("no name on this line")
             return None
         text = self.text
-        found = await self.bench.questions.search_each([text], exact(use_pattern(name)))
+        found = await self.context.queries.search_each([text], exact(use_pattern(name)))
         if found is None or not found.hits:
             return None
         hits = found.hits[0]
@@ -325,7 +330,7 @@ class Searching(Diffing):
     def _show(self, place: Place) -> None:
         row = next((row for row in self.rows if row.key == place.key), None)
         if row is None:
-            self.bench.say(f"there is no stage {place.key[0]} any more")
+            self.say(f"there is no stage {place.key[0]} any more")
         elif place.key == self.key and self.stage is not None and self.text == self.stage.text:
             self.center(self.row_of(place.line))
         else:
@@ -339,19 +344,19 @@ class Searching(Diffing):
 
     def _travel(self, place: Place | None) -> None:
         if place is None:
-            self.bench.say("no further jumps")
+            self.say("no further jumps")
         else:
             self._show(place)
 
     def ask_line(self) -> None:
-        self.bench.ask("line", "", self._go_to_number)
+        self.context.dialogs.ask("line", "", self._go_to_number)
 
     def _go_to_number(self, text: str) -> None:
         number = text.strip().replace(",", "")
         if number.isdecimal():
             self.go_to(max(0, min(int(number[:9]), self.lines) - 1))
         elif number:
-            self.bench.say(f"{text.strip()!r} is not a line number")
+            self.say(f"{text.strip()!r} is not a line number")
 
 
 def _definition(lines: Sequence[int], name: str, here: int, function: range) -> int | None:

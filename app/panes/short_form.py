@@ -6,6 +6,7 @@ from typing import Any
 
 from textual import work
 
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.painting import TAB_WIDTH
 from buddy.app.panes.searching import Searching
 from buddy.app.reports import formatting
@@ -20,8 +21,8 @@ class ShortForm(Searching):
     Whatever leaves the pane (what is copied, written or edited) has the types.
     """
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
         self.short = False
         self.type_names = TypeNames()
 
@@ -29,7 +30,7 @@ class ShortForm(Searching):
         self.short = not self.short
         self._draw_anew()
         self.name_types()
-        self.bench.say("types and attributes in short" if self.short else "types and attributes in full")
+        self.say("types and attributes in short" if self.short else "types and attributes in full")
 
     @work(exclusive=True, group="types")
     async def name_types(self) -> None:
@@ -49,7 +50,7 @@ class ShortForm(Searching):
         texts = [stage.text for stage in stages if stage.language == "mlir"]
         for text in texts:
             if not self.type_names.knows(text):
-                found = await self.bench.questions.types(text)
+                found = await self.context.queries.types(text)
                 if found is None:
                     return False
                 self.type_names.take(text, found)
@@ -72,7 +73,7 @@ class ShortForm(Searching):
             title = "Types" if self.short else "Types: a draws the names"
             self.app.push_screen(PickerScreen(title, choices), self._go_type)
         else:
-            self.bench.say("no long type stands in this stage more than once")
+            self.say("no long type stands in this stage more than once")
 
     def _go_type(self, line: int | None) -> None:
         if line is not None:

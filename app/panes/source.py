@@ -8,14 +8,15 @@ from textual import work
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import wrapped
-from buddy.app.session.lines import LineCache, UnavailableError
+from buddy.app.session.lines import UnavailableError
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import GraphInfo, PythonOpened
+from buddy.compiler.protocol import GraphInfo
 
 SIDEWAYS = 16
 
@@ -27,9 +28,9 @@ class SourcePane(Pane, CodeView):
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("source")
     BORDER_TITLE = "Source"
 
-    def __init__(self, cache: LineCache) -> None:
-        super().__init__(cache)
-        self.id = "source"
+    def __init__(self, context: WorkbenchContext) -> None:
+        CodeView.__init__(self, context.session.cache)
+        self.context, self.id = context, self.pane_id
         # The file that is shown, or asked for, and the graph that it is of.
         self._path = ""
         self._info: GraphInfo | None = None
@@ -43,7 +44,7 @@ class SourcePane(Pane, CodeView):
             self._lead()
 
     def head(self, width: int) -> list[Cells]:
-        path = self.bench.session.told_path(self._path)
+        path = self.context.session.told_path(self._path)
         return [[(f" {path[-(width - 1) :]}", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
@@ -52,11 +53,14 @@ class SourcePane(Pane, CodeView):
 
     # ---- following and leading -----------------------------------------------------------------------------------
 
+    def mark_node(self, before: str) -> None:
+        self.follow()
+
     def follow(self) -> None:
         """Go to the selected node's line, unless this pane has the keys itself: then it leads."""
-        if not self.bench.arrangement.with_source:
+        if not self.context.layout.with_source:
             return
-        path, line = self.bench.selection.python_line
+        path, line = self.context.selection.python_line
         if self.state.info is not self._info:
             self._follow_anew(path)
         elif not path or (self.has_focus and self._path):
@@ -82,12 +86,12 @@ class SourcePane(Pane, CodeView):
         """Show a file, at `line`, or else at that of the node that is selected by then."""
         problem, text, lines = "", "", 0
         try:
-            found = await self.bench.session.ask(self.bench.provenance.python_file(path), PythonOpened)
+            found = await self.context.session.open_python(path)
             text, lines = found.text, found.lines
         except UnavailableError as error:
             problem = str(error)
         self._show(text, lines, problem)
-        wanted, newer = self.bench.selection.python_line
+        wanted, newer = self.context.selection.python_line
         line = newer if line < 0 and wanted == path else line
         if lines and line >= 0:
             self.center(min(line, lines - 1), tell=False)
@@ -105,16 +109,16 @@ class SourcePane(Pane, CodeView):
         """Select a node of the line under the cursor, if it has one and this pane has the keys."""
         line = self.line if self.has_focus else None
         if line is not None and line.nodes:
-            self.bench.selection.lead(line.nodes)
+            self.context.selection.lead(line.nodes)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def go_line_node(self) -> None:
         """The graph pane, at a node of the line."""
         if self.line is not None and self.line.nodes:
-            self.bench.selection.go_node(self.line.nodes)
+            self.context.selection.go_node(self.line.nodes)
         else:
-            self.bench.say("no node of the graph comes from this line")
+            self.say("no node of the graph comes from this line")
 
     def source_left(self) -> None:
         self.sideways(-SIDEWAYS)

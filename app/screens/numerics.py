@@ -114,11 +114,10 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         if self._report is None:
             return
         from buddy.app.screens.plot import PlotScreen
-        from buddy.app.workbench.app import Workbench
 
-        assert isinstance(self.app, Workbench)
         plot = numerics.growth(self._report, self._info)
-        self.app.push_screen(PlotScreen([plot], self.app.glyphs, chooses="goes to the node"), self._point_chosen)
+        screen = PlotScreen([plot], self._table.glyphs, chooses="goes to the node")
+        self.app.push_screen(screen, self._point_chosen)
 
     def _point_chosen(self, name: str | None) -> None:
         found = next((row.stable for row in self._rows.values() if row.name == name), None)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
+from buddy.app.panes.comparison import Side
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.preset_facts import PipelineFacts
@@ -81,8 +82,6 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         self._answer("compare")
 
     def _answer(self, act: str) -> None:
-        from buddy.app.commands.compare import Side
-
         if self.current is not None:
             self.dismiss((act, Side(self.current.title, self.current.recipe)))
 

@@ -372,6 +372,12 @@ class Session:
         """
         return await self._asked(lambda client: client.ask(make(client.next_request()), answer, came))
 
+    async def open_python(self, path: str) -> p.PythonOpened:
+        """A Python file that nodes of the graph on the screen come from."""
+        workspace, graph = self.workspace, self.state.graph
+        make = lambda number: p.OpenPython(number, workspace.source, workspace.arguments, graph, path)  # noqa: E731
+        return await self.ask(make, p.PythonOpened)
+
     async def find_node(self, text: str, node: str) -> p.Found:
         """Lines that come from a node."""
         return await self._asked(lambda client: client.find_node(text, node))

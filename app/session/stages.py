@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from buddy.app.workspace.bookmarks import Key as Key
 from buddy.compiler.protocol import Stage
 
-Key = tuple[str, int]
 _SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
 
 

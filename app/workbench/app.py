@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +14,6 @@ from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.screen import Screen
-from textual.timer import Timer
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
@@ -33,20 +30,27 @@ from buddy.app.commands.provenance import Provenance
 from buddy.app.commands.recipe_edits import Editing
 from buddy.app.commands.run import Running
 from buddy.app.commands.sessions import Sessions
-from buddy.app.commands.stage_queries import Questions
 from buddy.app.commands.subgraphs import Parting
 from buddy.app.commands.tune import Tuner
+from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
+from buddy.app.panes.jobs import Jobs
+from buddy.app.panes.layout import Layout
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.panes.selection import Selection
 from buddy.app.panes.source import SourcePane
+from buddy.app.panes.stage_queries import StageQueries
+from buddy.app.panes.status import Status
 from buddy.app.reports import formatting
+from buddy.app.screens.dialogs import Dialogs
+from buddy.app.screens.files import FileWriter
 from buddy.app.session.client import Place
-from buddy.app.session.lines import LineCache
 from buddy.app.session.log_file import NO_LOG, Log
 from buddy.app.session.progress import LongJobs
+from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.ssh import Remote
 from buddy.app.session.state import State, Topic
@@ -58,11 +62,10 @@ from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.clipboard import offer_to_tmux
 from buddy.app.workbench.crash import kept
+from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import Strokes
-from buddy.app.workbench.layout import Layout
 from buddy.app.workbench.palette import ActionCommands
 from buddy.app.workbench.pasting import read_pastes_as_text
-from buddy.app.workbench.selection import Selection
 from buddy.app.workbench.textual_caches import forget_places, forget_screens, forget_styles
 from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.settings import Settings
@@ -71,7 +74,6 @@ from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-MESSAGE_SECONDS = 6.0
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
 
@@ -120,21 +122,76 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
-        self.session.watching, self.session.say = watch, self.say
-        self.arrangement, self.strokes = Layout(self), Strokes(self)
-        self.editing, self.selection, self.overlays = Editing(self), Selection(self), Overlays(self)
-        self.graphs, self.versus, self.parting = Graphs(self), Versus(self), Parting(self)
-        self.questions, self.bookmarks = Questions(self.session, self.say), Bookmarks()
-        self.provenance = Provenance(self)
-        self._message = ""
-        self._waits = 0
+        self.session.watching = watch
+        self.context = context = self._make_context()
+        self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
+        self.source, self.outputs = SourcePane(context), OutputsPane(context)
+        panes: tuple[Pane, ...] = (self.graph, self.passes, self.ir, self.source, self.outputs)
+        self.panes = {pane.pane_id: pane for pane in panes}
+        context.layout.panes = self.panes
+        context.selection.views = (self.graph, self.ir, self.source)
+        self._make_commands(context)
+        self.strokes = Strokes(self)
+        self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
-        self._silence: Timer | None = None
         self._long_jobs = LongJobs()
-        self.texts, self.running, self.sessions = TextEditing(self), Running(self), Sessions(self)
-        self.profiling, self.tuner, self.backends = Profiling(self), Tuner(self), Backends(self)
-        self.exporting, self.frontends = Exporting(self), Frontends(self)
         CursorView.ascii_mode = ascii_mode
+
+    def _make_context(self) -> WorkbenchContext:
+        """What panes and commands share."""
+        session, glyphs = self.session, self.glyphs
+        status = Status(self, self.update_chrome)
+        jobs, layout = Jobs(self, status, self._note_busy), Layout(self, status)
+        session.say = lambda message: status.say(message)
+        dialogs = Dialogs(self, session.say, glyphs)
+        return WorkbenchContext(
+            session=session,
+            queries=StageQueries(session, session.say),
+            edits=RecipeEditor(session),
+            status=status,
+            dialogs=dialogs,
+            files=FileWriter(dialogs, session.say),
+            jobs=jobs,
+            layout=layout,
+            selection=Selection(jobs, dialogs, layout),
+            bookmarks=Bookmarks(),
+            glyphs=glyphs,
+        )
+
+    def _make_commands(self, context: WorkbenchContext) -> None:
+        """A controller for each task of the user's; one that needs another gets it by name."""
+        graph, ir = self.graph, self.ir
+        self.editing, self.texts, self.backends = Editing(context), TextEditing(context, ir), Backends(context)
+        self.graphs, self.versus = Graphs(context, graph, ir), Versus(context, ir)
+        self.provenance, self.profiling = Provenance(context, graph, ir), Profiling(context, graph, ir)
+        self.frontends = Frontends(context, ir, self.provenance)
+        self.parting, self.tuner = Parting(context, graph, self.graphs), Tuner(context, self.graphs)
+        self.running = Running(context, self.graphs, self.versus)
+        self.sessions = Sessions(context, ir, self.running)
+        self.exporting = Exporting(context, self.sessions)
+        self.overlays = Overlays(context, self, graph, ir, self.log_path, self.situation)
+
+    def targets(self) -> list[tuple[str, object]]:
+        """What actions name as their targets, besides the panes; commands by their modules."""
+        return [
+            ("app", self),
+            ("layout", self.context.layout),
+            ("recipe", self.context.edits),
+            ("recipe_edits", self.editing),
+            ("edit_text", self.texts),
+            ("overlays", self.overlays),
+            ("graphs", self.graphs),
+            ("subgraphs", self.parting),
+            ("provenance", self.provenance),
+            ("frontend", self.frontends),
+            ("backend", self.backends),
+            ("compare", self.versus),
+            ("run", self.running),
+            ("profile", self.profiling),
+            ("tune", self.tuner),
+            ("export", self.exporting),
+            ("sessions", self.sessions),
+        ]
 
     # ---- composition ---------------------------------------------------------------------------------------------
 
@@ -151,21 +208,22 @@ class Workbench(App[int]):
         yield CellLine(self._graphs, id="graphs", background="panel", clicked=self._graph_clicked)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
-                yield GraphPane()
-                yield PassesPane()
+                yield self.graph
+                yield self.passes
             with Vertical(id="right"):
-                yield IrPane()
-                yield SourcePane(self.cache)
-                yield OutputsPane()
+                yield self.ir
+                yield self.source
+                yield self.outputs
         yield Prompt()
         yield CellLine(self._status, id="status")
         yield CellLine(self._keys, id="keys")
 
     def on_mount(self) -> None:
+        self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
         self.sessions.restore()
         self._seconds = self.set_interval(1.0, self._second, pause=True)
-        self.arrangement.arrange()
+        self.context.layout.arrange()
         self.pane.focus()
         self.call_after_refresh(self._live)
 
@@ -183,7 +241,7 @@ class Workbench(App[int]):
 
     def on_resize(self, event: events.Resize) -> None:
         forget_places()
-        self.arrangement.arrange(event.size.width)
+        self.context.layout.arrange(event.size.width)
 
     def pop_screen(self) -> AwaitComplete:
         """Leave a screen, and let go of it."""
@@ -191,56 +249,9 @@ class Workbench(App[int]):
         return super().pop_screen()
 
     @property
-    def folded(self) -> bool:
-        return self.arrangement.folded
-
-    @property
-    def panes(self) -> dict[str, Pane]:
-        return self.arrangement.panes
-
-    @property
     def pane(self) -> Pane:
         """The pane that has the keys."""
-        return self.arrangement.pane
-
-    @property
-    def graph(self) -> GraphPane:
-        return self.screen_stack[0].query_one(GraphPane)
-
-    @property
-    def passes(self) -> PassesPane:
-        return self.screen_stack[0].query_one(PassesPane)
-
-    @property
-    def ir(self) -> IrPane:
-        return self.screen_stack[0].query_one(IrPane)
-
-    @property
-    def source(self) -> SourcePane:
-        return self.screen_stack[0].query_one(SourcePane)
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a job in the background is waited for."""
-        return self._waits > 0
-
-    @property
-    def engaged(self) -> bool:
-        """Whether the user is at something that lies over the panes, or types on the line at the bottom."""
-        return len(self.screen_stack) > 1 or bool(self.screen_stack[0].query_one(Prompt).display)
-
-    @contextmanager
-    def wait(self) -> Iterator[None]:
-        """Be busy until the job of this block has ended; several may be under way at once."""
-        self._waits += 1
-        self._note_busy()
-        try:
-            yield
-        finally:
-            self._waits -= 1
-            if self.is_running:
-                self._note_busy()
-                self.update_chrome()
+        return self.panes[self.context.layout.pane_id]
 
     # ---- what panes and lines draw from --------------------------------------------------------------------------
 
@@ -250,11 +261,11 @@ class Workbench(App[int]):
 
     def situation(self) -> actions.Situation:
         """What decides which actions are possible."""
-        state, workspace = self.state, self.workspace
+        state, workspace, busy = self.state, self.workspace, self.state.busy or self.context.jobs.waiting
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=state.busy or self.ir.comparing or self.ir.searching or self.waiting or self.parting.searching,
+            busy=busy or self.ir.comparing or self.ir.searching or self.parting.searching,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -294,22 +305,14 @@ class Workbench(App[int]):
             self.graphs.show(number)
 
     def _status(self, width: int) -> Cells:
-        shown = self.arrangement.pane_id if self.folded else None
+        layout, message = self.context.layout, self.context.status.message
+        shown = layout.pane_id if layout.folded else None
         return status_lines.status_cells(
-            self.state, self._message, self.strokes.hint, self.arrangement.order, shown, width, self.glyphs
+            self.state, message, self.strokes.hint, layout.order, shown, width, self.glyphs
         )
 
     def _keys(self, width: int) -> Cells:
-        return status_lines.key_cells(self.arrangement.pane_id, self.situation(), width)
-
-    def waiting_for(self, what: str) -> str:
-        """Why `what` is not there yet."""
-        if self.state.problem is not None:
-            return f"there is no {what}: Outputs says why"
-        return (
-            status_lines.progress_text(self.state, self.glyphs)
-            or f"the {what} comes once the program has been captured"
-        )
+        return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
 
     # ---- what changed --------------------------------------------------------------------------------------------
 
@@ -327,14 +330,14 @@ class Workbench(App[int]):
         if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
-            self.selection.name_nodes(self.state.info.rows)
+            self.context.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
             self.ir.lines_arrived()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
         if self.passes.has_focus:
-            self.selection.show_pass_stage()
+            self._show_pass_stage()
         self._note_busy()
         self.update_chrome()
 
@@ -357,20 +360,8 @@ class Workbench(App[int]):
         except (NoMatches, IndexError):
             return
 
-    def say(self, message: str) -> None:
-        """Show a message for a few seconds."""
-        self._message = message
-        if self._silence is not None:
-            self._silence.stop()
-        self._silence = self.set_timer(MESSAGE_SECONDS, self._be_silent)
-        self.update_chrome()
-
     def _second(self) -> None:
         self._note_busy()
-        self.update_chrome()
-
-    def _be_silent(self) -> None:
-        self._message = ""
         self.update_chrome()
 
     # ---- keys ----------------------------------------------------------------------------------------------------
@@ -387,57 +378,28 @@ class Workbench(App[int]):
 
     async def do(self, action: actions.Action, *arguments: object) -> None:
         """Do an action, or say why it cannot be done."""
-        self._message = ""
+        self.context.status.message = ""
         reason = action.blocked(self.situation())
         if reason:
-            self.say(f"{action.title}: {reason}")
+            self.context.say(f"{action.title}: {reason}")
             return
-        doers = (self.editing, self.overlays, self.graphs, self.versus, self.texts, self.running, self.sessions)
-        others = (self.parting, self.profiling, self.tuner, self.provenance, self.backends, self.exporting)
-        parts = (self, self.arrangement, *doers, *others, self.frontends)
-        for part in (self.panes.get(action.pane, self.pane), *parts) if action.pane != "app" else parts:
-            if hasattr(part, action.handler):
-                getattr(part, action.handler)(*arguments)
-                break
+        self._methods[action.id](*arguments)
         self.update_chrome()
-
-    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
-        """Ask for a text on the line at the bottom."""
-        self.screen_stack[0].query_one(Prompt).ask(title, initial, answer)
-
-    def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
-        """Do `act` if the user says yes to `question`; say `otherwise` if not."""
-        from buddy.app.screens.confirm import ConfirmScreen
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                act()
-            else:
-                self.say(otherwise)
-
-        self.push_screen(ConfirmScreen(question), answered)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane):
-            self.arrangement.focus_came(event.widget)
+            self.context.layout.take_focus(event.widget.pane_id)
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
         """Give a pane the keys, and on a folded screen its place."""
-        self.arrangement.show_pane(pane)
+        self.context.layout.show_pane(pane)
 
     # ---- small things --------------------------------------------------------------------------------------------
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)
         offer_to_tmux(text)
-
-    def copy_text(self, text: str) -> None:
-        if text:
-            self.copy_to_clipboard(text)
-            self.say(f"copied: {formatting.clip(text.splitlines()[0], 60, self.glyphs)}")
-        else:
-            self.say("nothing to copy here")
 
     # ---- the engine ----------------------------------------------------------------------------------------------
 
@@ -446,34 +408,44 @@ class Workbench(App[int]):
 
     def cancel_jobs(self) -> None:
         self.session.cancel()
-        self.say("cancelling")
+        self.context.say("cancelling")
 
     def start_over(self) -> None:
         if self.state.link and not self.state.silent:
             self.session.mend_link()
             return
         self.session.start_over()
-        self.say("a fresh engine runs the script again")
+        self.context.say("a fresh engine runs the script again")
+
+    def toggle_source(self) -> None:
+        """Show the source pane, which follows the selection from then on, or take it away."""
+        layout, selection = self.context.layout, self.context.selection
+        layout.toggle_source()
+        if layout.with_source and not selection.node:
+            selection.select_row(self.graph.current)
+        self.source.follow()
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
-        self.say("every edit is run" if self.session.auto_run else "the program is run on r only")
+        self.context.say("every edit is run" if self.session.auto_run else "the program is run on r only")
 
     def toggle_watch(self) -> None:
         self.session.toggle_watching()
         on = self.session.watching
-        self.say("the program is loaded again when its files change" if on else "files are no longer watched")
-
-    @property
-    def cache(self) -> LineCache:
-        return self.session.cache
+        self.context.say("the program is loaded again when its files change" if on else "files are no longer watched")
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, GraphPane):
-            self.selection.select_row()
+            self.context.selection.select_row(self.graph.current)
         elif isinstance(event.view, PassesPane):
-            self.selection.show_pass_stage()
+            self._show_pass_stage()
         self.update_chrome()
+
+    def _show_pass_stage(self) -> None:
+        """The IR pane shows what the selected pass made, as soon as it has."""
+        row = self.passes.current
+        if row is not None and row.stage is not None and row.stage.key != self.ir.key:
+            self.ir.choose(row.stage, tell=False)
 
     def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
         if isinstance(event.view, GraphPane | PassesPane):
@@ -484,9 +456,6 @@ class Workbench(App[int]):
 
     def command_palette(self) -> None:
         self.action_command_palette()
-
-    def show_theme(self, name: str) -> None:
-        self.theme = name
 
     def watch_theme(self, theme: str) -> None:
         forget_styles()
@@ -511,7 +480,7 @@ class Workbench(App[int]):
         if isinstance(error, WorkerFailed):
             problem = kept(error.error, path, "a fault of the workbench's own")
             self.state.note(problem)
-            self.say(str(problem))
+            self.context.say(str(problem))
             return
         problem = kept(error, path)
         self.exit(70, return_code=70, message=str(problem))

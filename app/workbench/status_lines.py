@@ -7,7 +7,8 @@ from pathlib import Path
 
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
 from buddy.app.reports import formatting
-from buddy.app.session.progress import told_left, told_since
+from buddy.app.reports.waiting import progress_text
+from buddy.app.session.progress import told_since
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, cut, ends, length
 from buddy.app.workspace.workspace import Workspace
@@ -115,18 +116,6 @@ def _way_out(state: State) -> str:
 
 def _in_short(problem: Diagnostic) -> str:
     return f"{problem.what} ({problem.where})" if problem.where else problem.what
-
-
-def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
-    """What is under way, with a bar where it is known how far it is, and how long it may still take."""
-    progress = state.progress
-    if progress is None:
-        return ""
-    left = f"  {told_since(state.seconds_at_it) or told_left(state.seconds_left)}".rstrip()
-    if progress.done < 0:
-        return f"{progress.what}{glyphs.ellipsis}{left}"
-    bar = formatting.bar(progress.done, 12, glyphs).ljust(12)
-    return f"{progress.what} {bar} {progress.done:.0%}{left}"
 
 
 def _standing(state: State) -> str:

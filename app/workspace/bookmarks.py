@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.session.stages import Key
+# A stage that survives a renumbering of the steps: its pass, and how many of that name stand before it.
+Key = tuple[str, int]
 
 
 class Bookmark(msgspec.Struct, frozen=True):

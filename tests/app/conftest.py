@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from buddy.app.panes import status
 from buddy.app.reports import formatting
 from buddy.app.session import heartbeat
-from buddy.app.workbench import app as workbench_module
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Stage
@@ -47,7 +47,7 @@ def stages() -> list[Stage]:
 @pytest.fixture(autouse=True)
 def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is said stays until something else is: a machine may take longer to draw it than it stays otherwise."""
-    monkeypatch.setattr(workbench_module, "MESSAGE_SECONDS", 3600.0)
+    monkeypatch.setattr(status, "MESSAGE_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workbench], list[str]
 
     def noted(app: Workbench) -> list[str]:
         said: list[str] = []
-        say = app.say
+        say = app.context.status.say
 
         def note(message: str) -> None:
             said.append(message)
             say(message)
 
-        monkeypatch.setattr(app, "say", note)
+        monkeypatch.setattr(app.context.status, "say", note)
         return said
 
     return noted

@@ -105,7 +105,7 @@ def mask(app: Any) -> None:
     if app.state.report is not None:
         same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
         app.state.shown.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same, load=None)
-    app._be_silent()
+    app.context.status.clear()
     app.session_changed(frozenset({"outputs", "status"}))
 
 

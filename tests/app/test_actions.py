@@ -3,71 +3,74 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
+from pathlib import Path
 
 import pytest
 from textual.binding import Binding
 
 from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
-from buddy.app.commands.backend import Backends
-from buddy.app.commands.compare import Versus
-from buddy.app.commands.edit_text import TextEditing
-from buddy.app.commands.export import Exporting
-from buddy.app.commands.frontend import Frontends
-from buddy.app.commands.graphs import Graphs
-from buddy.app.commands.overlays import Overlays
-from buddy.app.commands.profile import Profiling
-from buddy.app.commands.provenance import Provenance
-from buddy.app.commands.recipe_edits import Editing
-from buddy.app.commands.run import Running
-from buddy.app.commands.sessions import Sessions
-from buddy.app.commands.subgraphs import Parting
-from buddy.app.commands.tune import Tuner
-from buddy.app.panes.graph import GraphPane
-from buddy.app.panes.ir import IrPane
-from buddy.app.panes.outputs import OutputsPane
-from buddy.app.panes.passes import PassesPane
-from buddy.app.panes.source import SourcePane
 from buddy.app.screens.help import help_screen
 from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.layout import Layout
+from buddy.app.workbench.dispatch import DispatchError, resolve
 from buddy.app.workbench.palette import HIDDEN, listed
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 
-CLASSES: dict[str, list[type]] = {
-    "app": [
-        Workbench,
-        Layout,
-        Editing,
-        Overlays,
-        Graphs,
-        Versus,
-        TextEditing,
-        Running,
-        Sessions,
-        Parting,
-        Profiling,
-        Provenance,
-        Tuner,
-        Backends,
-        Frontends,
-        Exporting,
-    ],
-    "any": [GraphPane, PassesPane, IrPane, SourcePane, OutputsPane],
-    "graph": [GraphPane],
-    "passes": [PassesPane],
-    "ir": [IrPane],
-    "source": [SourcePane],
-    "outputs": [OutputsPane],
-}
 NODE = NodeRow(7, "mm.0", "call_function", "mm", "aten.mm.default", "(a, b)", "{}")
 
 
+@pytest.fixture
+def app(tmp_path: Path) -> Workbench:
+    return Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+
+
+def test_every_action_has_exactly_one_method(app: Workbench) -> None:
+    methods = resolve(ACTIONS, app.targets(), app.panes, lambda: "ir")
+    assert list(methods) == [action.id for action in ACTIONS]
+    objects = dict([*app.targets(), *app.panes.items()])
+    for action in ACTIONS:
+        if action.target != "pane":
+            assert methods[action.id] == getattr(objects[action.target], action.method)
+
+
+def test_names_of_targets_are_unique_and_each_is_the_target_of_an_action(app: Workbench) -> None:
+    names = [name for name, _ in [*app.targets(), *app.panes.items()]]
+    assert Counter(names) == Counter({*names})
+    assert {*names, "pane"} == {action.target for action in ACTIONS}
+
+
+def test_an_action_of_every_pane_goes_to_the_one_that_has_the_keys(app: Workbench) -> None:
+    focused = "graph"
+    methods = resolve(ACTIONS, app.targets(), app.panes, lambda: focused)
+    copied: list[str] = []
+    for pane_id, pane in app.panes.items():
+        pane.copied = partial(str, pane_id)  # type: ignore[method-assign]
+    app.context.dialogs.copy = copied.append  # type: ignore[method-assign]
+    for focused in PANES:  # noqa: B007
+        methods["copy"]()
+    assert copied == list(PANES)
+
+
+@pytest.mark.parametrize("handler", ["recipe.nothing", "nobody.undo", "pane.toggle_wrap", "recipe", "app.pane_id"])
+def test_an_action_without_a_method_fails_at_start(app: Workbench, handler: str) -> None:
+    action = Action("some", (), "Some", "Does it", handler)
+    with pytest.raises(DispatchError, match=r"some \("):
+        resolve([action], app.targets(), app.panes, lambda: "ir")
+
+
+def test_an_action_with_two_methods_fails_at_start(app: Workbench) -> None:
+    undo = Action("some", (), "Some", "Does it", "recipe.undo")
+    twice = [*app.targets(), ("recipe", app.context.edits)]
+    with pytest.raises(DispatchError, match="some"):
+        resolve([undo], twice, app.panes, lambda: "ir")
+    with pytest.raises(DispatchError, match="some"):
+        resolve([undo, undo], app.targets(), app.panes, lambda: "ir")
+
+
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
-def test_every_action_has_its_handler_and_says_what_it_does(action: Action) -> None:
-    found = [callable(getattr(cls, action.handler, None)) for cls in CLASSES[action.pane]]
-    others = [callable(getattr(cls, action.handler, None)) for cls in CLASSES["app"]]
-    assert all(found) if action.pane == "any" else any(found) or any(others)
+def test_every_action_says_what_it_does(action: Action) -> None:
     assert action.title
     assert action.tooltip
 

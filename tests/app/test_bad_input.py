@@ -54,13 +54,13 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
     saved = tmp_path / "saved.toml"
     async with workbench("arith_add.py") as bench:
         app = bench.app
-        app.editing.write_file(str(saved), "as it was")
+        app.context.files.write(str(saved), "as it was")
         before = app.workspace.recipe
         with full_disk():
-            app.editing.write_file(str(tmp_path / "new.toml"), "new")
-            assert "could not be written" in app._message
-            app.editing._write(str(saved), saved, "another")
-            assert "could not be written" in app._message
+            app.context.files.write(str(tmp_path / "new.toml"), "new")
+            assert "could not be written" in app.context.status.message
+            app.context.files._write(str(saved), saved, "another")
+            assert "could not be written" in app.context.status.message
             said = messages(app)
             await bench.press("space", "+")
             assert app.workspace.recipe != before, "the edit is made all the same"

@@ -37,7 +37,7 @@ async def main(source, store):
         app.editing._use_threads(2)
         while app.state.compiled != app.workspace.recipe:
             await asyncio.sleep(0.05)
-        app.show_pane("ir")
+        app.context.layout.show_pane("ir")
         while app.ir.shown is None:
             await asyncio.sleep(0.05)
         app.texts.edit_ir_here()
@@ -92,7 +92,9 @@ async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_star
     draft.close()
     app.sessions.news = ["the settings are not used"]
     async with app.run_test(size=(80, 24)) as pilot:
-        while not all(part in app._message for part in ("typed and not accepted", "the settings are not used")):
+        while not all(
+            part in app.context.status.message for part in ("typed and not accepted", "the settings are not used")
+        ):
             await pilot.pause(0.05)
 
 
@@ -147,7 +149,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench:
         app = bench.app
         assert app.workspace.recipe.threads == 2
         assert len(drafts(app.workspace.path).left) == 1
-        app.show_pane("ir")
+        app.context.layout.show_pane("ir")
         app.texts.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")
         assert "// mine" in app.screen.area.text

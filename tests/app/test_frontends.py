@@ -82,7 +82,7 @@ async def test_a_node_stands_beside_torch_mlirs_at_each_of_its_phases(workbench:
         await bench.until(lambda: app.screen is app.screen_stack[0], "the workbench")
         await bench.drawn()
         assert (app.ir.stage.name, app.ir.line_number) == ("lower", line)
-        app.show_pane("graph")
+        app.context.layout.show_pane("graph")
         await bench.press("g", "B")
         screen = await beside(bench)
         await bench.press("B")
@@ -134,7 +134,7 @@ async def test_the_frontend_is_chosen_and_undone(workbench: Open, program: Path)
         assert (recipe.frontend, recipe.flavour, recipe.preset) == ("torch-mlir", "tosa", "torch-mlir-tosa")
         assert "tosa" in [row.stage.phase for row in app.ir.rows]
         assert app.sessions.command_line().endswith("--frontend torch-mlir --flavour tosa")
-        app.show_pane("passes")
+        app.context.layout.show_pane("passes")
         await bench.press("F")
         await bench.settled()
         assert app.workspace.recipe.flavour == "stablehlo"

@@ -135,14 +135,14 @@ async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Pat
     async with app.run_test(size=(100, 24)) as pilot:
         path = app.sessions._path
         app.state.runs = list(runs(1.0))
-        app.bookmarks = Bookmarks.from_data(marks(7))
+        app.context.bookmarks.marks = Bookmarks.from_data(marks(7)).marks
         app.update_chrome()
-        assert Bookmarks.from_data(app.bookmarks.to_data()).marks == app.bookmarks.marks
+        assert Bookmarks.from_data(app.context.bookmarks.to_data()).marks == app.context.bookmarks.marks
         await until(
             pilot, lambda: (read_kept(path)[0].runs, read_kept(path)[0].bookmarks) == (runs(1.0), marks(7)), "both"
         )
         await pilot.press("tab")
-        await until(pilot, lambda: read_kept(path)[0].pane == app.arrangement.pane_id != "graph", "the pane")
+        await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "graph", "the pane")
 
 
 async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
@@ -171,12 +171,12 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await until(pilot, lambda: bool(at_it), "a write")
-        before = app.arrangement.pane_id
+        before = app.context.layout.pane_id
         await pilot.press("tab")
-        await until(pilot, lambda: app.arrangement.pane_id != before, "the next pane")
+        await until(pilot, lambda: app.context.layout.pane_id != before, "the next pane")
         assert at_it[0] is not threading.main_thread()
         go_on.set()
-        await until(pilot, lambda: read_kept(app.sessions._path)[0].pane == app.arrangement.pane_id, "the pane")
+        await until(pilot, lambda: read_kept(app.sessions._path)[0].pane == app.context.layout.pane_id, "the pane")
 
 
 async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(session_file, "write_kept", write)
     app = opened(tmp_path)
-    monkeypatch.setattr(app, "say", told.append)
+    monkeypatch.setattr(app.context.status, "say", told.append)
     async with app.run_test(size=(100, 24)) as pilot:
         await until(pilot, lambda: tried > 5, "a few tries")
         assert [text for text in told if "could not be kept" in text] == [
@@ -218,7 +218,7 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.press("tab")
-        await until(pilot, lambda: read_kept(path)[0].pane == app.arrangement.pane_id != "passes", "the pane")
+        await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
         kept = read_kept(path)[0]
         assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
         app.running._kind_chosen("script")

@@ -41,7 +41,7 @@ def script(tmp_path: Path) -> Path:
 
 def in_flavour(bench: Any, flavour: str) -> None:
     recipe = bench.app.workspace.recipe
-    bench.app.editing.edit(msgspec.structs.replace(recipe, flavour=flavour), f"{flavour}-first")
+    bench.app.context.edits.edit(msgspec.structs.replace(recipe, flavour=flavour), f"{flavour}-first")
 
 
 def nodes(bench: Any, target: str) -> list[Any]:
@@ -109,7 +109,7 @@ async def test_choices_that_cannot_be_followed_are_told_of(workbench: Open, scri
     async with workbench(script, size=(160, 50)) as bench:
         relu = nodes(bench, "aten.relu.default")[0].stable
         recipe = bench.app.workspace.recipe.with_choice(relu, "math").with_choice("9/relu.0", "tosa")
-        bench.app.editing.edit(recipe, "by hand")
+        bench.app.context.edits.edit(recipe, "by hand")
         await bench.settled()
         assert bench.app.state.problem is None
         await bench.press("shift+tab", "plus")

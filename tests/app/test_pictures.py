@@ -292,7 +292,7 @@ async def others(
 async def show(pilot: Any, shown: Shown) -> None:
     """Open something, from the panes as they were at the start, and wait until all of it is there."""
     app = pilot.app
-    app.show_pane(shown.pane)
+    app.context.layout.show_pane(shown.pane)
     app.graph.move_to(2)
     place = next((k for k, row in enumerate(app.passes.rows) if row.name == "one-shot-bufferize"), 0)
     app.passes.move_to(place)

@@ -60,7 +60,7 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
             assert app.ir.stage.language == "asm"
         await bench.press("t")
         stale = app.state.profile
-        app.editing.edit(app.workspace.recipe.toggled(len(app.workspace.recipe.steps) - 6), "another recipe")
+        app.context.edits.edit(app.workspace.recipe.toggled(len(app.workspace.recipe.steps) - 6), "another recipe")
         await bench.settled()
         assert app.state.profile is stale
         await bench.sees("ms?")  # the times are of an earlier recipe

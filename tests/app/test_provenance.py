@@ -46,7 +46,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         screen._table.move_bottom()
         await bench.press("enter")
         await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
-        app.show_pane("graph")
+        app.context.layout.show_pane("graph")
         await bench.press("g", "S")
         screen = await bench.opened(CodeScreen)
         await bench.until(lambda: screen._view.line is not None, "the file's lines")
@@ -64,7 +64,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         await bench.drawn()
         ir.move_to(0)
         await bench.until(lambda: bench.shows("for native_layer_norm, "), "the nodes of the function")
-        found = await bench.app.questions.jumps(ir.text, 0)
+        found = await bench.app.context.queries.jumps(ir.text, 0)
         targets = [to for _, to in found.jumps]
         back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
         jump, place = min(back, key=lambda pair: pair[0] - pair[1])
@@ -134,7 +134,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
             app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
             await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
         await bench.sees("y = x.exp()")
-        app.show_pane("source")
+        app.context.layout.show_pane("source")
         await bench.press("j")
         assert app.graph.current.name == "neg"
         assert source.cursor == 5
@@ -143,7 +143,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         await bench.press("enter")
         assert app.pane is app.graph
         await bench.press("g", "P")
-        assert "source" not in app.arrangement.order
+        assert "source" not in app.context.layout.order
 
 
 @pytest.mark.slow
@@ -159,12 +159,12 @@ async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, t
         app.session.reload((str(file),))
         await bench.until(lambda: source.line is not None, "the file's lines")
         lines = source.row_count
-        app.show_pane("source")
+        app.context.layout.show_pane("source")
         await bench.press("home")
         app.session.build()
         await bench.settled()
         assert source.cursor == 0, "a compilation moves nothing"
-        app.show_pane("graph")
+        app.context.layout.show_pane("graph")
         file.write_text(f"# A line more.\n{TWO_LINES}")
         app.session.reload((str(file),))
         await bench.until(lambda: source.row_count == lines + 1, "the new file")

@@ -113,7 +113,7 @@ async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone
 ) -> None:
     """The line without a name ended the workbench: what stood there was looked at when the engine had answered."""
     async with workbench("mlp.py", size=(160, 50)) as bench:
-        ir, questions = bench.app.ir, bench.app.questions
+        ir, questions = bench.app.ir, bench.app.context.queries
         await bench.press("3", "tab", "tab", "+")
         await bench.drawn()
         ir.move_to(next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text))
@@ -226,7 +226,7 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         await bench.until(lambda: text_at(bench) == marked, "the bookmarked line")
         assert any("#" in line[:3] for line in bench.screen) or ir.marked(ir.line_number)
         await bench.press("M")
-        assert not bench.app.bookmarks.marks
+        assert not bench.app.context.bookmarks.marks
 
 
 async def test_long_types_have_names_that_are_explained_and_put_back(workbench: Open) -> None:
@@ -249,7 +249,7 @@ async def test_long_types_have_names_that_are_explained_and_put_back(workbench: 
         drawn = next(line for line in bench.screen if f" : {name}" in line)
         assert struct not in drawn
         copied: list[str] = []
-        app.copy_text = copied.append
+        app.context.dialogs.copy = copied.append
         await bench.press("y")
         assert copied == [text_at(bench)], "what is copied has the type"
         assert struct in copied[0]

@@ -120,7 +120,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
     workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is said of the edit makes room for what lasts.
-    monkeypatch.setattr("buddy.app.workbench.app.MESSAGE_SECONDS", 0.1)
+    monkeypatch.setattr("buddy.app.panes.status.MESSAGE_SECONDS", 0.1)
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)

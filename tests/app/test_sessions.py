@@ -26,13 +26,13 @@ Open = Callable[..., Any]
 async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
-        bench.app.show_pane("passes")
+        bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "cse"))
         await bench.press("space")
         await bench.settled()
         await bench.press("r")
         await bench.until(lambda: len(bench.app.state.runs) == 1, "the run")
-        bench.app.show_pane("ir")
+        bench.app.context.layout.show_pane("ir")
         bench.app.ir.choose(next(row for row in bench.app.ir.rows if row.stage.name == "lower"))
         await bench.drawn()
         await bench.press("d", "d", "plus")
@@ -40,7 +40,7 @@ async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         assert app.workspace.recipe == edited
-        assert (app.pane.pane_id, app.arrangement.zoomed, app.ir.stage.name) == ("ir", True, "lower")
+        assert (app.pane.pane_id, app.context.layout.zoomed, app.ir.stage.name) == ("ir", True, "lower")
         assert app.ir.comparison.how == "structural"
         await bench.press("u")
         await bench.settled()
@@ -90,7 +90,7 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         folder = tmp_path / "it"
         bench.app.sessions.write_reproducer(str(folder))
-        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert len(described["stages"]) == len(bench.app.ir.rows)
         assert all((folder / stage["file"]).read_text() for stage in described["stages"])
@@ -104,11 +104,11 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
 
 async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: Path) -> None:
     mine.write_text("mine")
-    bench.app.editing.write_file(str(mine), "theirs")
+    bench.app.context.files.write(str(mine), "theirs")
     await bench.press("n")
     assert mine.read_text() == "mine"
     await bench.sees("nothing was written")
-    bench.app.editing.write_file(str(mine), "theirs")
+    bench.app.context.files.write(str(mine), "theirs")
     await bench.press("y")
     assert mine.read_text() == "theirs"
     (folder / "replay.sh").unlink()
@@ -118,7 +118,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
     assert not (folder / "replay.sh").exists()
     bench.app.sessions.write_reproducer(str(folder))
     await bench.press("y")
-    await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+    await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
 
 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
@@ -206,7 +206,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
     async with workbench(script, size=(120, 40)) as bench:
         folder = tmp_path / "made"
         bench.app.sessions.write_reproducer(str(folder))
-        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.waiting, "the folder")
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert described["files"] == ["script/parts/act.py"]
         assert described["elsewhere"] == []

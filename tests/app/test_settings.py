@@ -141,10 +141,10 @@ async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
         assert "zoom" in app.strokes.hint
         await pilot.press("w")
         await passed_on(pilot)
-        assert app.folded
+        assert app.context.layout.folded
         await pilot.press("plus")
         await passed_on(pilot)
-        assert app.folded
+        assert app.context.layout.folded
         await pilot.press("down")
         await pilot.press("f1")
         await passed_on(pilot)

@@ -20,7 +20,7 @@ async def go_to_stage(bench: Any, name: str) -> None:
     ir = bench.app.ir
     ir.choose(next(row for row in ir.rows if row.stage.name == name))
     await bench.drawn()
-    bench.app.show_pane("ir")
+    bench.app.context.layout.show_pane("ir")
 
 
 async def editor(bench: Any, kind: type = EditorScreen) -> Any:
@@ -78,7 +78,7 @@ async def test_going_back_from_an_edited_text_is_asked_for_twice(workbench: Open
 
 async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
-        bench.app.show_pane("passes")
+        bench.app.context.layout.show_pane("passes")
         await bench.press("e")
         screen = await editor(bench, PipelineScreen)
         area = screen.area
@@ -110,7 +110,7 @@ async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
 async def test_a_pass_is_duplicated_and_put_on_functions(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
-        bench.app.show_pane("passes")
+        bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "cse"))
         count = len(bench.app.workspace.recipe.steps)
         await bench.press("Y")

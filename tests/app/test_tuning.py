@@ -61,18 +61,18 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
 ) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app, said = bench.app, messages(bench.app)
-        with app.wait():
+        with app.context.jobs.wait():
             app.tuner._begin("600")  # seconds: it does not end by itself
-            await bench.until(lambda: app._waits == 2, "the search")
+            await bench.until(lambda: app.context.jobs.waits == 2, "the search")
             app.tuner.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
             assert any("a search is under way" in each for each in said)
-            app.show_pane("passes")
+            app.context.layout.show_pane("passes")
             await bench.press("ctrl+c")
-            await bench.until(lambda: app._waits == 1, "the end of the search")
+            await bench.until(lambda: app.context.jobs.waits == 1, "the end of the search")
             assert app.situation().busy, "the other job goes on"
             await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
-        assert not app.waiting
+        assert not app.context.jobs.waiting
         app.tuner.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.
         assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

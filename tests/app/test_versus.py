@@ -88,7 +88,7 @@ def test_a_unified_diff_is_one_that_diff_would_write() -> None:
 async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
-        bench.app.show_pane("passes")
+        bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w")
         screen = bench.app.screen
@@ -110,7 +110,7 @@ async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Ope
 async def test_closing_the_list_ends_the_trials(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
-        bench.app.show_pane("passes")
+        bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w", "q")
         await bench.until(lambda: not bench.app.session._client._waiting, "the end of the trials")

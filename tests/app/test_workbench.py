@@ -143,8 +143,8 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         row = next(k for k in range(ir.lines) if (line := ir.line_at(k)) and line.nodes and stable not in line.nodes)
         ir.move_to(row)
         await bench.passed_on()
-        assert bench.app.selection.node == ir.line_at(row).nodes[0]
-        assert graph.current.stable == bench.app.selection.node
+        assert bench.app.context.selection.node == ir.line_at(row).nodes[0]
+        assert graph.current.stable == bench.app.context.selection.node
 
 
 async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
@@ -168,10 +168,10 @@ async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
 
 async def test_what_is_said_is_gone_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async with workbench("arith_add.py", wait=False) as bench:
-        monkeypatch.setattr("buddy.app.workbench.app.MESSAGE_SECONDS", 0.05)
-        bench.app.say("said")
-        assert bench.app._message == "said"
-        await bench.until(lambda: not bench.app._message, "silence")
+        monkeypatch.setattr("buddy.app.panes.status.MESSAGE_SECONDS", 0.05)
+        bench.app.context.say("said")
+        assert bench.app.context.status.message == "said"
+        await bench.until(lambda: not bench.app.context.status.message, "silence")
 
 
 async def test_a_pass_is_inserted_from_the_catalogue_moved_and_removed(workbench: Open) -> None:
@@ -361,7 +361,7 @@ async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench
 async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         loop, ir = asyncio.get_running_loop(), bench.app.ir
-        bench.app.editing.edit(
+        bench.app.context.edits.edit(
             bench.app.workspace.recipe.with_choice(bench.app.graph.current.stable, "eager"), "in eager"
         )
         ir.focus()

@@ -111,8 +111,8 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         ir = bench.app.ir
         await bench.press("tab", "tab", "4")
         await bench.drawn()
-        await bench.app.cache.load(ir.text, 0, ir.lines)
-        text = [bench.app.cache.get(ir.text, number).text for number in range(ir.lines)]
+        await bench.app.context.session.cache.load(ir.text, 0, ir.lines)
+        text = [bench.app.context.session.cache.get(ir.text, number).text for number in range(ir.lines)]
         long = next(number for number, line in enumerate(text) if len(line) > 150)
         await bench.press("greater_than_sign", "W")
         assert ir.left == 0

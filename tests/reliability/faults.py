@@ -80,7 +80,7 @@ def _edit(kind: str, bench: Any, step: str) -> Struck | None:
     if not bench.workspace.ready or not recipe.steps:
         return None
     added = PassStep(kind, phase=recipe.steps[-1].phase)
-    bench.editing.edit(replace(recipe, steps=(*recipe.steps, added)), f"with {kind}")
+    bench.context.edits.edit(replace(recipe, steps=(*recipe.steps, added)), f"with {kind}")
     return Struck(kind, "compiler" if "kernel" not in kind else "runner", step)
 
 

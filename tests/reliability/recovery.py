@@ -159,7 +159,7 @@ class Recovery:
         if key == "r":
             self._ran = True
             state.of(state.graph).ran = None
-        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.editing.undo, "r": app.run_program}[key]()
+        {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.context.edits.undo, "r": app.run_program}[key]()
         # Opening the program is not delayed by a broken pass.
         if key == "u" and state.busy and "open" not in state.jobs.values():
             app.cancel_jobs()

@@ -130,7 +130,7 @@ class Day:
         """Shows each stage in its generic form on the way to the first one, compared with the previous stage line by
         line on the way to the last, and by structure on the way back.
         """
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         walks = (
             (("ir.generic",), "ir.previous"),
             (("ir.generic", "ir.diff"), "ir.next"),
@@ -145,7 +145,7 @@ class Day:
 
     async def _fill_forms(self) -> None:
         """Requests as many generic forms as the engine caches, of random stages."""
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self.app.do(actions.BY_ID["ir.generic"])
         for _ in range(MAX_FORMS):
             self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
@@ -157,9 +157,9 @@ class Day:
         await self._settled()
 
     async def _fill_screens(self) -> None:
-        for pane in self.app.arrangement.order:
+        for pane in self.app.context.layout.order:
             for action in actions.ACTIONS:
-                self.app.show_pane(pane)
+                self.app.context.layout.show_pane(pane)
                 if self._may(action, pane) and (action.pane == pane or action.id not in self.tried):
                     await self._do(action)
                     await self._settled()
@@ -167,8 +167,8 @@ class Day:
         for size, theme in product(_SIZES, themes()):
             await self._pilot.resize_terminal(*size)
             self.app.show_theme(theme)
-            for pane in self.app.arrangement.order:
-                self.app.show_pane(pane)
+            for pane in self.app.context.layout.order:
+                self.app.context.layout.show_pane(pane)
                 await self._settled()
 
     async def act(self) -> None:
@@ -198,7 +198,7 @@ class Day:
 
     def _busy(self) -> bool:
         state = self.app.state
-        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.waiting)
+        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.context.jobs.waiting)
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
@@ -224,7 +224,7 @@ class Day:
         ][:_TOGGLED]
 
     async def _switch(self, row: int) -> None:
-        self.app.show_pane("passes")
+        self.app.context.layout.show_pane("passes")
         # Without a wait: a frame from the engine may move the cursor to the pass of the stage on the screen.
         self.app.passes.cursor = row
         await self.app.do(actions.BY_ID["passes.toggle"])
@@ -245,16 +245,16 @@ class Day:
         await self._until(lambda: bool(self.app.state.captured), "the program")
 
     async def _page(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self._press(*self._chance.choice((("[", "["), ("]",), ("pagedown",), ("G",), ("g", "g"), ("W",), ("m",))))
 
     async def _diff(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self._press("]", self._chance.choice("dD"), "c")
 
     async def _search(self) -> None:
         pane, action = self._chance.choice(_SEARCHES)
-        self.app.show_pane(pane)
+        self.app.context.layout.show_pane(pane)
         await self.app.do(actions.BY_ID[action])
         if self._user.typing:
             await self._type(self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter")
@@ -273,7 +273,7 @@ class Day:
 
     async def _any(self) -> None:
         """Any available action in a pane."""
-        self.app.show_pane(pane := self._chance.choice(self.app.arrangement.order))
+        self.app.context.layout.show_pane(pane := self._chance.choice(self.app.context.layout.order))
         possible = [action for action in actions.ACTIONS if self._may(action, pane)]
         await self._do(self._chance.choice(possible))
 

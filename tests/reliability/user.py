@@ -128,7 +128,7 @@ class User:
             digit = next(self._digits)
             return digit, lambda: (self.typing, "".join(self.unsaved).count(digit))
         key = "tab" if isinstance(self.app.screen, BenchScreen) else "escape"
-        return key, lambda: (self.typing, self.app.arrangement.pane_id, len(self.app.screen_stack))
+        return key, lambda: (self.typing, self.app.context.layout.pane_id, len(self.app.screen_stack))
 
     @property
     def _prompt(self) -> Prompt:
@@ -163,7 +163,7 @@ class User:
             if row.step is not None and (row.step.name, row.step.level) in safe and row.step.phase != "llvm"
         ]
         if rows:
-            self.app.show_pane("passes")
+            self.app.context.layout.show_pane("passes")
             self.app.passes.cursor = self._chance.choice(rows)
             await self.press("space")
 
@@ -171,15 +171,15 @@ class User:
         await self.press("r")
 
     async def _page(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self.press("[", "[", "pagedown", "]")
 
     async def _diff(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self.press("]", "d")
 
     async def _search(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         await self.press("/", *"add", "enter")
 
     async def _export(self) -> None:
@@ -190,7 +190,7 @@ class User:
         self.app.editing._save_to(self._file(".recipe.toml"))
 
     async def _try(self) -> None:
-        self.app.show_pane("passes")
+        self.app.context.layout.show_pane("passes")
         await self.press("w")
 
     async def _bisect(self) -> None:
@@ -198,7 +198,7 @@ class User:
             self.app.parting._begin("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:
-        self.app.show_pane("ir")
+        self.app.context.layout.show_pane("ir")
         self.app.texts.edit_ir_here()
         for _ in range(50):
             await asyncio.sleep(0.02)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Questions:
+class StageQueries:
     """One method a question; the engine stops working on what nobody waits for any more."""
 
     def __init__(self, session: Session, say: Callable[[str], object]) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
+
+from textual.app import App
+from textual.widget import Widget
 
 from buddy.app import actions
-from buddy.app.panes.pane import Pane
-
-if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+from buddy.app.panes.status import Status
 
 FOLD_BELOW = 100
 WIDE_FROM = 140
 
 
 class Layout:
-    """All panes, or, on a narrow screen or zoomed, the one that has the keys: `pane_id`."""
+    """All panes, or, on a narrow screen or zoomed, the one that has the keys: `pane_id`.
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    `panes` are the widgets that it arranges, by their ids; the application sets them before it runs.
+    """
+
+    def __init__(self, app: App[Any], status: Status) -> None:
+        self._app, self._status = app, status
+        self.panes: Mapping[actions.Pane, Widget] = {}
         self.pane_id: actions.Pane = "graph"
         self.zoomed = False
         self.with_source = False
@@ -31,35 +36,26 @@ class Layout:
     @property
     def folded(self) -> bool:
         """Whether one pane has the screen."""
-        return self._bench.screen_stack[0].has_class("-folded")
-
-    @property
-    def panes(self) -> dict[str, Pane]:
-        return {pane.pane_id: pane for pane in self._bench.screen_stack[0].query(Pane).results(Pane)}
-
-    @property
-    def pane(self) -> Pane:
-        """The pane that has the keys."""
-        return self.panes[self.pane_id]
+        return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None) -> None:
         """Give panes their places on a screen of `width` cells."""
-        width = width or self._bench.size.width
-        screen, panes = self._bench.screen_stack[0], self.panes
+        width = width or self._app.size.width
+        screen = self._app.screen_stack[0]
         screen.set_class(width < FOLD_BELOW or self.zoomed, "-folded")
         screen.set_class(width >= WIDE_FROM, "-wide")
         screen.set_class(self.with_source, "-source")
-        for pane in panes.values():
-            pane.set_class(pane.pane_id == self.pane_id, "-shown")
-            pane.border_title = "" if self.folded else actions.PANE_TITLES[pane.pane_id]
+        for pane_id, pane in self.panes.items():
+            pane.set_class(pane_id == self.pane_id, "-shown")
+            pane.border_title = "" if self.folded else actions.PANE_TITLES[pane_id]
         for side in ("left", "right"):
             column = screen.query_one(f"#{side}")
-            column.set_class(any(pane.has_class("-shown") for pane in column.query(Pane)), "-shown")
+            column.set_class(self.panes[self.pane_id].parent is column, "-shown")
 
-    def focus_came(self, pane: Pane) -> None:
+    def take_focus(self, pane: actions.Pane) -> None:
         """A pane got the keys otherwise, by the mouse for instance."""
-        if pane.pane_id != self.pane_id:
-            self.pane_id = pane.pane_id
+        if pane != self.pane_id:
+            self.pane_id = pane
             self.arrange()
 
     # ---- actions -------------------------------------------------------------------------------------------------
@@ -68,8 +64,8 @@ class Layout:
         """Give a pane the keys, and on a folded screen its place."""
         self.pane_id = pane
         self.arrange()
-        self.pane.focus()
-        self._bench.update_chrome()
+        self.panes[pane].focus()
+        self._status.redraw()
 
     def next_pane(self) -> None:
         self._turn(1)
@@ -82,7 +78,7 @@ class Layout:
         self.show_pane(self.order[(place + by) % len(self.order)])
 
     def toggle_source(self) -> None:
-        """Show the source pane, which follows the selection from then on, or take it away."""
+        """Show the source pane, or take it away."""
         self.with_source = not self.with_source
         if self.with_source and self.folded:
             self.show_pane("source")
@@ -90,11 +86,8 @@ class Layout:
             self.show_pane("graph")
         else:
             self.arrange()
-        if self.with_source and not self._bench.selection.node:
-            self._bench.selection.select_row()
-        self._bench.source.follow()
 
     def zoom(self) -> None:
         self.zoomed = not self.zoomed
         self.arrange()
-        self.pane.focus()
+        self.panes[self.pane_id].focus()

@@ -1,26 +1,40 @@
-"""One selection in every pane: a graph node, the lines that come from it, the snapshot of a pass."""
+"""One selection in every pane: a graph node, and the lines that come from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from textual.timer import Timer
 
+from buddy.app.panes.jobs import Jobs
+from buddy.app.panes.layout import Layout
 from buddy.app.reports.formatting import short_place
+from buddy.app.screens.dialogs import Dialogs
 from buddy.compiler.protocol import NodeRow
-
-if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
 
 FOLLOW_SECONDS = 0.12
 
 
-class Selection:
-    """The selected node, by its stable name ("" for none), and how panes follow each other."""
+class SelectionView(Protocol):
+    """What shows the selection: a pane."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def mark_node(self, before: str) -> None:
+        """The selected node is another than `before`."""
+
+    def show_node(self, stable: str) -> None:
+        """Bring the row of a node onto the screen."""
+
+    def follow_selection(self) -> object:
+        """Go to the selected node, now that the cursor that selected it rests."""
+
+
+class Selection:
+    """The selected node, by its stable name ("" for none). `views` show it; the application sets them."""
+
+    def __init__(self, jobs: Jobs, dialogs: Dialogs, layout: Layout) -> None:
+        self._jobs, self._dialogs, self._layout = jobs, dialogs, layout
+        self.views: Sequence[SelectionView] = ()
         self._rest: Timer | None = None
         self._names: dict[str, str] = {}
         self._locations: dict[str, str] = {}
@@ -48,42 +62,39 @@ class Selection:
     def select_node(self, stable: str) -> None:
         """Mark a node in every pane."""
         before, self.node = self.node, stable
-        self._bench.graph.mark_node(before)
-        self._bench.ir.mark_node()
-        self._bench.source.follow()
+        for view in self.views:
+            view.mark_node(before)
 
-    def select_row(self) -> None:
+    def select_row(self, row: NodeRow | None) -> None:
         """Select the node of the graph pane's row; the IR goes to it once the cursor rests."""
-        row = self._bench.graph.current
-        if row is None:
-            return
-        self.select_node(row.stable)
-        self._ir_follows()
+        if row is not None:
+            self.select_node(row.stable)
+            self._follow_at_rest()
 
-    def _ir_follows(self) -> None:
+    def _follow_at_rest(self) -> None:
         if self._rest is not None:
             self._rest.stop()
-        self._rest = self._bench.set_timer(FOLLOW_SECONDS, self._bench.ir.follow_node)
+        self._rest = self._jobs.later(FOLLOW_SECONDS, self._follow)
+
+    def _follow(self) -> None:
+        for view in self.views:
+            view.follow_selection()
 
     def lead(self, nodes: Sequence[str]) -> None:
         """Have graph and IR go to the first of a Python line's nodes, unless one of them is selected."""
         if self.node not in nodes:
-            self.select_node(nodes[0])
-            self._bench.graph.show_node(self.node)
-            self._ir_follows()
+            self._show(nodes[0])
+            self._follow_at_rest()
 
-    def select_line(self) -> None:
-        """Select the node of the IR pane's line."""
-        line = self._bench.ir.line_at(self._bench.ir.cursor)
-        if line is not None and line.nodes and self.node not in line.nodes:
-            self.select_node(line.nodes[0])
-            self._bench.graph.show_node(self.node)
+    def select_one_of(self, nodes: Sequence[str]) -> None:
+        """Select the first of the nodes of a line, unless one of them is selected."""
+        if nodes and self.node not in nodes:
+            self._show(nodes[0])
 
-    def show_pass_stage(self) -> None:
-        """The IR pane shows what the selected pass made, as soon as it has."""
-        row, ir = self._bench.passes.current, self._bench.ir
-        if row is not None and row.stage is not None and row.stage.key != ir.key:
-            ir.choose(row.stage, tell=False)
+    def _show(self, node: str) -> None:
+        self.select_node(node)
+        for view in self.views:
+            view.show_node(node)
 
     def go_node(self, nodes: tuple[str, ...]) -> None:
         """Show a line's node in the graph pane; where there are several, ask which."""
@@ -93,10 +104,9 @@ class Selection:
         from buddy.app.screens.picker import Choice, PickerScreen
 
         choices = [Choice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
-        self._bench.push_screen(PickerScreen("This line comes from", choices), self._go_to)
+        self._dialogs.open(PickerScreen("This line comes from", choices), self._go_to)
 
     def _go_to(self, node: str | None) -> None:
         if node is not None:
-            self.select_node(node)
-            self._bench.graph.show_node(node)
-            self._bench.show_pane("graph")
+            self._show(node)
+            self._layout.show_pane("graph")

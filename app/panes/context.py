@@ -1,0 +1,60 @@
+"""What panes, screens and commands have of the workbench around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from buddy.app.panes.jobs import Jobs
+from buddy.app.panes.layout import Layout
+from buddy.app.panes.selection import Selection
+from buddy.app.panes.stage_queries import StageQueries
+from buddy.app.panes.status import Status
+from buddy.app.reports.formatting import Glyphs
+from buddy.app.screens.dialogs import Dialogs
+from buddy.app.screens.files import FileWriter
+from buddy.app.session.recipe_editor import RecipeEditor
+from buddy.app.session.session import Session
+from buddy.app.session.state import State
+from buddy.app.workspace.bookmarks import Bookmarks
+from buddy.app.workspace.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class WorkbenchContext:
+    """The parts of a workbench that its panes and commands share. The application makes one, and hands it to each.
+
+    | to … | use |
+    |---|---|
+    | read what the engine has told | `state` |
+    | ask the engine | `session`; `queries`, which shows why there is no answer |
+    | change the recipe | `edits`; what it is now is in `workspace` |
+    | tell the user something | `say` |
+    | ask the user something | `dialogs` |
+    | write a file | `files` |
+    | work beside the keys | `jobs` |
+    | go to a pane or a node | `layout`, `selection` |
+    """
+
+    session: Session
+    queries: StageQueries
+    edits: RecipeEditor
+    status: Status
+    dialogs: Dialogs
+    files: FileWriter
+    jobs: Jobs
+    layout: Layout
+    selection: Selection
+    bookmarks: Bookmarks
+    glyphs: Glyphs
+
+    @property
+    def state(self) -> State:
+        return self.session.state
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.session.workspace
+
+    def say(self, message: str) -> None:
+        """Show a message for a few seconds."""
+        self.status.say(message)

@@ -1,0 +1,26 @@
+"""How far what is under way is, and why something is not there yet, in words."""
+
+from __future__ import annotations
+
+from buddy.app.reports import formatting
+from buddy.app.session.progress import told_left, told_since
+from buddy.app.session.state import State
+
+
+def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
+    """What is under way, with a bar where it is known how far it is, and how long it may still take."""
+    progress = state.progress
+    if progress is None:
+        return ""
+    left = f"  {told_since(state.seconds_at_it) or told_left(state.seconds_left)}".rstrip()
+    if progress.done < 0:
+        return f"{progress.what}{glyphs.ellipsis}{left}"
+    bar = formatting.bar(progress.done, 12, glyphs).ljust(12)
+    return f"{progress.what} {bar} {progress.done:.0%}{left}"
+
+
+def waiting_text(state: State, what: str, glyphs: formatting.Glyphs) -> str:
+    """Why `what`, such as the graph, is not there yet."""
+    if state.problem is not None:
+        return f"there is no {what}: Outputs says why"
+    return progress_text(state, glyphs) or f"the {what} comes once the program has been captured"

@@ -1,0 +1,75 @@
+"""What the user is asked: a text on the line at the bottom, yes or no, a choice on a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from textual.app import App
+from textual.screen import Screen, ScreenResultCallbackType
+
+from buddy.app.reports.formatting import Glyphs, clip
+from buddy.app.widgets.prompt import Prompt
+from buddy.compiler.protocol import Diagnostic
+
+Answer = TypeVar("Answer")
+
+
+class Dialogs:
+    """Opens what lies over the panes, and the prompt under them; `say` shows a message."""
+
+    def __init__(self, app: App[Any], say: Callable[[str], object], glyphs: Glyphs) -> None:
+        self._app, self._say, self._glyphs = app, say, glyphs
+
+    @property
+    def engaged(self) -> bool:
+        """Whether the user is at something that lies over the panes, or types on the line at the bottom."""
+        return len(self._app.screen_stack) > 1 or bool(self._prompt.display)
+
+    @property
+    def _prompt(self) -> Prompt:
+        return self._app.screen_stack[0].query_one(Prompt)
+
+    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
+        """Ask for a text on the line at the bottom."""
+        self._prompt.ask(title, initial, answer)
+
+    def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
+        """Do `act` if the user says yes to `question`; say `otherwise` if not."""
+        from buddy.app.screens.confirm import ConfirmScreen
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                act()
+            else:
+                self._say(otherwise)
+
+        self._app.push_screen(ConfirmScreen(question), answered)
+
+    def open(self, screen: Screen[Answer], then: ScreenResultCallbackType[Answer] | None = None) -> None:
+        """Open a screen over the panes; `then` gets its result, `None` where the user leaves it without one."""
+        self._app.push_screen(screen, then)
+
+    async def result_of(self, screen: Screen[Answer]) -> Answer | None:
+        """Open a screen, from a worker, and wait for its result."""
+        return await self._app.push_screen_wait(screen)
+
+    def open_problem(self, problem: Diagnostic | None) -> None:
+        """Show the whole of a diagnostic, where there is one."""
+        from buddy.app.screens.detail import problem_screen
+
+        if problem is not None:
+            self._app.push_screen(problem_screen(problem))
+
+    def suspend(self) -> AbstractContextManager[None]:
+        """Hand the terminal to another program for a while. Raises Textual's `SuspendNotSupported`."""
+        return self._app.suspend()
+
+    def copy(self, text: str) -> None:
+        """Copy a text to the clipboard, and say so."""
+        if text:
+            self._app.copy_to_clipboard(text)
+            self._say(f"copied: {clip(text.splitlines()[0], 60, self._glyphs)}")
+        else:
+            self._say("nothing to copy here")
