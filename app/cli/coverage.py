@@ -28,6 +28,7 @@ def parser() -> arguments.Parser:
         "--only", default="", metavar="A,B", help="only these operators: names, or patterns as 'linalg.*'"
     )
     found.add_argument("--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes ({','.join(DTYPES)})")
+    found.add_argument("--backward", action="store_true", help="compare gradients too, of the operators that have them")
     text = "at most N distinct samples of each operator and dtype (4)"
     found.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
@@ -70,11 +71,14 @@ def _plan(options: argparse.Namespace) -> Plan:
     for path in extensions:
         if not Path(path).is_file():
             raise PlanError(f"there is no file {path}")
-    return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions)
+    return Plan(
+        only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions,
+        options.backward,
+    )  # fmt: skip
 
 
 def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
-    results = session.read(options.output) if options.output else {}
+    results = session.read(options.output, plan.backward) if options.output else {}
 
     def take(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
