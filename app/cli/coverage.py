@@ -28,20 +28,17 @@ def parser() -> arguments.Parser:
         "--only", default="", metavar="A,B", help="only these operators: names, or patterns such as 'linalg.*'"
     )
     found.add_argument("--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes ({','.join(DTYPES)})")
+    found.add_argument("--backward", action="store_true", help="compare gradients too, of the operators that have them")
     text = "at most N distinct samples of each operator and dtype (4)"
     found.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
     text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument(
-        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
-    )
+    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first")
     text = "run this Python file first; it may define op classes and lowerings; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
-    found.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has"
-    )
+    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has")
     text = "check operators in FILE with these outcomes again (eager,wrong,crash)"
     found.add_argument("--again", default="", metavar="A,B", help=text)
     found.add_argument("--report", type=Path, metavar="PAGE", help="write a report in Markdown")
@@ -74,11 +71,14 @@ def _plan(options: argparse.Namespace) -> Plan:
     for path in extensions:
         if not Path(path).is_file():
             raise PlanError(f"file not found: {path}")
-    return Plan(only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions)
+    return Plan(
+        only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions,
+        options.backward,
+    )  # fmt: skip
 
 
 def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
-    results = session.read(options.output) if options.output else {}
+    results = session.read(options.output, plan.backward) if options.output else {}
 
     def take(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result

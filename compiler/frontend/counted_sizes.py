@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -82,9 +83,17 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
     if len(found) != 1 or found[0][1].dtype not in (torch.bool, torch.uint8) or not found[0][1].dim():
         return NotImplemented
     ((axis, mask),) = found
-    if not x.is_contiguous() and mask.dim() < x.dim():
-        return NotImplemented  # the result has its dims in the order of the operand's strides
+    if not x.is_contiguous() and not _keeps_order(x, range(axis, axis + mask.dim())):
+        return NotImplemented
     return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _places(mask, _count_once(mask)))
+
+
+def _keeps_order(x: torch.Tensor, masked: range) -> bool:
+    """Whether `x` by a mask of the dims `masked` is contiguous in eager: it has its dims in the order of the strides of
+    the operand's other dims.
+    """
+    strides = [stride for dim, stride in enumerate(x.stride()) if dim not in masked]
+    return all(statically_known_true(a >= b) for a, b in pairwise([*strides, 1]))
 
 
 def index_put(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
@@ -20,8 +20,9 @@ from buddy.compiler.ops.lowering import Lowered
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.tools.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
+from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
 from buddy.compiler.tools.coverage.plan import STEPS, Finding, Outcome, Pair
-from buddy.compiler.tools.coverage.samples import SEED, Call, database
+from buddy.compiler.tools.coverage.samples import Call, database
 
 CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
 
@@ -88,28 +89,37 @@ class Recorder:
             counts[road] = counts.get(road, 0) + 1
 
 
-def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any]) -> Finding:
-    """Checks `calls` as one program."""
+Program = Callable[[list[Any]], list[Any]]
+
+
+class Ran(NamedTuple):
+    """The results of a program, the gradients of its arguments if they are wanted, and the arguments afterwards."""
+
+    results: list[Any]
+    gradients: tuple[torch.Tensor, ...]
+    arguments: list[Any]
+
+
+def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any], backward: bool = False) -> Finding:
+    """The result of compiling `calls` as one program; with `backward` gradients are computed and compared too."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = Recorder(options)
-    ours, theirs = [call.fresh() for call in calls], [call.fresh() for call in calls]
     program = _program([call.function for call in calls])
-    expected = _seeded(program, theirs)
+    expected = _ran(program, calls, backward)
     torch._dynamo.reset()
     compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
     try:
-        results = _seeded(compiled, ours)
+        found = _ran(compiled, calls, backward)
     except Exception as error:
         return _stopped(text, recorder, error)
     if recorder.fault:
         return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
     entry = database()[pair.op]
     if _makes_random_numbers(recorder):
-        theirs = [call.fresh() for call in calls]
-        expected = _captured(program, theirs)
-    expected = _with_captured_strides(program, calls, results, expected)
+        expected = _captured(program, calls, backward)
+    expected = _with_captured_strides(program, calls, backward, found, expected)
     values = entry.name not in UNINITIALISED
-    said, error_ = _compared((results, ours), (expected, theirs), lambda dtype: tolerance_of(entry, dtype)[0], values)
+    said, error_ = _compared(found, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:
         return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
@@ -125,16 +135,16 @@ def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
     return Finding(text, "refused", 0, (said,))
 
 
-def _with_captured_strides(
-    program: Callable[[list[Any]], list[Any]], calls: Sequence[Call], results: list[Any], expected: list[Any]
-) -> list[Any]:
+def _with_captured_strides(program: Program, calls: Sequence[Call], backward: bool, found: Ran, expected: Ran) -> Ran:
     """Eager's results, but with the program's strides where PyTorch's own decompositions choose other strides than
     eager.
     """
-    if _strided(results) == _strided(expected):
+    if _strided(found.results) == _strided(expected.results):
         return expected
-    captured = _captured(program, [call.fresh() for call in calls])
-    return [tree_map(laid_out_as, *both) for both in zip(expected, captured, strict=True)]
+    captured = _captured(program, calls, backward).results
+    return expected._replace(
+        results=[tree_map(laid_out_as, *both) for both in zip(expected.results, captured, strict=True)]
+    )
 
 
 def _makes_random_numbers(recorder: Recorder) -> bool:
@@ -142,10 +152,10 @@ def _makes_random_numbers(recorder: Recorder) -> bool:
     return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
 
 
-def _captured(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
+def _captured(program: Program, calls: Sequence[Call], backward: bool = False) -> Ran:
     """The results of the captured program run in eager, node by node."""
     torch._dynamo.reset()
-    return _seeded(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls)
+    return _ran(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls, backward)
 
 
 def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -166,27 +176,41 @@ def _strided(results: Any) -> list[tuple[int, ...]]:
     return [leaf.stride() for leaf in _tensors(results) if leaf.layout == torch.strided]
 
 
-def _program(functions: Sequence[Callable[..., Any]]) -> Callable[[list[Any]], list[Any]]:
+def _program(functions: Sequence[Callable[..., Any]]) -> Program:
     def program(calls: list[Any]) -> list[Any]:
         return [function(*args, **kwargs) for function, (args, kwargs) in zip(functions, calls, strict=True)]
 
     return program
 
 
-def _seeded(program: Callable[[list[Any]], list[Any]], calls: list[Any]) -> list[Any]:
-    """The results of the program, with random numbers from a fixed seed."""
+def _ran(program: Program, calls: Sequence[Call], backward: bool) -> Ran:
+    """The program's results. Random numbers start from the same seed whoever runs it."""
+    given = [call.fresh() for call in calls]
     torch.manual_seed(SEED)
-    with torch.no_grad():
-        return program(calls)
+    with torch.set_grad_enabled(backward):
+        results = program([call.argued(one) for call, one in zip(calls, given, strict=True)])
+    if not backward:
+        return Ran(results, (), given)
+    wanted = [call.differentiable(result) for call, result in zip(calls, results, strict=True)]
+    gradients = differentiate(wanted, leaves_of(given)).tensors
+    results, given = tree_map_only(torch.Tensor, torch.Tensor.detach, (results, given))
+    return Ran(results, gradients, given)
 
 
-def _compared(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
-    """Compares results, then arguments: only those that eager writes to may have changed."""
-    said, error = disagreement(ours[0], theirs[0], allowed, values)
-    if said:
-        return said, error
-    said, changed = disagreement(_tensors(ours[1]), _tensors(theirs[1]), allowed, values)
-    return (f"an argument afterwards: {said}" if said else ""), max(error, changed)
+def _compared(ours: Ran, theirs: Ran, allowed: Allowed, values: bool) -> tuple[str, float]:
+    """Results, gradients, then what became of the arguments: only what eager writes to may have changed."""
+    largest = 0.0
+    parts = (
+        ("", ours.results, theirs.results),
+        ("gradient: ", ours.gradients, theirs.gradients),
+        ("an argument afterwards: ", _tensors(ours.arguments), _tensors(theirs.arguments)),
+    )
+    for words, mine, other in parts:
+        said, error = disagreement(mine, other, allowed, values)
+        largest = max(largest, error)
+        if said:
+            return words + said, error
+    return "", largest
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:

@@ -46,12 +46,13 @@ def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str
 
 
 def _preamble(listing: Listing, plan: Plan) -> str:
+    gradients, option = (", gradients included", "--backward ") if plan.backward else ("", "")
     versions = ", ".join(f"{name} {version}" for name, version in listing.versions.items())
     return (
         f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones of each operator and dtype, compiled with the "
-        f"preset `{plan.preset}` in the flavour `{plan.flavour}` and compared with eager ({versions}). Made by\n\n"
-        f"```\nbuddy-tui coverage --samples {plan.samples} --dtypes {','.join(plan.dtypes)} -o coverage.jsonl "
-        "--report docs/coverage.md\n```"
+        f"preset `{plan.preset}` for the dialect `{plan.flavour}` and compared with eager ({versions}){gradients}. "
+        f"Written by\n\n```\nbuddy-tui coverage {option}--samples {plan.samples} --dtypes {','.join(plan.dtypes)} "
+        "-o coverage.jsonl --report docs/coverage.md\n```"
     )
 
 

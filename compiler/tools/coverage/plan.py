@@ -26,9 +26,10 @@ class PlanError(ValueError):
 class Plan(msgspec.Struct, frozen=True):
     """What to check and how.
 
-    `only` are names of operators or shell patterns; empty means all. At most `samples` distinct samples are taken of
-    each operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i,
-    of 1 to n. `extensions` are Python files that are run first and may define op classes and lowerings.
+    `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
+    operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i, of 1
+    to n. `extensions` are Python files that are run first, which may define op classes and lowerings. With `backward`,
+    gradients are compared too, of the operators that have them.
     """
 
     only: tuple[str, ...] = ()
@@ -39,6 +40,7 @@ class Plan(msgspec.Struct, frozen=True):
     preset: str = "default"
     flavour: str = "linalg"
     extensions: tuple[str, ...] = ()
+    backward: bool = False
 
     def wants(self, name: str) -> bool:
         """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is selected."""
@@ -68,11 +70,10 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of an operator with one dtype: the worst outcome of its calls, and the calls that were not
-    compiled.
+    """What came of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
 
-    `outcomes` counts calls, `reached` those that completed each of `STEPS`. `skipped` is the reason if there was no
-    call.
+    `outcomes` counts calls, `reached` those that got through each of `STEPS`. `skipped` says why there was no call.
+    `backward` is the plan's.
     """
 
     op: str
@@ -85,6 +86,7 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
     tolerance: str = ""
     skipped: str = ""
     seconds: float = 0.0
+    backward: bool = False
 
     @property
     def pair(self) -> Pair:
@@ -140,7 +142,9 @@ def merged(roads: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, in
     return dict(sorted(total.items()))
 
 
-def summed_up(pair: Pair, findings: Sequence[Finding], seconds: float, tolerance: str = "") -> PairResult:
+def summed_up(
+    pair: Pair, findings: Sequence[Finding], seconds: float, tolerance: str = "", backward: bool = False
+) -> PairResult:
     """The result of a pair from the findings of its calls; there is at least one."""
     outcomes: dict[str, int] = {}
     for finding in findings:
@@ -156,4 +160,5 @@ def summed_up(pair: Pair, findings: Sequence[Finding], seconds: float, tolerance
         merged(finding.roads for finding in findings),
         tolerance,
         seconds=round(seconds, 2),
+        backward=backward,
     )

@@ -5,30 +5,42 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
+from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
 from buddy.compiler.tools.coverage.plan import Pair, Plan
-
-SEED = 0
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a sample: `function(*args, **kwargs)`; `text` describes it."""
+    """One call of a sample: `function(*args, **kwargs)`; `text` says what distinguishes it.
+
+    Of a call whose gradients are wanted, those of `differentiable(result)` are: OpInfo's choice where an op's results
+    are not unique, as the signs of eigenvectors are not. `writes` says that the function writes to its first argument.
+    """
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     text: str
+    differentiable: Callable[[Any], Any] = lambda result: result
+    writes: bool = False
 
     def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A copy of the arguments; strides and sharing of memory between them are preserved."""
         return copy.deepcopy((self.args, self.kwargs))
+
+    def argued(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments that `function` takes: `given`, with a copy of a leaf of autograd that it writes to, since
+        eager allows no writing to leaves.
+        """
+        (first, *others), kwargs = given
+        return (tree_map_only(torch.Tensor, torch.clone, first) if self.writes else first, *others), kwargs
 
 
 @lru_cache(maxsize=1)
@@ -53,8 +65,12 @@ def pairs(plan: Plan) -> list[Pair]:
         for name, entry in sorted(database().items())
         if plan.wants(name)
         for dtype, found in wanted
-        if found in entry.supported_dtypes("cpu")
+        if found in entry.supported_dtypes("cpu") and (not plan.backward or _has_gradients(entry, found))
     ]
+
+
+def _has_gradients(entry: Any, dtype: torch.dtype) -> bool:
+    return bool(entry.supports_autograd) and dtype in entry.supported_backward_dtypes("cpu")
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -65,18 +81,28 @@ def torch_dtype(name: str) -> torch.dtype:
     return found
 
 
-def calls(pair: Pair, limit: int) -> list[Call]:
-    """At most `limit` distinct calls of a pair that eager supports, and its in-place form once, if it has one."""
+def calls(pair: Pair, limit: int, backward: bool = False) -> list[Call]:
+    """At most `limit` distinct calls of a pair that eager can answer, and its in-place form once, where it has one.
+
+    With `backward` they are calls that have gradients, and eager computes these too.
+    """
     entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
     _seed()
     distinct: dict[str, Call] = {}
     in_place: list[Call] = []
-    for sample in entry.sample_inputs("cpu", dtype, requires_grad=False):
-        call = Call(entry.op, (sample.input, *sample.args), dict(sample.kwargs), _described(sample))
-        if distinct.setdefault(call.text, call) is call and entry.inplace_variant and not sample.broadcasts_input:
-            in_place.append(Call(entry.inplace_variant, call.args, call.kwargs, f"in place {call.text}"))
-    found = _answered(_spread(list(distinct.values())), limit)
-    return found + _answered(in_place[:8], 1)
+    writes = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
+    for sample in entry.sample_inputs("cpu", dtype, requires_grad=backward):
+        args, kwargs = tree_map_only(torch.Tensor, _as_leaf, ((sample.input, *sample.args), dict(sample.kwargs)))
+        call = Call(entry.op, args, kwargs, _described(sample), sample.output_process_fn_grad)
+        if distinct.setdefault(call.text, call) is call and writes and not sample.broadcasts_input:
+            in_place.append(replace(call, function=writes, text=f"in place {call.text}", writes=backward))
+    found = _answered(_spread(list(distinct.values())), limit, backward)
+    return found + _answered(in_place[:8], 1, backward)
+
+
+def _as_leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that autograd has no history of, which alone can be copied."""
+    return tensor if tensor.is_leaf else tensor.detach().requires_grad_()
 
 
 def _seed() -> None:
@@ -87,16 +113,19 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def _answered(candidates: Iterable[Call], limit: int) -> list[Call]:
-    """The first `limit` calls that eager supports."""
+def _answered(candidates: Iterable[Call], limit: int, backward: bool) -> list[Call]:
+    """The first `limit` calls that eager answers, and with `backward` has gradients of."""
     found: list[Call] = []
     for call in candidates:
         if len(found) == limit:
             break
-        args, kwargs = call.fresh()
+        given = call.fresh()
         try:
-            with torch.no_grad():
-                call.function(*args, **kwargs)
+            with torch.set_grad_enabled(backward):
+                args, kwargs = call.argued(given)
+                result = call.function(*args, **kwargs)
+            if backward and not differentiate(call.differentiable(result), leaves_of(given)).any:
+                continue
         except Exception:
             continue
         found.append(call)

@@ -25,12 +25,13 @@ class CoverageError(Exception):
     """The warm process could not start, or exited; the text is its last output."""
 
 
-def read(path: Path) -> dict[Pair, PairResult]:
-    """Reads the results from a file written by `json_lines.append`. The last result for a pair counts.
+def read(path: Path, backward: bool = False) -> dict[Pair, PairResult]:
+    """The results in a file that `json_lines.append` has written: those of runs with gradients, or those without. Of
+    several for one pair the last counts.
 
     Raises `OSError`.
     """
-    return {result.pair: result for result in json_lines.read(path, PairResult)}
+    return {result.pair: result for result in json_lines.read(path, PairResult) if result.backward == backward}
 
 
 def run(

@@ -33,6 +33,7 @@ class Job:
     options: Mapping[str, Any]
     joint: bool = True
     known: frozenset[int] = frozenset()
+    backward: bool = False
 
 
 def serve(pipe: Any, log: str, parent: int) -> None:
@@ -56,7 +57,7 @@ def serve(pipe: Any, log: str, parent: int) -> None:
 def _examine(job: Job, pipe: Any) -> None:
     """Sends `("at", number, text)` before each program, `("found", number, finding)` after it, and `("end", why)`."""
     try:
-        found = calls(job.pair, job.samples)
+        found = calls(job.pair, job.samples, job.backward)
     except Exception as error:
         pipe.send(("end", f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
         return
@@ -66,7 +67,7 @@ def _examine(job: Job, pipe: Any) -> None:
     for number, call in enumerate(found):
         if number not in job.known:
             pipe.send(("at", number, call.text))
-            pipe.send(("found", number, check(job.pair, [call], job.options)))
+            pipe.send(("found", number, check(job.pair, [call], job.options, job.backward)))
     pipe.send(("end", "" if found else "eager answers none of its samples"))
 
 
@@ -78,7 +79,7 @@ def _together(job: Job, found: list[Call], pipe: Any) -> bool:
     If the program is partly in eager, this counts for each of its calls.
     """
     pipe.send(("at", JOINT, f"{len(found)} calls in one program"))
-    finding = check(job.pair, found, job.options)
+    finding = check(job.pair, found, job.options, job.backward)
     if finding.outcome not in RIGHT or finding.outcome == "refused":
         return False
     for number, call in enumerate(found):
@@ -114,10 +115,10 @@ class Worker:
     def check(self, pair: Pair) -> PairResult:
         start, progress = time.perf_counter(), _Progress()
         options = {"preset": self._plan.preset, "flavour": self._plan.flavour, "threads": 1}
-        why = None
+        backward, why = self._plan.backward, None
         while why is None:
             self._start()
-            job = Job(pair, self._plan.samples, options, progress.joint, frozenset(progress.found))
+            job = Job(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
             try:
                 self._pipe.send(job)
             except OSError:
@@ -126,9 +127,9 @@ class Worker:
             why = self._follow(progress)
         seconds = time.perf_counter() - start
         if not progress.found:
-            return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2))
+            return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2), backward=backward)
         findings = [progress.found[number] for number in sorted(progress.found)]
-        return summed_up(pair, findings, seconds, self._tolerance(pair))
+        return summed_up(pair, findings, seconds, self._tolerance(pair), backward)
 
     def close(self) -> None:
         if self._process is not None:

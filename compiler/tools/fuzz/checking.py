@@ -22,12 +22,12 @@ from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.runtime.compare import EXACT
 from buddy.compiler.tools.coverage.agreement import disagreement
 from buddy.compiler.tools.coverage.check import COMPILED, Recorder, laid_out_as
+from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
 from buddy.compiler.tools.fuzz import guards, roundings
 from buddy.compiler.tools.fuzz.plan import Histogram, Verdict
 
 Backend = str | Callable[..., Callable[..., Any]]
 RAISED, STRIDES = "raised", "strides"
-SEED = 0
 # In a script made by `writing.py`: each name and its value, and what `forward` returns.
 _VALUE = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
 _RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
@@ -138,20 +138,16 @@ class _Trial:
 def _with_gradients(
     model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The results, then the gradients of inputs and weights for random gradients of the results.
+    """The results, then the gradients of inputs and weights, where the gradients of the results are random numbers.
 
-    A missing gradient is an empty tensor. The program is called with copies of its inputs, since eager does not allow
-    it to write to leaves of the autograd graph.
+    The program is called with copies of its inputs, since eager does not allow it to write to leaves of autograd's
+    graph.
     """
-    leaves = [x for x in inputs if x.is_floating_point() or x.is_complex()]
-    for leaf in leaves:
-        leaf.requires_grad_()
+    for x in inputs:
+        if x.is_floating_point() or x.is_complex():
+            x.requires_grad_()
     results = model(*[x.clone() for x in inputs])
-    wanted = [result for result in results if result.requires_grad]
-    chance = torch.Generator().manual_seed(SEED)
-    seeds = [torch.randn(result.shape, dtype=result.dtype, generator=chance) for result in wanted]
-    found = torch.autograd.grad(wanted, [*leaves, *weights], seeds, allow_unused=True) if wanted else ()
-    made = [torch.zeros(0) if gradient is None else gradient.contiguous() for gradient in found]
+    made = differentiate(results, [*leaves_of(inputs), *weights]).tensors
     return tuple(result.detach() for result in (*results, *made))
 
 

@@ -1,4 +1,6 @@
-"""Faults for the harness to find: lowerings that are wrong, abort on one shape, raise, or never end."""
+"""Faults for the harness to find: lowerings that are wrong, abort on one shape, raise, or never end; one of them is of
+an op that only gradients have.
+"""
 
 import os
 import time
@@ -12,6 +14,11 @@ subtraction = registry["SubOp"]
 
 @registry.lowering("AbsOp")
 def lower_abs_off_by_one(node, symbol_table):
+    return lower_expression(node, symbol_table, lambda x: x + 1)
+
+
+@registry.lowering("DigammaOp")  # the derivative of `lgamma`
+def lower_digamma_off_by_one(node, symbol_table):
     return lower_expression(node, symbol_table, lambda x: x + 1)
 
 

@@ -85,6 +85,18 @@ def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: d
     assert "exp" not in planted
 
 
+@pytest.mark.slow
+def test_a_wrong_gradient_of_right_results_is_found() -> None:
+    found: dict[str, PairResult] = {}
+    extension = str(Path(__file__).with_name("planted.py"))
+    plan = Plan(("argmax", "lgamma", "mul"), ("float32", "bool"), 1, extensions=(extension,), backward=True)
+    session.run(plan, {}, (), lambda _n, _c, result: found.setdefault(f"{result.op} {result.dtype}", result))
+    # Only operators that have gradients are checked: of bools there are none, nor of `argmax`.
+    outcomes = {name: result.outcome for name, result in found.items()}
+    assert outcomes == {"lgamma float32": "wrong", "mul float32": "compiled"}
+    assert all(finding.reasons[0].startswith("gradient: ") for finding in found["lgamma float32"].findings)
+
+
 @pytest.mark.full("operators swept by PyTorch's database")
 def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
@@ -131,6 +143,10 @@ def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
         "exp": "compiled",
         "add": "compiled",
     }
+    assert session.read(path, backward=True) == {}
+    json_lines.append(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
+    assert session.read(path, backward=True)[KNOWN.pair].outcome == "wrong"
+    assert session.read(path)[KNOWN.pair].outcome == "compiled"
 
 
 def test_shards_are_a_partition() -> None:
