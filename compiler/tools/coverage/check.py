@@ -186,7 +186,7 @@ def _compared(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[s
     if said:
         return said, error
     said, changed = disagreement(_tensors(ours[1]), _tensors(theirs[1]), allowed, values)
-    return (f"an argument afterwards: {said}" if said else ""), max(error, changed)
+    return (f"an argument after the call: {said}" if said else ""), max(error, changed)
 
 
 def _tensors(arguments: Any) -> list[torch.Tensor]:
