@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 MARKS ?= not full
 # What `make check` tests: nothing here compiles a whole model or starts a process, but for tests that are marked.
 UNITS := $(addprefix tests/,app cli codegen/gpu codegen/iree docs graph ops passes protocol themes tools/bisect \
-  test_scratch.py test_packaging.py test_contracts.py test_renamed_modules.py)
+  test_scratch.py test_packaging.py test_contracts.py test_prose.py test_renamed_modules.py)
 # Processes that share the tests (0: none but pytest's own); `auto` is as many as cores and memory allow.
 WORKERS ?= auto
 
@@ -47,6 +47,7 @@ test-full: check-lint check-format types contracts
 check-lint lint: $(VENV)/.dev
 	@echo "== lint"
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m tests.prose
 
 check-format: $(VENV)/.dev
 	@echo "== format"
