@@ -190,7 +190,7 @@ def test_bytecode_is_the_same_program(graphs: dict[str, CapturedGraph], tmp_path
 
 def test_a_pointer_needs_a_shape_and_is_opened_all_the_same(file: Path) -> None:
     program = load_program(f"{file}:scale")
-    assert any("say its shape, as --shape arg0=4x4xf32" in note for note in program.notes)
+    assert any("give its shape, as --shape arg0=4x4xf32" in note for note in program.notes)
     assert "llvm.fmul" in [row.target for row in program.graphs[0].info.rows]
 
 
@@ -219,7 +219,7 @@ def test_open_sizes_are_said(file: Path) -> None:
     program = load_program(f"{file}:open", shapes=("arg0=3x5", "arg1=5x8"))
     assert [tuple(tensor.shape) for tensor in program.graphs[0].tensors] == [(3, 5), (5, 8)]
     chosen = load_program(f"{file}:open")
-    assert any("that the file leaves open are 4" in note for note in chosen.notes)
+    assert any("that are dynamic in the file are 4" in note for note in chosen.notes)
 
 
 def test_inputs_are_random_and_always_the_same(file: Path) -> None:

@@ -347,7 +347,7 @@ def test_another_shape_may_have_another_element_type(script: Write) -> None:
 
 
 def test_a_file_that_is_no_script(script: Write) -> None:
-    assert "is text, which holds no program" in refused(script("hello", "notes.txt")).what
+    assert "is text, which contains no program" in refused(script("hello", "notes.txt")).what
 
 
 def test_a_missing_module() -> None:
