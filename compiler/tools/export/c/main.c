@@ -1,9 +1,9 @@
-/* Runs PROGRAM on tensors from files, says what comes out, and times it.
+/* Runs PROGRAM on tensors from files, prints a summary of the outputs, and times it.
  *
  *   main [--weights FILE] [--repeats N] [--save PREFIX] [--number N]... [--expect FILE]... [INPUT]...
  *
- * An INPUT is a .npy, or a tensor's bytes; `-`, or none, stands for zeros. --number is a number that the program is
- * called with; --expect is what the next output should be; --save writes PREFIX0.npy and so on.
+ * An INPUT is a .npy, or a tensor's raw bytes; `-`, or none, stands for zeros. --number is a number argument of the
+ * program; --expect is the file of the next expected output; --save writes PREFIX0.npy and so on.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -51,7 +51,7 @@ static size_t elements(int rank, const int64_t *shape) {
   return found;
 }
 
-/* The sizes that the inputs' shapes tell, and the numbers given. */
+/* The sizes from the inputs' shapes, and the given numbers. */
 static int bind_sizes(const struct npy *files, int64_t *sizes) {
   int count, next = 0;
   const PROGRAM_size *wanted = PROGRAM_sizes(&count);
@@ -171,7 +171,7 @@ static int run(PROGRAM *program, struct npy *files) {
   return code;
 }
 
-/* Whether the tables here hold what the program takes and gives. */
+/* Whether the program's inputs and outputs fit into the tables here. */
 static int has_room(void) {
   int counts[3];
   const PROGRAM_tensor *of[] = {PROGRAM_inputs(&counts[0]), PROGRAM_outputs(&counts[1])};
