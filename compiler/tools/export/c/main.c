@@ -33,14 +33,14 @@ static int read_words(int count, char **words) {
       given[inputs++] = word;
       continue;
     }
-    if (i + 1 == count) return fail(word, "there is no such option, or it wants a value");
+    if (i + 1 == count) return fail(word, "unknown option, or its value is missing");
     const char *value = words[++i];
     if (!strcmp(word, "--weights")) weights = value;
     else if (!strcmp(word, "--repeats")) repeats = atoi(value);
     else if (!strcmp(word, "--save")) save = value;
     else if (!strcmp(word, "--number") && number_count < MOST) numbers[number_count++] = atoll(value);
     else if (!strcmp(word, "--expect") && expectations < MOST) expected[expectations++] = value;
-    else return fail(word, "there is no such option");
+    else return fail(word, "unknown option");
   }
   return 0;
 }
@@ -61,7 +61,7 @@ static int bind_sizes(const struct npy *files, int64_t *sizes) {
       if (next == number_count) return fail(wanted[i].name, "give this number (--number N)");
       sizes[i] = numbers[next++];
     } else {
-      if (dim >= files[input].rank) return fail(wanted[i].name, "an input tells this size: give that as a .npy");
+      if (dim >= files[input].rank) return fail(wanted[i].name, "an input determines this size: give that input as a .npy");
       sizes[i] = files[input].shape[dim];
     }
   }
@@ -78,11 +78,11 @@ static int fill_inputs(struct npy *files, const int64_t *sizes) {
     size_t bytes = elements(wanted[i].rank, shape) * wanted[i].element;
     if (!files[i].data) files[i].data = calloc(bytes + 1, 1), files[i].bytes = bytes, files[i].type[0] = 0;
     if (!files[i].data) return fail(wanted[i].name, "not enough memory");
-    if (files[i].bytes != bytes) return fail(wanted[i].name, "the file holds another number of bytes than the program takes");
+    if (files[i].bytes != bytes) return fail(wanted[i].name, "the file has another number of bytes than the input");
     if (!files[i].type[0]) continue;
-    if (strcmp(files[i].type, npy_type(wanted[i].dtype))) return fail(wanted[i].name, "the file is of another element type");
+    if (strcmp(files[i].type, npy_type(wanted[i].dtype))) return fail(wanted[i].name, "the file has another element type");
     if (files[i].rank != wanted[i].rank || memcmp(files[i].shape, shape, sizeof *shape * (size_t)files[i].rank))
-      return fail(wanted[i].name, "the file is of another shape");
+      return fail(wanted[i].name, "the file has another shape");
   }
   return 0;
 }
@@ -117,7 +117,7 @@ static int tell_difference(int i, const PROGRAM_tensor *tensor, const void *data
   const char *wrong = npy_read(expected[i], &file);
   double largest = 0;
   if (*wrong) return fail(expected[i], wrong);
-  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "of another size than the output");
+  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "the file has another size than the output");
   for (size_t k = 0; k < count; k++) {
     double a = npy_element(tensor->dtype, data, k), b = npy_element(tensor->dtype, file.data, k);
     double difference = a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b);
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
   PROGRAM *program;
   int count, code = read_words(argc, argv);
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
-  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than these sources are made for: raise MOST, NPY_RANK");
+  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than the limits here: increase MOST, NPY_RANK");
   for (int i = 0; i < inputs && i < count && !code; i++) {
     const char *wrong = strcmp(given[i], "-") ? npy_read(given[i], &files[i]) : "";
     if (*wrong) code = fail(given[i], wrong);

@@ -71,7 +71,7 @@ struct PROGRAM {
   const void *bound[ARGUMENTS + 1];
 };
 
-/* ---- what compiled code calls ---------------------------------------------------------------------------------- */
+/* ---- functions for compiled code ------------------------------------------------------------------------------- */
 
 typedef void task(void *data, int32_t thread, int32_t threads);
 
@@ -401,15 +401,15 @@ void PROGRAM_shape(const PROGRAM_tensor *tensor, const int64_t *sizes, int64_t *
 
 const char *PROGRAM_message(int code) {
   static const char *const messages[] = {
-      "all is well",
+      "success",
       "the file of weights cannot be opened",
       "the file of weights cannot be read",
-      "a tensor is not in the file of weights, or of another shape or element type",
+      "a tensor in the file of weights is missing, or has another shape or element type",
       "there is not enough memory",
       "an argument is missing",
-      "eager PyTorch refuses such values, or it alone has the answer",
+      "eager PyTorch rejects these values, or only PyTorch can compute the result",
   };
-  return code >= 0 && code < (int)(sizeof messages / sizeof *messages) ? messages[code] : "there is no such code";
+  return code >= 0 && code < (int)(sizeof messages / sizeof *messages) ? messages[code] : "unknown return code";
 }
 
 const char *PROGRAM_detail(void) { return detail; }
