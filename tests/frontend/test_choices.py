@@ -62,7 +62,7 @@ def test_an_op_stands_for_all_of_its_nodes(
         ({"lowering:0/addmm.7": "eager"}, "no node '0/addmm.7' (did you mean 0/addmm.0?)"),
         ({"choices": {"nosuch": "eager"}}, "no node or op 'nosuch'; the graph has 0/t.0"),
         ({"lowering:gelu": "nonsense"}, "'nonsense', which is not a registry; there are linalg, math"),
-        ({"choices": {"addmm": "lnalg"}}, "no registry (did you mean linalg?)"),
+        ({"choices": {"addmm": "lnalg"}}, "not a registry (did you mean linalg?)"),
         ({"choices": {"0/addmm.0": "math"}}, "math has no lowering of 0/addmm.0; it may be linalg"),
     ],
 )
