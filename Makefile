@@ -1,14 +1,14 @@
-# Two commands matter: `make run` opens the workbench, `make test` runs the checks. Both set up what they need in .venv.
+# The main commands: `make run` opens the workbench, `make test` runs the checks. Both set up .venv first.
 PYTHON ?= python3
 VENV ?= .venv
 SOURCE ?= samples/bert.py
 PYTEST_ARGS ?=
 # Which tests run, by the marks of pyproject.toml: `make pytest MARKS= PYTEST_ARGS=tests/app` runs all of tests/app.
 MARKS ?= not full
-# What `make check` tests: nothing here compiles a whole model or starts a process, but for tests that are marked.
+# The tests of `make check`: without the marked ones, none compiles a whole model or starts a process.
 UNITS := $(addprefix tests/,app cli codegen/gpu codegen/iree docs graph ops passes protocol themes tools/bisect \
-  test_scratch.py test_packaging.py test_contracts.py test_renamed_modules.py)
-# Processes that share the tests (0: none but pytest's own); `auto` is as many as cores and memory allow.
+  test_scratch.py test_packaging.py test_contracts.py test_prose.py test_renamed_modules.py)
+# The number of test processes (0: only pytest's own); `auto` is as many as cores and memory allow.
 WORKERS ?= auto
 
 BIN := $(VENV)/bin
@@ -47,6 +47,7 @@ test-full: check-lint check-format types contracts
 check-lint lint: $(VENV)/.dev
 	@echo "== lint"
 	@$(BIN)/ruff check .
+	@$(BIN)/python -m tests.prose
 
 check-format: $(VENV)/.dev
 	@echo "== format"
@@ -64,13 +65,13 @@ contracts: $(VENV)/.dev
 	@echo "== import contracts"
 	@$(BIN)/lint-imports --no-cache --no-logo
 
-# Hundreds of processes import the same modules: they are compiled once, also where the user keeps no bytecode.
+# Hundreds of processes import the same modules, so they are compiled once, even if the user disables bytecode.
 pytest: $(VENV)/.dev
 	@echo "== tests"
 	@$(BIN)/python -m compileall -q -j 0 $(PARTS)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS)
 
-# Files of processes that are killed are lost with them.
+# Killed processes leave no data.
 coverage: $(VENV)/.dev
 	@$(BIN)/coverage erase
 	@COVERAGE_FILE="$(CURDIR)/.coverage" $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS); \
@@ -99,7 +100,7 @@ fresh:
 	git clone --quiet . "$$clone/buddy-tui"; cd "$$clone/buddy-tui"; \
 	env -i HOME="$$HOME" PATH="$$PATH" LANG=C.UTF-8 bash .ci/run
 
-# By requirements.lock where it is for this Python and system, else inside the ranges that pyproject.toml gives.
+# By requirements.lock if it is for this Python and system, else within the ranges of pyproject.toml.
 $(VENV)/.run: $(VENV)/.created pyproject.toml requirements.lock
 	@echo "== installing buddy-tui and its samples into $(VENV) (a few minutes the first time)"
 	@$(BIN)/python .ci/install.py samples
@@ -110,11 +111,11 @@ $(VENV)/.dev: $(VENV)/.created pyproject.toml requirements.lock
 	@$(BIN)/python .ci/install.py samples,dev
 	@touch $(VENV)/.run $@
 
-# What renews and audits the lock is no part of it: it has an environment of its own.
+# The tools that renew and audit the lock are not in it: they have a separate environment.
 $(VENV)/.tools: $(VENV)/.created
 	@$(BIN)/python -m venv "$(VENV)/tools"
 	@$(VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check uv pip-audit && touch $@ || \
-	  echo "the tools that renew and audit the lock cannot be had here" >&2
+	  echo "the tools that renew and audit the lock cannot be installed here" >&2
 
 $(VENV)/.created:
 	@command -v "$(PYTHON)" >/dev/null || \

@@ -1,7 +1,7 @@
-"""The console command's first step: make sure that `buddy` is ours, then hand over to the command line.
+"""The entry point of the console command: makes sure that `buddy` is ours, then calls the command line.
 
-This module stands outside the `buddy` namespace, because a package of that name earlier on the path (a Buddy-MLIR build
-is one) hides everything inside it.
+This module is outside the `buddy` namespace, because a package of that name earlier on the path (such as a Buddy-MLIR
+build) hides everything inside it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PARTS = ("app", "compiler", "themes")
 
 
 def shadowing_message() -> str:
-    """What to tell the user when `buddy.app`, `buddy.compiler` or `buddy.themes` is not ours; "" when all are."""
+    """The message if `buddy.app`, `buddy.compiler` or `buddy.themes` is not ours; "" if all are."""
     places = {name: _place(f"buddy.{name}") for name in PARTS}
     strangers = {name: place for name, place in places.items() if place is None or place.parent != _home(places)}
     if not strangers:
@@ -24,7 +24,7 @@ def shadowing_message() -> str:
 
 
 def main() -> int:
-    """Run the command line. Returns the exit code."""
+    """Runs the command line. Returns the exit code."""
     message = shadowing_message()
     if message:
         print(f"buddy-tui: {message}", file=sys.stderr)
@@ -44,13 +44,13 @@ def _place(package: str) -> Path | None:
 
 
 def _home(places: dict[str, Path | None]) -> Path | None:
-    """The folder that holds our parts: beside this module in a checkout, in `buddy/` beside it once installed."""
+    """The folder of our parts: next to this module in a checkout, in `buddy/` next to it once installed."""
     here = Path(__file__).resolve().parent
     return next((home for home in (here / "buddy", here) if places["app"] == home / "app"), None)
 
 
 def _remedy(places: dict[str, Path | None]) -> str:
-    """Names the folder to take off the path, when it can be told."""
+    """Names the folder to remove from the path, if it is known."""
     namespace = importlib.util.find_spec("buddy")
     first = Path(next(iter(namespace.submodule_search_locations or [""]))) if namespace else Path()
     if first.name != "buddy" or first.resolve() == _home(places):

@@ -1,6 +1,7 @@
-"""Asks whether anything in `requirements.lock` has a known vulnerability: `audit.py FOLDER-OF-PIP-AUDIT`.
+"""Checks `requirements.lock` for known vulnerabilities: `audit.py FOLDER-OF-PIP-AUDIT`.
 
-Exit code 1 says that something has. Where nobody can be asked, a line says that it was not done, and why.
+The exit code is 1 if a package has one. If the database cannot be reached, a line says that the audit was not done, and
+why.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 LOCK = Path(__file__).resolve().parent.parent / "requirements.lock"
-# Asked about first: where nothing is told of it, nothing is told of the others.
+# Asked about first: if the database does not know this package, it is not asked about the others.
 FIRST = "torch"
 SECONDS = 300
 
@@ -37,7 +38,7 @@ def main() -> int:
 
 
 def asked(program: Path, pins: dict[str, str]) -> tuple[list[str], str]:
-    """A line for each package that is vulnerable, or that nothing is told of; or why nobody could be asked."""
+    """A line for each package that is vulnerable, or unknown to the database; or the reason why the audit failed."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("".join(f"{name}=={version}\n" for name, version in pins.items()))
         file.flush()

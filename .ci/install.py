@@ -1,8 +1,8 @@
 """Installs buddy-tui from this tree: `install.py EXTRAS`, into the environment of the Python that runs it.
 
-Where `requirements.lock` is for this Python and system, its files are installed, each checked by its hash. Where some
-of them cannot be had here, or it is for another Python, pip chooses within the ranges of `pyproject.toml`, and why is
-said. A file with another hash than the lock's ends it: nobody knows what that file is.
+If `requirements.lock` is for this Python and system, its files are installed, each checked by its hash. If some of them
+cannot be downloaded, or the lock is for another Python, pip chooses within the ranges of `pyproject.toml`, and the
+reason is printed. A file with another hash than the lock's aborts the installation: its content is unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 LOCK = ROOT / "requirements.lock"
-# What pip says of a file that is not the one it was told of.
+# pip's message for a file with another hash than expected.
 OTHER_FILE = "DO NOT MATCH THE HASHES"
 
 
@@ -35,7 +35,7 @@ def main() -> int:
 
 
 def not_by_lock() -> str:
-    """Install what the lock lists; "" if that is done, else why it is not."""
+    """Installs the files of the lock; returns "" on success, else the reason."""
     made_for = re.search(r"on Python (\d+\.\d+) and Linux x86-64", LOCK.read_text("utf-8"))
     here = f"{sys.version_info[0]}.{sys.version_info[1]}", sys.platform, platform.machine()
     if made_for is None or here != (made_for[1], "linux", "x86_64"):

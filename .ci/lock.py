@@ -1,7 +1,9 @@
-"""Writes `requirements.lock`: what `pip install '.[samples,dev]'` comes to, each file by its hash. Run by `make lock`.
+"""Writes `requirements.lock`: the result of `pip install '.[samples,dev]'`, each file by its hash.
 
-uv resolves against the index that it is set up with. torch is the build for CPUs alone, which pip has to find: the
-package index has builds for CUDA, which bring gigabytes along. What only these need is left out.
+Run by `make lock`.
+
+uv resolves against its configured index. torch is the CPU build, which pip has to find: the package index has CUDA
+builds, which need gigabytes of other packages. Packages that only these need are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
-# What torch's builds for CUDA bring along.
+# The dependencies of torch's CUDA builds.
 CUDA = re.compile(r"(nvidia-|cuda-|triton\b)")
 HEADING = f"""\
 # What buddy-tui and its extras `samples` and `dev` need, on Python {PYTHON} and Linux x86-64; `make lock` renews it.
@@ -45,7 +47,7 @@ def main() -> int:
         return 1
     try:
         pins = parts(resolved(uv, f"torch=={version.partition('+')[0]}"))
-    except subprocess.CalledProcessError:  # uv has said why
+    except subprocess.CalledProcessError:  # uv has printed the reason
         return 1
     kept = {name: lines for name, lines in pins.items() if not CUDA.match(name)}
     kept["torch"] = [f"torch=={version} \\", f"    --hash=sha256:{sha256}"]
@@ -56,7 +58,7 @@ def main() -> int:
 
 
 def resolved(uv: Path, constraint: str) -> str:
-    """The lines of uv, with no word of where it has asked. Raises `CalledProcessError`."""
+    """The output of uv, without the address of the index. Raises `CalledProcessError`."""
     words = ["pip", "compile", "pyproject.toml", "--extra", "samples", "--extra", "dev", "--quiet", "--upgrade"]
     words += ["--python-version", PYTHON, "--python-platform", PLATFORM, "--generate-hashes", "--no-annotate"]
     words += ["--no-header", "--no-emit-index-url", "--no-emit-find-links"]
@@ -77,8 +79,8 @@ def parts(text: str) -> dict[str, list[str]]:
 
 
 def torch_for_cpus() -> tuple[str, str]:
-    """The version and hash of the torch that pip would install here; nothing where it finds none."""
-    import tomllib  # not in Python 3.10, where `main` has refused by now
+    """The version and hash of the torch that pip would install here; empty if it finds none."""
+    import tomllib  # not in Python 3.10, for which `main` has returned
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     (wanted,) = [text for text in project["dependencies"] if re.match(r"torch\b(?!-)", text)]

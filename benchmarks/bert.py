@@ -104,7 +104,7 @@ def rows(found: dict[str, Any]) -> list[tuple[object, ...]]:
 
 
 def main() -> int:
-    parser = printing.parser(__doc__, 5, "pairs of a compiled and an eager call in each run")
+    parser = printing.parser(__doc__, 5, "interleaved pairs of a compiled and an eager call in each run")
     parser.add_argument("--runs", type=int, default=10, metavar="N", help="runs, each in a fresh runner (10)")
     options = parser.parse_args()
     machine = printing.machine()

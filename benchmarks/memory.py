@@ -67,7 +67,7 @@ def row(name: str, found: dict[str, Any]) -> list[object]:
 
 
 def main() -> int:
-    parser = printing.parser(__doc__, 1, "not used: the figures do not vary")
+    parser = printing.parser(__doc__, 1, "not used: the results do not vary")
     parser.add_argument("models", nargs="*", metavar="MODEL", help="names of the suite (all of them)")
     parser.add_argument("--one", default="", metavar="SUBJECT", help="measure one subject, given as JSON, and end")
     options = parser.parse_args()

@@ -322,10 +322,10 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")
     parser.add_argument("--timeout", type=float, default=400.0, help="seconds for the compilation")
-    parser.add_argument("--source", nargs=argparse.REMAINDER, default=[], help="a script and its arguments, as it is")
+    parser.add_argument("--source", nargs=argparse.REMAINDER, default=[], help="a script and its arguments")
     options = parser.parse_args()
     if options.delay and not options.source:
-        parser.error("--delay needs --source: what is opened behind a link is a script as it is")
+        parser.error("--delay needs --source: only a script can be opened over a slow link")
     with tempfile.TemporaryDirectory() as folder:
         if options.delay:
             found = measure_remote(options, Path(folder))

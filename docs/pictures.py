@@ -124,7 +124,7 @@ def write(name: str, svg: str, png: bool) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true", help="a small BERT, for a quick look")
-    parser.add_argument("--png", action="store_true", help="PNGs too, beside the SVGs, by rsvg-convert")
+    parser.add_argument("--png", action="store_true", help="PNGs too, next to the SVGs, by rsvg-convert")
     parser.add_argument("names", nargs="*", default=list(PICTURE), help=f"of {', '.join(PICTURE)}; all by default")
     options = parser.parse_args()
     for name in options.names:

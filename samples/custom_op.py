@@ -1,4 +1,4 @@
-"""An op of one's own: `torch.library.custom_op` tells PyTorch what it does, a lowering here how it is compiled.
+"""A custom op: `torch.library.custom_op` tells PyTorch what it does, a lowering here how it is compiled.
 
 What a script registers holds for that script: `python samples/custom_op.py` compiles the op, and so does the workbench.
 Ops that several programs use belong into a plug-in; docs/adding-an-operator.md has one.

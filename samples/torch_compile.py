@@ -1,4 +1,4 @@
-"""A function compiled through `torch.compile(..., backend="buddy")`, beside the same function in eager."""
+"""A function compiled through `torch.compile(..., backend="buddy")`, compared with the same function in eager."""
 
 import torch
 

@@ -7,7 +7,7 @@ TOKENS, WIDTH = 8, 16
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a layer norm and beside a residual."""
+    """Attention and a feed-forward layer, each after a layer norm and with a residual."""
 
     def __init__(self, heads: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Two models, one of them cut in three where Python must know a value: four graphs, each with a recipe of its own."""
+"""Two models, one of them cut in three where Python must know a value: four graphs, each with its own recipe."""
 
 import torch
 

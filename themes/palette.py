@@ -73,7 +73,7 @@ def add_themes(folder: Path) -> list[str]:
             problems.append(str(error))
             continue
         if theme.name in _built_in() or theme.name in _added:
-            problems.append(f"{path}: there is a theme {theme.name} already: give it another name")
+            problems.append(f"{path}: a theme {theme.name} already exists: give it another name")
         else:
             _added[theme.name] = theme
     return problems
@@ -128,7 +128,7 @@ def _check_entry(text: str, name: str, value: Any, base: ThemeData | None) -> No
     types = {"name": str, "title": str, "dark": bool, "ansi": bool}
     if name not in types:
         known = ", ".join((*types, *TABLES))
-        raise TomlError(f"there is no {name} in a theme; there are {known}", line_of(text, [name]))
+        raise TomlError(f"unknown entry {name}; a theme has {known}", line_of(text, [name]))
     if not isinstance(value, types[name]):
         kind = "a text" if types[name] is str else "true or false"
         raise TomlError(f"{name} must be {kind}", line_of(text, [name]))
@@ -143,7 +143,7 @@ def _wrong(table: str, key: str, value: Any, known: dict[str, str] | None) -> st
     if table in ("roles", "syntax"):
         return "" if _STYLE.fullmatch(value.strip()) else f"{value!r} is no style such as 'bold #87afd7 on #1c1c1c'"
     if table == "colors" and not (_HEX.fullmatch(value) or _ANSI.fullmatch(value)):
-        return f"{value!r} is no colour such as '#87afd7' or 'ansi_blue'"
+        return f"{value!r} is not a colour such as '#87afd7' or 'ansi_blue'"
     return ""
 
 

@@ -187,7 +187,7 @@ class Compiler:
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
         if recipe.target or holds_kernels(last.operation):
-            raise RemarksError("the code is for another machine than this processor, which another LLVM makes")
+            raise RemarksError("the target differs from this CPU; LLVM remarks are only available for native code")
         found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
             (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")

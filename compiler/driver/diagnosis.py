@@ -26,13 +26,13 @@ _LOWERING = ("loops", _FINAL)
 # process.
 _CAST = "builtin.unrealized_conversion_cast"
 _FOR_A_DEVICE = Diagnostic(
-    "the recipe makes kernels for a GPU, which this process does not run",
+    "the recipe compiles kernels for a GPU, which this process cannot run",
     "after the last pass",
     "run it with `buddy-tui run`, or choose a preset for the CPU",
 )
 _NO_HELPER = {
     False: "add a pass that converts {} to the LLVM dialect",
-    True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types have to meet",
+    True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types must match",
 }
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 
@@ -40,12 +40,12 @@ _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 def of_node(error: NodeError) -> Diagnostic:
     node = error.node
     where = f"node {node.stable or node.name} ({node.target})" + (f", {node.location}" if node.location else "")
-    return Diagnostic(str(error), where, "take the op out of the program, or add a lowering for it", node=node.stable)
+    return Diagnostic(str(error), where, "remove the op from the program, or add a lowering for it", node=node.stable)
 
 
 def no_lowerings(flavour: str) -> Diagnostic:
-    todo = "choose linalg or tosa, or the frontend torch-mlir, which has passes of its own to it"
-    return Diagnostic(f"nothing here lowers ops to {flavour}", "the recipe's flavour", todo)
+    todo = "choose linalg or tosa, or the frontend torch-mlir, which supports it"
+    return Diagnostic(f"no registry lowers ops to {flavour}", "the recipe's target dialect", todo)
 
 
 def of_step(
@@ -58,7 +58,7 @@ def of_step(
     """
     where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
     if rewriter:
-        where += f", which {rewriter} was the last to rewrite"
+        where += f", which {rewriter} last rewrote"
     todo = "compare the IR before and at the failure, change the pass's options, or switch it off"
     if converters:
         todo = f"switch on {' or '.join(converters)}, or " + todo
@@ -112,9 +112,9 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
 
 def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
     return Diagnostic(
-        f"result {number} is {written} bytes, and whoever calls has {room} for it",
+        f"result {number} is {written} bytes, but the caller's buffer has {room}",
         f"the results of the program, {node}",
-        "look where its type becomes another than the graph's: a pass, an edit, or a frontend's own decomposition",
+        "find where its type starts to differ from the graph's: a pass, an edit, or a frontend's own decomposition",
         node=node,
     )
 
@@ -141,7 +141,7 @@ def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationS
     if helpers := _converters(module, name, recipe, locations):
         return f"switch on {' or '.join(helpers)}"
     if name != _CAST and (early := _converters(module, name, recipe, locations, on=True)):
-        return f"move {' or '.join(early)} behind what makes it, or add it there once more"
+        return f"move {' or '.join(early)} after the pass that produces it, or add it there again"
     return _NO_HELPER[name == _CAST].format(name)
 
 

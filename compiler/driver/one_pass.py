@@ -26,7 +26,7 @@ def parsed_step(spelling: str, anchor: str) -> PassStep:
     """Parses the output of `PassStep.spelling`. Raises `ValueError` for any other text."""
     found = _SPELLING.fullmatch(spelling.strip())
     if found is None:
-        raise ValueError(f"{spelling!r} is no pass: write NAME or NAME{{option=value}}")
+        raise ValueError(f"{spelling!r} is not a pass: write NAME or NAME{{option=value}}")
     options = [word.partition("=") for word in (found[2] or "").split()]
     return PassStep(found[1], "mlir", anchor, tuple((key, _value(value)) for key, _, value in options))
 

@@ -25,7 +25,7 @@ from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.worker_messages import CompileDone, Message
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
-_GONE = "the process that has IREE ended"
+_GONE = "the IREE process exited"
 
 
 class HandedOver(Compilation):
@@ -77,7 +77,7 @@ class HandedOver(Compilation):
     def _crash(self, died: WorkerDied) -> Diagnostic:
         if self._first is None:
             return super()._crash(died)
-        return death(died, _GONE, "IREE's compiler", "the stages before it are kept; compile again")
+        return death(died, _GONE, "IREE's compiler", "the stages before it are available; compile again")
 
 
 class Backends:
@@ -99,7 +99,7 @@ class Backends:
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
         """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
         _needs(frame.name)
-        self._send(Progress(job.request, "asking IREE what it takes"))
+        self._send(Progress(job.request, "asking IREE for its flags"))
         found = await self._ask(DescribeIree(), job)
         self._send(
             BackendDescribed(
@@ -130,7 +130,7 @@ class Backends:
             await self._iree.ready()
         except WorkerDied as died:
             todo = "check that `python -c 'import iree.compiler'` works in this environment"
-            raise JobFailed(death(died, "the process for IREE does not start", "the backend", todo)) from died
+            raise JobFailed(death(died, "the IREE process does not start", "the backend", todo)) from died
 
 
 def needs_backend(recipe: Recipe) -> None:
@@ -148,9 +148,7 @@ def needs_backend(recipe: Recipe) -> None:
 
 def _needs(name: str) -> None:
     if name != IREE:
-        raise JobFailed(
-            Diagnostic(f"there is no backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}")
-        )
+        raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
     if problem := missing():
         raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
 
@@ -163,7 +161,7 @@ def refuse_other_backends(what: str) -> Callable[[Any, Job], Any]:
     async def refuse(frame: Any, job: Job) -> None:
         where, todo = "the recipe's backend", "choose the native backend first (--backend native)"
         raise JobFailed(
-            Diagnostic(f"{what} is of this compiler's own code, not of {frame.recipe.backend}'s", where, todo)
+            Diagnostic(f"{what} applies to this compiler's own code only, not to {frame.recipe.backend}'s", where, todo)
         )
 
     return refuse

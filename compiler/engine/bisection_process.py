@@ -36,5 +36,5 @@ def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
         found = getattr(error, "diagnostic", None)
-        what = f"the search met a fault of its own: {type(error).__name__}: {error}"
-        return Refused(found if isinstance(found, Diagnostic) else Diagnostic(what, "a process forked for it"))
+        what = f"internal error in the search: {type(error).__name__}: {error}"
+        return Refused(found if isinstance(found, Diagnostic) else Diagnostic(what, "a forked process"))

@@ -37,9 +37,9 @@ async def _ask() -> Found:
     try:
         return await ask_apart("buddy.compiler.passes.discovery", None, Found, _PATIENCE)
     except TookTooLong as error:
-        return Found(problem=f"the bindings' libraries could not be looked through: {error}")
+        return Found(problem=f"the bindings' libraries could not be searched: {error}")
     except msgspec.MsgspecError:
-        return Found(problem="the process that looks through the bindings' libraries ended without an answer")
+        return Found(problem="the process that searches the bindings' libraries exited without an answer")
 
 
 def merged(described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = "") -> tuple[PassInfo, ...]:

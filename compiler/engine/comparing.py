@@ -55,7 +55,7 @@ async def _compared(question: Question) -> Difference:
     try:
         return await ask_apart(__name__, question, Difference, TIMEOUT)
     except TookTooLong:
-        raise DiffTooLong(f"the two texts have not been compared in {TIMEOUT:g} s") from None
+        raise DiffTooLong(f"the two texts were not compared within {TIMEOUT:g} s") from None
 
 
 def _answer(question: Question) -> Difference:

@@ -73,7 +73,7 @@ class CompilerWorker:
             return self._answers[type(request)](request)
         except Exception as error:
             self._channel.send(Trouble(traceback_of(error)))
-            what = f"the compiler met a fault of its own: {type(error).__name__}: {error}"
+            what = f"internal error in the compiler: {type(error).__name__}: {error}"
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _add_graph(self, request: AddGraph) -> Reply:
@@ -105,7 +105,7 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
     except CompilationError as error:
         return Refused(error.diagnostic)
     except RemarksError as error:
-        return Refused(Diagnostic("LLVM's own remarks could not be had", "a process of its own", detail=str(error)))
+        return Refused(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
 
 
 def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
@@ -150,7 +150,7 @@ def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
         return result, to_bytes(program_of(result.graph, result.module, result.locations))
     except NotForIree as error:
         todo = "give those ops a lowering, extract a part without them, or choose the native backend"
-        raise CompilationError(Diagnostic(str(error), "the hand-over to IREE", todo, node=error.node)) from error
+        raise CompilationError(Diagnostic(str(error), "the conversion for IREE", todo, node=error.node)) from error
 
 
 class Packer:

@@ -25,7 +25,7 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.jobs import JobFailed
 
-_CRASH_TODO = "the stages before it are kept; switch that pass off, or cancel and compile again"
+_CRASH_TODO = "the stages before it are available; switch that pass off, or cancel and compile again"
 
 
 def keep(store: TextStore, text: TextData | None) -> None:

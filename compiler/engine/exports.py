@@ -57,5 +57,7 @@ class Exports:
     def _named(self, name: str) -> str:
         text = self._store.get(name)
         if text is None:
-            raise JobFailed(Diagnostic("the stage is no longer kept", "the engine's store", "compile the recipe again"))
+            raise JobFailed(
+                Diagnostic("the stage is no longer stored", "the engine's store", "compile the recipe again")
+            )
         return text.content

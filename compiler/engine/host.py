@@ -189,11 +189,11 @@ def _refused(captured: Any, request: Any) -> Refused | None:
     begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
-        what = f"{name} begins as IR: its nodes are no ops of PyTorch's, which could be run one by one"
-        return Refused(Diagnostic(what, name, "open the model it was made of, where that is at hand"))
+        what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
+        return Refused(Diagnostic(what, name, "open the model that it was made from, if you have it"))
     if captured.eager is None and isinstance(request, BeginBisection | BeginTuning):
-        what = f"{name} has no eager program beside it, so nothing says what is right"
-        return Refused(Diagnostic(what, name, "open the model it was made of, where that is at hand"))
+        what = f"{name} has no eager program, so there is no reference"
+        return Refused(Diagnostic(what, name, "open the model that it was made from, if you have it"))
     return None
 
 
@@ -259,7 +259,7 @@ def _diagnostic(error: BaseException, source: str) -> Diagnostic:
     if isinstance(found, Diagnostic):
         return found
     what = f"{source} could not be loaded: {type(error).__name__}: {error}"
-    return Diagnostic(what, source, "see the log for where it comes from")
+    return Diagnostic(what, source, "see the log for its traceback")
 
 
 def _flush() -> None:

@@ -57,7 +57,7 @@ class IreeWorker:
             return Refused(Diagnostic(str(error), "the recipe's backend", TODO))
         except Exception as error:
             self._channel.send(Trouble(traceback_of(error)))
-            what = f"the worker for IREE met a fault of its own: {type(error).__name__}: {error}"
+            what = f"internal error in the IREE worker: {type(error).__name__}: {error}"
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _compile(self, request: CompileByIree) -> Reply:
@@ -103,7 +103,7 @@ class IreeWorker:
         try:
             module = compile_phases(program.text, request.flags, done)
         except ValueError as error:
-            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "take it out of them"))
+            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "remove it from the flags"))
         except IreeError as error:
             names = locations.sets[error.place] if error.place < len(locations.sets) else ()
             return Refused(_diagnostic(error, names))

@@ -64,7 +64,7 @@ class KeptConnection:
         if self._link is not None:
             self._link.write(record)
         elif self._stream.unconfirmed > _MAX_UNCONFIRMED:
-            log.error("the client is away, and more waits for it than is kept")
+            log.error("the client is disconnected, and too much data is waiting for it")
             self.lost.set()
 
     @property
@@ -123,7 +123,7 @@ class KeptConnection:
             link.transport.abort()
             self._link = None
             self._wait_alone(self._patience)
-            log.info("the client's link is gone; it has %g s to come back", self._patience)
+            log.info("the client's link is lost; waiting %g s for it to reconnect", self._patience)
 
     def _wait_alone(self, seconds: float) -> None:
         self._alone = asyncio.get_running_loop().call_later(seconds, self.lost.set)

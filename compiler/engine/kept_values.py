@@ -88,14 +88,14 @@ class KeptValues:
         try:
             found: list[dict[str, Any]] = json.loads((folder / _INDEX).read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise JobFailed(Diagnostic(f"the values are gone: {error}", str(folder), "run it again")) from error
+            raise JobFailed(Diagnostic(f"the values were deleted: {error}", str(folder), "run it again")) from error
         return found
 
     def _file(self, graph: int, which: str, name: str) -> Path:
         for entry in self._entries(graph):
             if (entry["which"], entry["name"]) == (which, name):
                 if not entry["file"]:
-                    what = f"{name} is too long to be kept"
+                    what = f"{name} is too large to be stored"
                     raise JobFailed(Diagnostic(what, "its values", "`buddy-tui reproduce` writes all of it to a file"))
                 return self._runs[graph] / str(entry["file"])
         raise JobFailed(Diagnostic(f"the run has no {which} {name}", "its values"))
@@ -125,14 +125,14 @@ async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], fr
     except ValueError as error:
         raise JobFailed(Diagnostic(str(error), f"a slice of {name}", "as in Python: 0, :, 3:8")) from error
     except OSError as error:
-        raise JobFailed(Diagnostic(f"the values of {name} are gone: {error}", todo="run again")) from error
+        raise JobFailed(Diagnostic(f"the values of {name} were deleted: {error}", todo="run again")) from error
 
 
 def index_of(text: str, shape: Sequence[int]) -> Index:
     """Parses an index of a tensor, as in `tensor[...]`. Raises `ValueError` for an index that does not fit `shape`."""
     words = [word.strip() for word in text.strip().removeprefix("[").removesuffix("]").split(",") if word.strip()]
     if words.count("...") > 1:
-        raise ValueError("... may stand once")
+        raise ValueError("... may occur once")
     if "..." in words:
         place = words.index("...")
         words[place : place + 1] = [":"] * (len(shape) - len(words) + 1)
@@ -147,13 +147,13 @@ def _part(word: str, dim: int, size: int) -> int | slice:
     try:
         numbers = [int(part) if part.strip() else None for part in parts]
     except ValueError:
-        raise ValueError(f"{word!r} is no place and no slice of dim {dim}") from None
+        raise ValueError(f"{word!r} is neither an index nor a slice of dim {dim}") from None
     if len(numbers) == 1 and numbers[0] is not None:
         if not -size <= numbers[0] < size:
             raise ValueError(f"dim {dim} has {size} places, {numbers[0]} is none of them")
         return numbers[0] % size
     if len(numbers) > 3 or numbers[2:] == [0]:
-        raise ValueError(f"{word!r} is no slice of dim {dim}")
+        raise ValueError(f"{word!r} is not a slice of dim {dim}")
     return slice(*numbers)
 
 
@@ -163,7 +163,7 @@ class _Matrix:
     def __init__(self, arrays: list[Any], slices: str) -> None:
         whole = arrays[0].shape
         if any(array.shape != whole for array in arrays):
-            raise ValueError("output and eager have other shapes")
+            raise ValueError("output and eager have different shapes")
         index = index_of(slices, whole)
         self.views = [array[index] for array in arrays]
         ranges = [

@@ -67,8 +67,8 @@ class Parts:
                 limit = frame.criterion.within + frame.criterion.each + _GRACE
                 await asyncio.wait_for(self._follow(listening, job), limit)
             except asyncio.TimeoutError as error:
-                what = f"the search did not end by itself after {frame.criterion.within:g} s and was stopped"
-                raise JobFailed(Diagnostic(what, "a process forked for it", "give it more time")) from error
+                what = f"the search did not stop by itself after {frame.criterion.within:g} s and was stopped"
+                raise JobFailed(Diagnostic(what, "a forked process", "give it more time")) from error
 
     async def _follow(self, listening: Listening, job: Job) -> None:
         async for message in (await listening.peer()).messages():
@@ -81,4 +81,4 @@ class Parts:
             elif isinstance(message, BisectionDone):
                 self._send(Bisected(job.request, message.finding))
                 return
-        raise JobFailed(Diagnostic("the process that searches ended", "a process forked for it", "see the log"))
+        raise JobFailed(Diagnostic("the search process exited", "a forked process", "see the log"))

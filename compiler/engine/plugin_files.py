@@ -47,7 +47,7 @@ def hashed(path: str, directory: str = "") -> PluginFile:
     try:
         whole = Path(directory, path).resolve()
     except (ValueError, RuntimeError) as error:  # a NUL character, or a cycle of links
-        raise OSError(errno.EINVAL, "is no path of a file") from error
+        raise OSError(errno.EINVAL, "is not a file path") from error
     if whole.exists() and not whole.is_file():  # such as /dev/zero, which never ends
         raise OSError(errno.EINVAL, "is no regular file")
     return PluginFile(str(whole), digest(whole.read_bytes()))
@@ -66,6 +66,6 @@ def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[Pl
             why = error.strerror or type(error).__name__
             raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error
         if plugin.hash not in ("", now.hash):
-            notes.append(f"plug-in {plugin.path} is another one than when the recipe was written")
+            notes.append(f"plug-in {plugin.path} has changed since the recipe was written")
         found.append(msgspec.structs.replace(now, passes=plugin.passes))
     return tuple(dict.fromkeys(found)), tuple(notes)

@@ -66,7 +66,7 @@ class Profiles:
     async def _peak(self, threads: int, job: Job) -> Peak:
         """The machine's peak with so many threads, measured once; zeros if it cannot be measured."""
         if threads not in self._peaks:
-            self._send(Progress(job.request, "measuring what this machine can do at most"))
+            self._send(Progress(job.request, "measuring the machine's peak rates"))
             found = await _measured(threads)
             if found is None:
                 return Peak()
@@ -80,11 +80,11 @@ def doubt(report: ProfileReport) -> str:
     No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
     """
     if not report.peak.gflops:
-        return f"what this machine can do at most could not be measured: `python -m {_LIMITS}` says why"
+        return f"the machine's peak rates could not be measured: `python -m {_LIMITS}` says why"
     most = max((node.operations / node.seconds for node in report.nodes if node.seconds > 0), default=0.0)
     if most <= _MARGIN * 1e9 * report.peak.gflops:
         return ""
-    return "nodes do more than the machine was measured to: it had other work then; profile again when it has not"
+    return "nodes exceed the measured peak: the machine was busy during that measurement; profile again when it is idle"
 
 
 async def _measured(threads: int) -> Peak | None:

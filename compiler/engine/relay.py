@@ -52,7 +52,7 @@ def engines_folder() -> Path:
     except OSError as error:
         raise RelayError(f"{folder}: {error.strerror or error}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise RelayError(f"{folder} is not a folder of this user's alone: remove it, or set TMPDIR to another place")
+        raise RelayError(f"{folder} is accessible to other users: remove it, or set TMPDIR to another place")
     return folder
 
 
@@ -157,7 +157,7 @@ def _started(path: Path, patience: float) -> socket.socket | None:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes what killed engines have left: sockets that nobody listens on, and logs after a day."""
+    """Removes what killed engines have left: sockets without a listener, and logs after a day."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime < _DAY:
@@ -181,7 +181,7 @@ def _obituary(path: Path) -> str:
         log_path(path).unlink()
         path.unlink(missing_ok=True)
         return f"it ended: {tail.rpartition(chr(10))[2] or 'killed from outside, perhaps because memory ran out'}"
-    return "it had been without a link for too long, or the machine has been started anew"
+    return "it was without a link for too long, or the machine was restarted"
 
 
 def _pump(engine: socket.socket, patience: float) -> bool:

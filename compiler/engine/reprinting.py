@@ -71,4 +71,4 @@ async def _asked(module: str, question: Any, answer: type[Any]) -> Any:
     except TookTooLong as error:
         raise JobFailed(Diagnostic(str(error), module)) from error
     except ValueError as error:
-        raise JobFailed(Diagnostic("the process that reads MLIR ended without an answer", module)) from error
+        raise JobFailed(Diagnostic("the MLIR process exited without an answer", module)) from error

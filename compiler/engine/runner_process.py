@@ -53,15 +53,15 @@ _RUN_WORDS = _Words(
     Diagnostic(
         "the compiled kernel crashed",
         "while it ran",
-        "the graph and its stages are kept; switch off the last pass you changed, or an op, and run again",
+        "the graph and its stages are still available; switch off the last pass you changed, or an op, and run again",
     ),
 )
 _COMPILE_WORDS = _Words(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
-        "compiling with what the script has registered",
-        "look at the script's own lowerings and passes; the stages made before are kept",
+        "compiling with the script's registrations",
+        "look at the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
 _EXPORT_WORDS = _Words(
@@ -69,8 +69,8 @@ _EXPORT_WORDS = _Words(
     Diagnostic("LLVM crashed", "generating code for the export", "choose another target, or fewer kinds"),
 )
 _IMPORT_WORDS = _Words(
-    "importing by torch-mlir failed",
-    Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "leave it to the frontend dynamo"),
+    "the import by torch-mlir failed",
+    Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
 )
 
 
@@ -263,7 +263,7 @@ def _diagnostic(error: Exception, failed: str) -> Diagnostic:
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
-    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a process forked for it", "see the log")
+    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a forked process", "see the log")
 
 
 def _too_slow(timeout: float) -> Diagnostic:

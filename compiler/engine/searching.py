@@ -35,7 +35,7 @@ async def search_apart(question: Question, timeout: float = TIMEOUT) -> list[Fou
     try:
         return await ask_apart(__name__, question, list[Found], timeout)
     except TookTooLong:
-        raise SearchTooLong(f"the pattern has not been matched against every line in {timeout:g} s") from None
+        raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
 
 
 def _found(question: Question) -> list[Found]:

@@ -311,7 +311,7 @@ def greeting_of(body: bytes) -> Greeting:
     try:
         found = msgspec.msgpack.decode(body, type=Greeting)
     except _UNREADABLE as error:
-        raise Refusal(f"the first frame is no greeting: {error}") from error
+        raise Refusal(f"the first frame is not a greeting: {error}") from error
     if found.type != "Hello":
         raise Refusal(f"the first frame must be a greeting, not {found.type!r}")
     if found.version != PROTOCOL_VERSION:

@@ -134,7 +134,7 @@ class Session:
     async def _load(self, key: ProgramKey, job: Job) -> Program:
         """Loads `key` in the host; a host that has loaded something before is replaced."""
         if self._in_host[0] == self.host.life and self.host.is_ready:
-            await self.host.restart("a fresh host for the next program")
+            await self.host.restart("new host for the next program")
         await self._host_up(job)
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
@@ -152,7 +152,7 @@ class Session:
     def _replace_host(self) -> None:
         """Starts a new host, which is warm by the time the script has been corrected."""
         if self._in_host[0] == self.host.life:
-            self.host.kill("a fresh one for the next try")
+            self.host.kill("new host for the next attempt")
 
     async def _host_up(self, job: Job) -> None:
         if not self.host.is_ready:
@@ -257,7 +257,7 @@ class Session:
         recipe = frame.recipe
         program = self._opened(recipe)
         graph = _graph(program, recipe)
-        self._progress(job, "asking LLVM what it does")
+        self._progress(job, "collecting LLVM's remarks")
         if graph.own:
             found = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
         else:
@@ -287,7 +287,7 @@ class Session:
         """
         await self._compiler_up(job)
         if self._in_compiler.life == self.compiler.life and self._in_compiler.plugins not in (NO_PLUGINS, plugins):
-            await self.compiler.restart("a fresh compiler for other plug-ins")
+            await self.compiler.restart("new compiler for other plug-ins")
             await self._compiler_up(job)
         if self._in_compiler.life != self.compiler.life:
             self._in_compiler = InCompiler(self.compiler.life)
@@ -311,7 +311,7 @@ class Session:
         except RequestRefused as refused:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
-            raise JobFailed(death(died, "the compiler's process ended", "the compiler", "try again")) from died
+            raise JobFailed(death(died, "the compiler process exited", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
         """The nodes of a graph of the latest program opened from this source; empty if there is none."""
@@ -331,7 +331,7 @@ class Session:
             raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
         opened, asked = program.key.frontend, recipe.frontend
         if opened != asked and {opened, asked} <= set(OWN_FRONTENDS):
-            what = f"{program.key.source} was opened by {opened}, whose graph is another than {asked}'s"
+            what = f"{program.key.source} was opened by {opened}, whose graph differs from {asked}'s"
             raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {asked}"))
         return program
 
@@ -466,9 +466,9 @@ class Session:
         self._send(Progress(job.request, what, done))
 
 
-_ASK_DEATH = Diagnostic("the process that holds the program ended", "the host", "try again: the source is loaded anew")
+_ASK_DEATH = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
 _RUN_DEATH = Diagnostic(
-    "the process that holds the program ended", "the host, while it ran", "run again: the source is loaded anew first"
+    "the process with the program exited", "the host, while it ran", "run again: the source is loaded again first"
 )
 
 

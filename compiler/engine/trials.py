@@ -36,7 +36,9 @@ class Trials:
         """Reports each candidate when it has been tried; stops at the time limit, or when the request is cancelled."""
         text = self._store.get(frame.text)
         if text is None:
-            raise JobFailed(Diagnostic("the stage is no longer kept", "the engine's store", "compile the recipe again"))
+            raise JobFailed(
+                Diagnostic("the stage is no longer stored", "the engine's store", "compile the recipe again")
+            )
         deadline = time.monotonic() + frame.timeout
         done = 0
         while done < len(frame.candidates) and time.monotonic() < deadline:

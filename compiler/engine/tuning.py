@@ -66,4 +66,4 @@ class _Forked:
         async for message in self._messages:
             if not isinstance(message, Trouble):
                 return message
-        raise ConnectionError("the process that tries recipes ended")
+        raise ConnectionError("the process that tries recipes exited")

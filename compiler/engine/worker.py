@@ -224,7 +224,7 @@ class Worker:
 
     def _stopped(self, stopped: bool) -> None:
         if stopped:
-            self._set_state("stopped", "a signal stopped it; continue it, or cancel to start a new one")
+            self._set_state("stopped", "stopped by a signal; continue it, or cancel to start a new one")
         elif self.is_ready:
             self._set_state("busy" if self._reply is not None else "ready", "continued")
         else:

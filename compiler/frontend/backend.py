@@ -201,7 +201,7 @@ def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.G
     reason = str(error).strip().partition("\n")[0]
     told = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
     warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {told}", stacklevel=3)
-    _log.debug("a graph is left to eager", exc_info=error)
+    _log.debug("a graph falls back to eager", exc_info=error)
     return module
 
 
@@ -304,7 +304,7 @@ def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
     more = f" (and {len(eager) - 1} more)" if len(eager) > 1 else ""
     raise FallbackError(
         Diagnostic(
-            what=f"{op.target} would run in eager{more}: {reason or 'no lowering takes it'}",
+            what=f"{op.target} would run in eager{more}: {reason or 'no lowering supports it'}",
             where=f"node {op.stable}" + (f", {op.location}" if op.location else ""),
             todo="register a lowering for it, rewrite the line with other ops, or allow eager with fallback='eager'",
             node=op.stable,
@@ -346,7 +346,7 @@ def compiled_for_all_sizes(
         random = settings.fallback_random
         return refusing(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
     except (UnsupportedGraphError, CompilationError, FallbackError) as error:
-        warnings.warn(f"compiled anew for each set of sizes: {error}", stacklevel=2)
+        warnings.warn(f"compiled again for each set of sizes: {error}", stacklevel=2)
         return None
 
 
@@ -357,7 +357,7 @@ def _check_images(graph: Graph) -> None:
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
-            raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size that only a call tells"))
+            raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size known only at the call"))
 
 
 class Specialised:

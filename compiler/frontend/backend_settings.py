@@ -126,8 +126,8 @@ def _verify(given: Mapping[str, Any]) -> Verify:
         found = given["verify"]
         if not isinstance(found, (bool, str)) or found not in _VERIFY:
             raise ValueError(
-                f"verify is {found!r}; it may be True, for an error where compiled code is wrong, 'warn', to go on in "
-                "eager there, or False"
+                f"verify is {found!r}; it may be True (raise an error if compiled code is wrong), 'warn' (fall back to "
+                "eager then), or False"
             )
         return _VERIFY[found]
     word = os.environ.get(VERIFY_VARIABLE, "")
@@ -138,7 +138,7 @@ def _verify(given: Mapping[str, Any]) -> Verify:
 
 def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
     if mode is not None and mode not in MODES:
-        raise ValueError(f"the buddy back end has no mode {mode!r}; it has {' and '.join(MODES)}")
+        raise ValueError(f"the buddy backend has no mode {mode!r}; it has {' and '.join(MODES)}")
     found = given.get("tune", MODES[mode or "default"])
     if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < math.inf:
         raise ValueError(f"tune is {found!r}; it is for how many seconds a faster recipe is looked for, or 0")
@@ -153,7 +153,7 @@ def _recipe(given: Mapping[str, Any]) -> Recipe:
     flavour = _field("flavour", given.get("flavour", "linalg"))
     base = given.get("recipe")
     if base is not None and "preset" in given:
-        raise ValueError("recipe and preset are both given, and each is a whole pipeline; leave out one")
+        raise ValueError("recipe and preset are both given, but each is a pipeline; leave out one")
     recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
     recipe = replace(recipe, flavour=flavour) if base is None or "flavour" in given else recipe
     for name, value in given.items():
@@ -172,7 +172,7 @@ def _check_other_roads(recipe: Recipe) -> None:
         if field.name == "flavour":
             _field("flavour", found)
         elif field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default:
-            what = "torch.compile runs what TorchDynamo captured on this machine, by this compiler"
+            what = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
             raise ValueError(f"recipe: {field.name} is {found!r}; {what}")
 
 
@@ -214,7 +214,7 @@ def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
         near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
         meant = f" (did you mean {near[0]}?)" if near else ""
         what = "a pass of the recipe (True or False), PASS.OPTION and lowering:NODE"
-        raise ValueError(f"the buddy back end has no option {name!r}{meant}; it has {', '.join(OPTIONS)}, {what}")
+        raise ValueError(f"the buddy backend has no option {name!r}{meant}; it has {', '.join(OPTIONS)}, {what}")
     if not isinstance(value, OptionValue):
         raise ValueError(f"{name} is {value!r}; it may be a bool, a number or a text")
     try:

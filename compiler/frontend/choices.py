@@ -21,7 +21,7 @@ def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) 
     """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
 
     Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
-    `whole`, for an unknown node: pieces and backward graphs number their nodes anew. A known op that this graph lacks
+    `whole`, for an unknown node: pieces and backward graphs renumber their nodes. A known op that this graph lacks
     gives a warning. `has_own` says that the caller brings a registry.
     """
     if not recipe.choices:
@@ -77,7 +77,7 @@ def _check_registry(choice: OpChoice, flavour: str, has_own: bool) -> list[str]:
 
     known = [*([USER] if has_own else []), *registries(flavour), TORCH_MLIR, EAGER]
     if choice.lowering not in known:
-        what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is no registry"
+        what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is not a registry"
         raise OptionError(f"{what}{_meant(choice.lowering, known)}; there are {', '.join(known)}")
     return known
 

@@ -276,7 +276,7 @@ def has_storage_of_its_own(value: torch.Tensor) -> bool:
 def _check_quantised(node: Node) -> None:
     """Rejects nodes that return or read a quantized tensor."""
     if any(tensor.meta.get(_QUANTISED) for tensor in (node, *node.all_input_nodes)):
-        raise _unsupported(node, "works on a quantised tensor")
+        raise _unsupported(node, "works on a quantized tensor")
 
 
 def _check_ragged(placeholder: Node) -> None:
@@ -299,7 +299,7 @@ def _check_results(node: Node) -> None:
     """Ops called in eager from compiled code must have a name in `torch.ops` and return tensors."""
     value, several = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
     if "." not in target_key(node.target):
-        raise _unsupported(node, "is no op of torch's")
+        raise _unsupported(node, "is not a torch op")
     read = [value[user.args[1]] for user in node.users if user.target is getitem] if several else [value]
     if not all(isinstance(result, torch.Tensor) for result in read):
         raise _unsupported(node, "gives a result that is not a tensor of known shape")

@@ -45,8 +45,8 @@ class Imported:
         for op in self.graph.params:
             if op not in self._tensors:
                 raise GraphError(
-                    f"nothing is known of the value of {op.name} · graph {self.graph.name}, a parameter that was not "
-                    "captured · run graph.compile() and hand all tensors over yourself"
+                    f"unknown value of {op.name} · graph {self.graph.name}, a parameter that was not "
+                    "captured · run graph.compile() and pass all tensors yourself"
                 )
         return [self._tensors[op] for op in self.graph.params]
 

@@ -132,7 +132,7 @@ def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
 
 
 def _why_decided(node: Node) -> str:
-    return f"{node.name} ({node.target}) decides what runs here; branches and bodies that run are graphs of their own"
+    return f"{node.name} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
 
 
 def _memory_read(module: GraphModule, refused: Refused) -> Refused:

@@ -33,7 +33,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
-_TODO = "leave it to the frontend dynamo, or take the op out of the program"
+_TODO = "use the frontend dynamo, or take the op out of the program"
 
 
 def of_captured(captured: CapturedGraph) -> GivenIR:
@@ -41,9 +41,9 @@ def of_captured(captured: CapturedGraph) -> GivenIR:
     if captured.torch_dialect is None:
         raise UnsupportedGraphError(
             Diagnostic(
-                "torch-mlir imports whole graphs as they were captured, and this is a part of one",
+                "torch-mlir imports complete captured graphs, and this is a part of one",
                 "the graph",
-                "leave it to the frontend dynamo",
+                "use the frontend dynamo",
             )
         )
     return captured.torch_dialect()
@@ -66,16 +66,18 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
     except UnsupportedGraphError:
         raise
     except Exception as error:  # the importer raises assertion and lookup errors for unsupported ops
-        what = f"torch-mlir's importer refuses the graph: {type(error).__name__}: {_first_line(error)}"
+        what = f"torch-mlir's importer rejects the graph: {type(error).__name__}: {_first_line(error)}"
         raise _refused(graph, what) from error
     return GivenIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
 
 
 def _check(graph: Graph) -> None:
     if graph.symbols:
-        raise _refused(graph, "torch-mlir's road takes no sizes that only a call tells", "capture with known sizes")
+        raise _refused(
+            graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes"
+        )
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
-        raise _refused(graph, "an input has no elements, which torch-mlir's road does not take")
+        raise _refused(graph, "an input has no elements, which the frontend torch-mlir does not support")
 
 
 def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule) -> None:
@@ -108,7 +110,7 @@ def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModul
     for number, op in enumerate(graph.body):
         node = nodes.get(op.name)
         if node is None:
-            raise _refused(graph, f"{op.name} was put into the graph after it was captured")
+            raise _refused(graph, f"{op.name} was added to the graph after capture")
         if isinstance(op, PlaceholderOp):
             new = made.placeholder(node.name)
             fakes.append(node.meta["val"])

@@ -40,7 +40,7 @@ class Trace:
         tags = {name: _tag(name, entry) for name, entry in found.items()}
         twice = [tag for tag in tags.values() if list(tags.values()).count(tag) > 1]
         if twice:
-            raise ValueError(f"trace has two nodes under the tag {twice[0]!r}; give each a tag of its own")
+            raise ValueError(f"trace has two nodes under the tag {twice[0]!r}; give each a different tag")
         return cls(tags)
 
     def added_to(self, graph: Graph) -> Graph:
@@ -58,7 +58,9 @@ class Trace:
                 raise GraphError(f"there is no node {name} to trace · graph {graph.name} · {near}")
             node = found.node_table[name]
             if node.multiple or not node.metas or node.metas[0] is None:
-                raise GraphError(f"{name} is no single tensor · graph {graph.name} · trace the getitem that picks one")
+                raise GraphError(
+                    f"{name} is not a single tensor · graph {graph.name} · trace the getitem that picks one"
+                )
             nodes.append(node)
         found.output._arguments = [(*found.results, *nodes)]
         found.link()

@@ -89,11 +89,11 @@ class Verified:
 
     def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
         op, why = self._first_node(arguments)
-        what = f"result {index} of a compiled graph is not eager's: {how}"
+        what = f"result {index} of a compiled graph differs from eager's: {how}"
         if op is None:
             return Diagnostic(what, "the graph", f"{why}; options={{'verify': 'warn'}} runs it in eager")
         todo = (
-            f"leave the node to eager with options={{'choices': {{'{op.stable}': 'eager'}}}}, "
+            f"run the node in eager with options={{'choices': {{'{op.stable}': 'eager'}}}}, "
             "or the graph with options={'verify': 'warn'}; and report it"
         )
         where = f"node {op.stable}" + (f", {op.location}" if op.location else "")
@@ -113,13 +113,13 @@ class Verified:
                 program = observed_program(graph, self._recipe, registry)
                 report = compare_nodes(captured, program, threads=self._recipe.threads)
         except Exception as error:
-            _log.debug("the first node that differs cannot be told", exc_info=error)
-            return None, f"the node cannot be told ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
+            _log.debug("the first node that differs is unknown", exc_info=error)
+            return None, f"the node is unknown ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
         op = next((op for op in graph.operations if op.stable == report.first), None)
         if op is None:
-            return None, "every node alone gives what its ATen op gives: a decomposition differs, or what a pass joined"
+            return None, "every node alone matches its ATen op: a decomposition differs, or a fusion"
         if report.first_by == "own":
-            return op, f"{op.target} is the first node whose result differs, on inputs that are right"
+            return op, f"{op.target} is the first node whose result differs, on correct inputs"
         within = f", in which {', '.join(report.suspects)} are fused" if report.suspects else ""
         return op, f"{op.target} is the first node whose value differs{within}"
 
@@ -160,5 +160,5 @@ def _form(value: Any) -> str:
 def _in_words(deviation: Deviation, tolerance: Tolerance) -> str:
     place = f" (first at {deviation.where})" if deviation.where else ""
     if deviation.share < 0:
-        return f"an element is infinite or NaN on one side alone{place}"
-    return f"they differ by up to {deviation.largest:.3g}, where {tolerance} is allowed{place}"
+        return f"an element is infinite or NaN on one side only{place}"
+    return f"they differ by up to {deviation.largest:.3g}, tolerance {tolerance}{place}"

@@ -41,7 +41,7 @@ FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
-    "x86-64": "any CPU of 64 bits by AMD or Intel: SSE2",
+    "x86-64": "any 64-bit CPU by AMD or Intel: SSE2",
     "x86-64-v2": "SSE4.2",
     "x86-64-v3": "AVX2 and FMA",
     "x86-64-v4": "AVX-512",
@@ -77,7 +77,7 @@ class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
         """Raises `ValueError` for an option that is an integer out of range, or NaN."""
         for key, value in self.options:
             if not is_plain_number(value):
-                raise ValueError(f"option {key} of {self.name}: a number is finite and has at most 64 bits")
+                raise ValueError(f"option {key} of {self.name}: a number must be finite and fit into 64 bits")
 
     def spelling(self) -> str:
         """The step in the syntax of `mlir-opt --pass-pipeline`, without its anchor."""
@@ -268,7 +268,7 @@ def from_toml(text: str) -> Recipe:
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a recipe: {error}") from error
     if found.flavour not in flavours_of(found.frontend):
-        what = f"{found.flavour} is a flavour of the frontend {TORCH_MLIR}, and this is of {found.frontend}"
+        what = f"{found.flavour} needs the frontend {TORCH_MLIR}, but the recipe has {found.frontend}"
         raise ValueError(f"not a recipe: {what} - at `$.flavour`")
     return found
 

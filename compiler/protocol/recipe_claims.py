@@ -1,4 +1,4 @@
-"""What a recipe from somebody else would do besides computing: run code, or access files that its options name.
+"""What a recipe from another author would do besides computing: run code, or access files that its options name.
 
 Imports neither torch nor MLIR.
 """

@@ -66,7 +66,7 @@ class Greeted:
         end = self._bytes.find(b"\n", place)
         if place < 0 or end < 0:
             if len(self._bytes) > _MAX_NOISE:
-                raise LinkError(f"what comes from the other side is not an engine's: {self.noise[:60]!r}…")
+                raise LinkError(f"the data from the other side is not from an engine: {self.noise[:60]!r}…")
             return None
         return _greeting(self._bytes[place + len(_MARK) : end].decode(errors="replace")), self._bytes[end + 1 :]
 
@@ -74,7 +74,7 @@ class Greeted:
 def _greeting(line: str) -> int:
     version, _, rest = line.partition(" ")
     if version != str(LINK_VERSION):
-        raise LinkError(f"the other side speaks version {version[:20]} of the link, this one {LINK_VERSION}")
+        raise LinkError(f"the other side speaks version {version[:20]} of the protocol, this side {LINK_VERSION}")
     if rest.startswith("gone "):
         raise GoneError(rest[len("gone ") :])
     if not rest.isascii() or not rest.isdigit():
@@ -134,7 +134,7 @@ class ResumableStream:
         Raises `GoneError` if the missing bytes are no longer kept, or never were.
         """
         if not self._first <= theirs <= self._first + len(self._kept):
-            raise GoneError(f"the stream stands at another place there ({theirs:,}) than here ({self._first:,})")
+            raise GoneError(f"the stream is at another position there ({theirs:,}) than here ({self._first:,})")
         self._incoming.clear()
         self._confirm(theirs)
         return _records(bytes(self._kept))
@@ -146,7 +146,7 @@ class ResumableStream:
     def _next_record(self) -> bytes | None:
         kind = self._incoming[0] if self._incoming else _DATA
         if kind not in (_DATA, _COUNT):
-            raise LinkError(f"this is no record: {bytes(self._incoming[:60])!r}")
+            raise LinkError(f"this is not a record: {bytes(self._incoming[:60])!r}")
         head = 5 if kind == _DATA else 9
         if len(self._incoming) < head:
             return None

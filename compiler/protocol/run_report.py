@@ -160,7 +160,7 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     def not_compared(self) -> str:
         """The reason why the run was not compared with a reference, "" if it was."""
         if not self.compared:
-            return "there is no eager program beside it"
+            return "there is no eager program"
         return "" if self.outputs else "the graph returns no tensor"
 
     @property

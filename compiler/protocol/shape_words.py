@@ -22,7 +22,7 @@ def shape_word(text: str) -> ShapeWord:
     """Parses a shape word. Raises `ValueError`."""
     found = _SHAPE.fullmatch(text.strip())
     if found is None or not (found[2] or found[3]):
-        raise ValueError(f"{text!r} is no shape")
+        raise ValueError(f"{text!r} is not a shape")
     return ShapeWord(found[1], tuple(map(int, found[2].split("x"))) if found[2] else (), found[3] or "")
 
 
@@ -36,4 +36,4 @@ def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
     known = {*names, *map(str, range(len(names)))}
     for word in words:
         if word.name not in known:
-            raise ValueError(f"there is no input {word.name}; there are {', '.join(names) or 'none'}")
+            raise ValueError(f"unknown input {word.name}; there are {', '.join(names) or 'none'}")

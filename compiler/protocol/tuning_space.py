@@ -89,7 +89,7 @@ def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
     if not variations:
         variations = [usual for usual in USUAL if _applies(base, usual.what)]
     if not variations:
-        raise SpaceError("nothing of what is usually varied is in this recipe; say what to vary")
+        raise SpaceError("this recipe has none of the usual variations; say what to vary")
     found = {}
     for variation in variations:
         if variation.what in found:

@@ -31,7 +31,7 @@ def encode(message: Any) -> bytes:
     """
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
-        raise FrameError(f"a frame of {len(body):,} bytes is more than the {MAX_FRAME:,} that a frame may have")
+        raise FrameError(f"a frame of {len(body):,} bytes exceeds the limit of {MAX_FRAME:,} that a frame may have")
     return len(body).to_bytes(HEADER, "little") + body
 
 

@@ -26,7 +26,7 @@ def observed_program(
     """
     start = time.perf_counter()
     found = observation(graph, recipe, first, every, lambda what: tell(what, -1.0))
-    tell("compiling the program that shows its values", -1.0)
+    tell("compiling the instrumented program", -1.0)
     artifact = compile_graph.compile_graph(graph, found.recipe, first)
     programs, why = own_programs(graph, found.plain, recipe, first, symbols or {}, tell) if own else ([], {})
     seconds = time.perf_counter() - start

@@ -48,7 +48,7 @@ def observation(
 
     `first` is a registry with priority over all others. Raises `CompilationError`.
     """
-    tell("looking at what is fused")
+    tell("determining what is fused")
     looked = compile_graph.through(graph, _as_loops(recipe), first)
     plain, groups = looked.graph, _groups(looked)
     places = _Places(plain, looked.lowered.partition, groups)
@@ -57,21 +57,21 @@ def observation(
         return _all_shown(graph, recipe, looked, {op.stable for op in free})
     shown = {op.stable: places.end(op).stable for op in free}
     for _round in range(_ROUNDS):
-        tell(f"compiling with {len(shown)} values shown")
+        tell(f"compiling with {len(shown)} values recorded")
         with_taps = _with_taps(recipe, shown)
         found = _groups(compile_graph.through(graph, _as_loops(with_taps), first)) if shown else groups
         changed = {name for group in found ^ groups for name in group} & shown.keys()
         if not changed:
             return Observation(with_taps, looked, _seen(graph, plain, {*shown}, set()))
         shown = {name: place for name, place in shown.items() if name not in changed}
-    note = "showing values has changed what is fused: they are marked materialised"
+    note = "recording values has changed what is fused: they are marked materialised"
     return Observation(with_taps, looked, _seen(graph, plain, {*shown}, changed), (note,))
 
 
 def _all_shown(graph: Graph, recipe: Recipe, looked: compile_graph.Through, free: set[str]) -> Observation:
     shown = {op.stable: op.stable for op in looked.graph.operations if can_be_shown(op)}
     names = set(shown)
-    note = f"{len(names - free)} values were put into memory to be seen: this is a program without their fusions"
+    note = f"{len(names - free)} values were written to memory to be recorded: this is a program without their fusions"
     seen = _seen(graph, looked.graph, names & free, names - free)
     return Observation(_with_taps(recipe, shown), looked, seen, (note,) if names - free else ())
 

@@ -26,7 +26,7 @@ from buddy.compiler.tools.extract import Part, script_of
 SCRIPT, RECIPE = "session.py", "recipe.toml"
 
 _SESSION = '''\
-"""Graphs recorded by `buddy.compiler.record()`, each a script of its own with its tensors beside it.
+"""Graphs recorded by `buddy.compiler.record()`, each a separate script with its tensors next to it.
 
 This is plain Python, and a source for `buddy-tui`.
 """
@@ -120,7 +120,7 @@ class Session:
             return 0
         if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
             todo = f"call session.save(folder) and open folder/{SCRIPT} in one, or session.open('--web') for a browser"
-            raise SourceError(Diagnostic("the workbench needs a terminal, and this is none", "session.open()", todo))
+            raise SourceError(Diagnostic("the workbench needs a terminal, which this is not", "session.open()", todo))
         with tempfile.TemporaryDirectory(prefix="buddy-session-") as folder:
             script = self.save(folder)
             command = [sys.executable, "-m", "buddy_tui", str(script), "--recipe", str(script.with_name(RECIPE))]

@@ -1,7 +1,7 @@
 """The tutorial pass: matrix products become calls of a BLAS library, `cblas_sgemm` of the OpenBLAS that NumPy brings.
 
 As a script it prints the module before and after and compares the result with NumPy; with `--time` it also times the
-call beside MLIR's own loops and beside the kernel that this compiler generates. The compiler has such a pass of its
+call, MLIR's own loops and the kernel that this compiler generates. The compiler has such a pass of its
 own, `contractions-to-blas`, which takes products of any orientation; this one is as plain as it can be.
 """
 
@@ -24,7 +24,7 @@ A, B = 7, 9  # the positions of the matrices in the arguments
 library = blas.find()
 if library is None:
     sys.exit("no OpenBLAS is installed here: pip install scipy-openblas32")
-# Runners of this project know the function by this name; the library has a prefix and a suffix of its own.
+# Runners of this project know the function by this name; the library adds a prefix and a suffix.
 GEMM = blas.symbol("f32", library.index_bits)
 
 

@@ -56,7 +56,7 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
 
         bench.app.parting._begin("any", "1, 200 s")
         await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
-        await bench.until(lambda: bench.shows("nothing to look for"), "its text")
+        await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
         assert bench.app.state.graph == 0
 

@@ -14,7 +14,7 @@ from buddy.app.screens.plot import PlotScreen
 from buddy.compiler.support.cycle_counter import counter
 from tests.app.test_profile import INFO, REPORT
 
-pytestmark = pytest.mark.skipif(counter() is None, reason="no counter of this machine is known")
+pytestmark = pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")
 Open = Callable[..., Any]
 
 

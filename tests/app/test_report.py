@@ -124,7 +124,7 @@ def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), outputs=())
     assert "not compared: the graph returns no tensor, so nothing says whether this is right" in shown(state, recipe)
     state.shown.report = replace(report(verdict="unchecked"), compared=False)
-    assert "not compared: there is no eager program beside it" in shown(state, recipe)
+    assert "not compared: there is no eager program" in shown(state, recipe)
 
 
 def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:

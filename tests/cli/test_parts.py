@@ -85,4 +85,4 @@ def test_a_pass_at_fault_is_found_and_the_recipe_that_is_written_is_right(cli: V
 def test_a_program_that_is_right_has_nothing_at_fault(cli: Verb) -> None:
     done = cli("bisect", "samples/arith_add.py")
     assert done.returncode == 0, done.stderr
-    assert "nothing to look for" in done.stdout
+    assert "nothing to search for" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.support.cycle_counter import counter
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no counter of this machine is known")]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")]
 Verb = Callable[..., Any]
 
 

@@ -79,7 +79,7 @@ def test_a_pass_of_mlir_that_fails_says_why_and_of_which_node(line: Line) -> Non
     assert re.search(r"in the body \('linalg\.\w+'\)", error.diagnostic.what)
     assert error.diagnostic.node == "mm.0"
     assert "mm.0" in error.diagnostic.where
-    assert f"which {_rewriter_of(line, 'mm.0')} was the last to rewrite" in error.diagnostic.where
+    assert f"which {_rewriter_of(line, 'mm.0')} last rewrote" in error.diagnostic.where
 
 
 def _rewriter_of(line: Line, node: str) -> str:
@@ -105,7 +105,7 @@ def test_a_conversion_that_comes_too_early_is_named(line: Line) -> None:
     place = step_number(recipe, "convert-arith-to-llvm")
     early, rest = recipe.steps[place], (*recipe.steps[:place], *recipe.steps[place + 1 :])
     recipe = inserted(early, "convert-scf-to-cf", msgspec.structs.replace(recipe, steps=rest))
-    assert line.fail(recipe).diagnostic.todo.startswith("move convert-arith-to-llvm behind what makes it")
+    assert line.fail(recipe).diagnostic.todo.startswith("move convert-arith-to-llvm after the pass that produces it")
 
 
 def test_memory_is_planned_before_loops_are_branches(line: Line) -> None:
@@ -121,7 +121,7 @@ def test_what_has_no_room_for_its_results_is_not_run() -> None:
                   line.text("lower").replace("-> tensor<4xf32> {", "-> tensor<8xf32> {"))  # fmt: skip
     step = PassStep("replace-ir", "mlir", MODULE, (("text", wide),), phase="toplevel")
     diagnostic = line.fail(inserted(step, "fuse-elementwise")).diagnostic
-    assert diagnostic.what == "result 0 is 32 bytes, and whoever calls has 16 for it"
+    assert diagnostic.what == "result 0 is 32 bytes, but the caller's buffer has 16"
     assert diagnostic.node == "add.0"
 
 

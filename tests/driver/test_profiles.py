@@ -30,7 +30,7 @@ from buddy.compiler.tools.profile.work import Traffic, operations_of
 from tests.models import stack
 from tests.programs import Line, captured, without
 
-pytestmark = pytest.mark.skipif(counter() is None, reason="no counter of this machine is known")
+pytestmark = pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")
 
 REPEATS = 3
 

@@ -67,8 +67,8 @@ async def test_slices_take_what_they_take_in_python(kept: Any) -> None:
 
 @pytest.mark.parametrize(
     ("slices", "said"),
-    [("2", "dim 0 has 2 places, 2 is none"), ("0,0,0,0", "the tensor has 3"), ("x", "no place and no slice"),
-     ("::0", "no slice of dim 0"), ("...,...", "may stand once")],
+    [("2", "dim 0 has 2 places, 2 is none"), ("0,0,0,0", "the tensor has 3"), ("x", "neither an index nor a slice"),
+     ("::0", "not a slice of dim 0"), ("...,...", "may occur once")],
 )  # fmt: skip
 async def test_slices_that_do_not_fit_are_refused_with_the_reason(kept: Any, slices: str, said: str) -> None:
     with pytest.raises(JobFailed, match=said):
@@ -96,7 +96,7 @@ async def test_empty_long_and_unknown_tensors_are_told_apart(kept: Any) -> None:
     tensors = (await asked(kept, ListValues(1, 0))).tensors
     assert [tensor.name for tensor in tensors if not tensor.kept] == ["long"]
     assert (await asked(kept, FetchValues(1, 0, "input", "e"))).cells == ()
-    with pytest.raises(JobFailed, match="too long to be kept"):
+    with pytest.raises(JobFailed, match="too large to be stored"):
         await asked(kept, FetchValues(1, 0, "input", "long"))
     with pytest.raises(JobFailed, match="no output b"):
         await asked(kept, FetchValues(1, 0, "output", "b"))

@@ -10,7 +10,7 @@ import pytest
 
 from buddy.compiler.engine.relay import RelayError, end, engines_folder, relay
 
-REFUSAL = "is not a folder of this user's alone: remove it, or set TMPDIR to another place"
+REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another place"
 
 
 @pytest.fixture

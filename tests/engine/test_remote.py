@@ -339,7 +339,7 @@ async def test_what_a_shell_says_at_login_is_passed_over_and_junk_is_quoted(far:
     junk.write_text("#!/bin/sh\nexec yes no\n")
     junk.chmod(0o700)
     error = await lost(far.remote(program=str(junk)))
-    assert "not an engine's" in error.reason
+    assert "not from an engine" in error.reason
     assert "no" in error.reason
 
 

@@ -158,4 +158,4 @@ async def test_a_recipe_of_another_frontend_is_not_answered_with_this_ones_graph
     await bench.open(add)
     recipe = msgspec.structs.replace(await bench.recipe(add), frontend="export")
     failed = await bench.ask(Compile(bench.client.next_request(), recipe))
-    assert "was opened by dynamo, whose graph is another than export's" in failed.diagnostic.what
+    assert "was opened by dynamo, whose graph differs from export's" in failed.diagnostic.what

@@ -121,7 +121,10 @@ WRONG = [
     ({"recipe": "nowhere.toml"}, "recipe: nowhere.toml cannot be read: No such file"),
     ({"recipe": 3}, "recipe is 3; it may be a Recipe, or the path of one in TOML"),
     ({"recipe": default_recipe(), "preset": "default"}, "recipe and preset are both given"),
-    ({"recipe": replace(default_recipe(), backend="iree")}, "recipe: backend is 'iree'; torch.compile runs what"),
+    (
+        {"recipe": replace(default_recipe(), backend="iree")},
+        "recipe: backend is 'iree'; torch.compile only supports graphs",
+    ),
     ({"recipe": replace(default_recipe(), flavour="stablehlo")}, "flavour is 'stablehlo': it may be 'linalg' or"),
     ({"backend": "iree"}, "no option 'backend'"),
 ]

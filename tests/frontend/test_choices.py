@@ -61,8 +61,8 @@ def test_an_op_stands_for_all_of_its_nodes(
         ({"choices": {"gelu.0": "eager"}}, "no node 'gelu.0' (did you mean 3/gelu.0?); the graph has 0/t.0"),
         ({"lowering:0/addmm.7": "eager"}, "no node '0/addmm.7' (did you mean 0/addmm.0?)"),
         ({"choices": {"nosuch": "eager"}}, "no node or op 'nosuch'; the graph has 0/t.0"),
-        ({"lowering:gelu": "nonsense"}, "'nonsense', which is no registry; there are linalg, math"),
-        ({"choices": {"addmm": "lnalg"}}, "no registry (did you mean linalg?)"),
+        ({"lowering:gelu": "nonsense"}, "'nonsense', which is not a registry; there are linalg, math"),
+        ({"choices": {"addmm": "lnalg"}}, "not a registry (did you mean linalg?)"),
         ({"choices": {"0/addmm.0": "math"}}, "math has no lowering of 0/addmm.0; it may be linalg"),
     ],
 )

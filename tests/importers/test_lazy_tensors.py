@@ -31,7 +31,7 @@ def test_a_trace_is_a_graph_that_gives_what_the_program_does(tmp_path: Path) -> 
     program = load_program(str(path))
     (captured,) = program.graphs
     assert captured.info.name == "result"
-    assert any("traced on the lazy device" in note for note in program.notes)
+    assert any("trace on the lazy device" in note for note in program.notes)
     targets = [row.target for row in captured.info.rows]
     assert any(target.startswith(("aten.addmm", "aten.mm")) for target in targets), targets
     assert "aten.tanh.default" in targets
@@ -48,5 +48,5 @@ def test_where_there_is_no_back_end_that_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(lazy_tensors.torch, "_C", OfAnother())
     with pytest.raises(SourceError) as caught:
         lazy_tensors.traced({"result": torch.ones(1)})
-    assert "has no TorchScript back end of Lazy Tensor" in caught.value.diagnostic.what
+    assert "has no TorchScript backend of Lazy Tensor" in caught.value.diagnostic.what
     assert "TorchDynamo" in caught.value.diagnostic.todo

@@ -77,7 +77,7 @@ def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None
 
 
 def test_a_shape_of_no_input_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="there is no input rows; there are x"):
+    with pytest.raises(SourceError, match="unknown input rows; there are x"):
         load_program(_saved(tmp_path, _layer(size="batch")), shapes=("rows=5x8",))
 
 
@@ -104,8 +104,8 @@ def _newer_operators() -> Any:
 @pytest.mark.parametrize(
     ("make", "what", "todo"),
     [
-        (_newer_format, "of ONNX's format", "install a newer onnx"),
-        (_newer_operators, "of ONNX's operator set", "install a newer onnx"),
+        (_newer_format, "ONNX format", "install a newer onnx"),
+        (_newer_operators, "ONNX operator set", "install a newer onnx"),
         (lambda: _model(helper.make_node("Relu", ["nothing"], ["y"])), "not valid", "export the model again"),
     ],
 )
@@ -121,7 +121,7 @@ def test_models_that_cannot_be_used_are_refused_with_the_reason(
 def test_a_model_that_is_cut_off_is_refused(tmp_path: Path) -> None:
     path = Path(_saved(tmp_path, _layer()))
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(SourceError, match="cut off, or no ONNX model"):
+    with pytest.raises(SourceError, match="truncated, or not an ONNX model"):
         load_program(str(path))
 
 

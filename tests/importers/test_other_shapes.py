@@ -38,10 +38,10 @@ def test_a_call_takes_the_shapes_that_are_given_and_an_index_stays_one(script: s
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
-        ("bias=7", "the model does not take bias=7: RuntimeError"),
-        ("scale=2", "called with no tensor scale; with ids=1x2, bias=8"),
-        ("nosuch=2", "called with no tensor nosuch"),
-        ("ids=x", "'ids=x' is no shape"),
+        ("bias=7", "the model does not accept bias=7: RuntimeError"),
+        ("scale=2", "the model has no tensor argument scale; with ids=1x2, bias=8"),
+        ("nosuch=2", "the model has no tensor argument nosuch"),
+        ("ids=x", "'ids=x' is not a shape"),
     ],
 )
 def test_shapes_that_cannot_be_are_refused_with_the_reason(script: str, shape: str, said: str) -> None:

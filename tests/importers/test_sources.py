@@ -289,8 +289,8 @@ def test_a_script_runs_as_python_would_run_it(script: Write, tmp_path: Path) -> 
         ("def f(x):\n    return x / 0\nf(1)\n", "raised ZeroDivisionError: division by zero", "script.py:2 in f"),
         ("import sys\nsys.exit(3)\n", "ended itself with status 3", "script.py:2"),
         ("import sys\nsys.exit('usage: MODEL')\n", "the message: usage: MODEL", "script.py:2"),
-        ("name = input('which? ')\n", "asks for input", "script.py:1"),
-        ("import sys\nfor line in sys.stdin:\n    print(line)\n", "asks for input", "script.py:2"),
+        ("name = input('which? ')\n", "reads from standard input", "script.py:1"),
+        ("import sys\nfor line in sys.stdin:\n    print(line)\n", "reads from standard input", "script.py:2"),
         ("x = 1\ndef f(:\n    pass\n", "not valid Python", "script.py:2"),
         ("import not_there_at_all\n", "raised ModuleNotFoundError: No module named 'not_there_at_all'", "script.py:1"),
         ("print('nothing')\n", "no model of it was captured", "script.py"),
@@ -347,7 +347,7 @@ def test_another_shape_may_have_another_element_type(script: Write) -> None:
 
 
 def test_a_file_that_is_no_script(script: Write) -> None:
-    assert "is text, which holds no program" in refused(script("hello", "notes.txt")).what
+    assert "is text, which contains no program" in refused(script("hello", "notes.txt")).what
 
 
 def test_a_missing_module() -> None:

@@ -107,7 +107,7 @@ def test_vectors_whose_signs_are_lapacks_stay_in_eager(function: Callable[..., A
     assert (EAGER in roads) is stays
 
 
-@pytest.mark.filterwarnings("error:compiled anew")
+@pytest.mark.filterwarnings("error:compiled again")
 @pytest.mark.slow
 def test_one_compilation_serves_matrices_of_any_size() -> None:
     def program(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -105,7 +105,7 @@ def _changed(arrays: Arrays, reference: Arrays, report: Any) -> str:
     for output in report.outputs:
         key = f"eager/{output.name}"
         if key in reference and (said := differing(arrays[key], reference[key], output.dtype)):
-            return f"{output.name}, beside the first run: {said}"
+            return f"{output.name}, compared with the first run: {said}"
     return ""
 
 
@@ -143,10 +143,12 @@ def differing(ours: Any, theirs: Any, dtype: str) -> str:
 
 # ---- failures --------------------------------------------------------------------------------------------------------
 
-_CRASHED = re.compile(r"crashed:? \(?(SIG\w+|signal|exit)|(?:ended|ended the) .*\((SIG\w+|exit code)|process ended \(")
+_CRASHED = re.compile(
+    r"crashed:? \(?(SIG\w+|signal|exit)|(?:ended|exited) .*\((SIG\w+|exit code)|process (?:ended|exited) \("
+)
 _CODE_CRASHED = re.compile(r"^(the compiled kernel|the process) crashed")
 _OWN_FAULT = re.compile(
-    r"fault of its own|fault in the pass itself|it made IR that does not verify"
+    r"internal error in|fault in the pass itself|it made IR that does not verify"
     r"|^(the run|compiling|importing[^:]*) failed: \w+:"
 )
 

@@ -227,7 +227,7 @@ class Batch:
         """Ends the engine; leftover processes are a fault."""
         if self._bench is None:
             return
-        for where, left in (("beside a host at rest", self._bench.engine.left_running()), ("", self._end())):
+        for where, left in (("with an idle host", self._bench.engine.left_running()), ("", self._end())):
             if left:
                 self.faults[f"leak {where}"] = Fault("leak", "; ".join(left), f"{self._program} {where}")
 

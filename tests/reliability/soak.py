@@ -193,7 +193,7 @@ class Day:
 
     async def _settled(self) -> None:
         await asyncio.sleep(0.01)
-        await self._until(lambda: self.app.state.engine == "ready" and not self._busy(), "what was begun to end")
+        await self._until(lambda: self.app.state.engine == "ready" and not self._busy(), "the end of what was started")
         await asyncio.sleep(0.01)
 
     def _busy(self) -> bool:
@@ -404,7 +404,7 @@ def plot(samples: list[Sample], path: Path) -> None:
         axes.plot([s.actions for s in samples], [s.held[role].own / 1024 for s in samples], label=role)
     axes.axvline(samples[int(len(samples) * 0.4)].actions, color="grey", linestyle=":", label="end of warm-up")
     axes.set_xlabel("actions")
-    axes.set_ylabel("memory of its own, MiB")
+    axes.set_ylabel("private memory, MiB")
     axes.set_ylim(0, axes.get_ylim()[1] * 1.15)
     axes.legend(loc="upper center", ncols=5)
     figure.tight_layout()

@@ -87,7 +87,7 @@ def connecting(address: str) -> list[str]:
 
 
 class Server:
-    """Forks on request; exits when nobody holds the other end of `line`."""
+    """Forks on request; exits when the other end of `line` is closed."""
 
     def __init__(self, address: str, line: socket.socket) -> None:
         self._listening = socket.socket(socket.AF_UNIX)

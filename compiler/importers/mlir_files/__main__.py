@@ -46,7 +46,7 @@ def answer(question: Question) -> Answer:
     try:
         words = [shape_word(text) for text in question.shapes]
     except ValueError as error:
-        todo = "say NAME=4x128, or NUMBER=4x128xf32, of an argument of the function"
+        todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
         return Answer(problem=Diagnostic(str(error), "the shapes to open with", todo))
     context = new_context()
     try:
@@ -57,7 +57,7 @@ def answer(question: Question) -> Answer:
         return Answer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
         what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
-        return Answer(problem=Diagnostic(what, question.title, "check that all of the file has arrived"))
+        return Answer(problem=Diagnostic(what, question.title, "check that the file is complete"))
 
 
 def _entered(question: Question, parts: list[Part], words: list[ShapeWord]) -> Answer:
@@ -179,7 +179,7 @@ def _on_sizes(signature: Signature) -> list[str]:
     if not names:
         return []
     options = " ".join(f"--shape {value.name}={_with_default(value)}" for value in signature.arguments if value.is_open)
-    return [f"sizes of {', '.join(names)} that the file leaves open are {DEFAULT_SIZE}; {options} says others"]
+    return [f"sizes of {', '.join(names)} that are dynamic in the file are {DEFAULT_SIZE}; {options} sets others"]
 
 
 def _with_default(value: Value) -> str:

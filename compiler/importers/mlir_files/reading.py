@@ -65,8 +65,10 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        what = f"{title} is neither text in UTF-8 nor MLIR's bytecode (byte {error.start})"
-        raise UnreadableError(Diagnostic(what, title, "check what wrote it, and that all of it has arrived")) from error
+        what = f"{title} is neither UTF-8 text nor MLIR bytecode (byte {error.start})"
+        raise UnreadableError(
+            Diagnostic(what, title, "check the program that wrote it, and that the file is complete")
+        ) from error
     found, start = [], 0
     for end in [*(match.start() for match in _SPLIT.finditer(text)), len(text)]:
         piece = text[start:end]
@@ -74,7 +76,7 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
             found.append((piece, text.count("\n", 0, start)))
         start = end
     if not found:
-        raise UnreadableError(Diagnostic(f"{title} holds no IR", title, "check that all of the file has arrived"))
+        raise UnreadableError(Diagnostic(f"{title} contains no IR", title, "check that the file is complete"))
     return found
 
 
@@ -87,8 +89,8 @@ def _parsed(content: str | bytes, title: str, context: Any, lines_before: int = 
         where = f"{title}:{line + lines_before}:{column}" if line else title
         raise UnreadableError(_told("\n".join(said), title, where)) from error
     except RuntimeError as error:  # raised by the bindings if MLIR's message quotes invalid text
-        what = f"{title} cannot be read: MLIR's reader refuses it with a message that is no text"
-        raise UnreadableError(Diagnostic(what, title, "check that all of the file has arrived")) from error
+        what = f"{title} cannot be read: MLIR's reader rejects it with a message that is not valid text"
+        raise UnreadableError(Diagnostic(what, title, "check that the file is complete")) from error
 
 
 def _told(said: str, title: str, where: str) -> Diagnostic:
@@ -100,11 +102,11 @@ def _told(said: str, title: str, where: str) -> Diagnostic:
     if (found := _NO_OP.search(said)) is not None and "." in next(filter(None, found.groups())):
         return _unknown_ops({next(filter(None, found.groups()))}, where, first)
     if _NEWER.search(said) is not None:
-        what = f"{title} is of another version than the bindings: {first}"
+        what = f"{title} has another version than the bindings: {first}"
         todo = "write it again as text (`mlir-opt FILE`), or as bytecode of a lower version (--emit-bytecode-version)"
         return Diagnostic(what, where, todo, detail=said)
-    todo = "mend the line, or check that all of the file has arrived"
-    return Diagnostic(f"{title} is no module that MLIR can read: {first}", where, todo, detail=said)
+    todo = "correct the line, or check that the file is complete"
+    return Diagnostic(f"{title} is not a module that MLIR can read: {first}", where, todo, detail=said)
 
 
 def _check_registered(part: Part, title: str, context: Any) -> None:
@@ -138,7 +140,7 @@ def _unregistered(dialects: set[str], title: str, where: str, detail: str) -> Di
     names = ", ".join(sorted(dialects))
     plural = "dialects" if len(dialects) > 1 else "dialect"
     what = f"{title} uses the {plural} {names}, which the MLIR of {bindings.PACKAGE} does not have"
-    return Diagnostic(what, where, f"lower it to dialects of MLIR's own first; or {_OWN_BUILD}", detail=detail)
+    return Diagnostic(what, where, f"lower it to MLIR's own dialects first; or {_OWN_BUILD}", detail=detail)
 
 
 def _unknown_ops(ops: set[str], where: str, detail: str) -> Diagnostic:

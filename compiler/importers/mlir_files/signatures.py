@@ -74,7 +74,7 @@ def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) 
     ]
     for value in found:
         if 0 in value.shape:
-            raise NotRunnableError(f"{value.name} has no elements: there is nothing to compute on")
+            raise NotRunnableError(f"{value.name} has no elements: there is nothing to compute")
     return found
 
 
@@ -106,14 +106,14 @@ def _sized(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> 
 
 def _pointer(name: str, kind: Any, said: ShapeWord | None) -> Value:
     if said is None:
-        raise NotRunnableError(f"{name} is a pointer to nobody knows what: say its shape, as --shape {name}=4x4xf32")
+        raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
     return Value(name, "pointer", said.shape, _dtype(name, said.dtype or "f32", kind), kind)
 
 
 def _dtype(name: str, text: str, kind: Any) -> TensorDType:
     found = _DTYPES.get("i64" if text == "index" else text)
     if found is None or found.is_complex:
-        raise NotRunnableError(f"{name} is {kind}, which no tensor of PyTorch's is handed over for")
+        raise NotRunnableError(f"{name} is {kind}, which a PyTorch tensor cannot represent")
     return found
 
 

@@ -37,7 +37,9 @@ class Signature:
         values = (*self.arguments, *self.results)
         holders = {value.holder for value in values}
         if "tensor" in holders and holders & {"buffer", "pointer"}:
-            raise NotRunnableError(f"@{self.name} takes and gives both tensors and buffers: make it one of the two")
+            raise NotRunnableError(
+                f"@{self.name} has both tensors and buffers in its signature: use only one of the two"
+            )
         return "tensor" not in holders
 
     @property
@@ -63,7 +65,7 @@ def wrap(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -
             _specialize(module, signature)
             return _results(module, signature)
         if any(result.is_open for result in signature.results):
-            raise NotRunnableError(f"the sizes of what @{signature.name} returns are known only once it has run")
+            raise NotRunnableError(f"the sizes of what @{signature.name} returns are known only after the run")
         _wrap_buffers(module, signature, shapes)
         _specialize(module, signature)
         return tuple(_closed(out, shapes, signature) for out in signature.outs)
@@ -149,7 +151,7 @@ def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
     outs = [_resized(value, kind) for value, kind in zip(signature.results, kinds, strict=True)]
     if any(out.is_open for out in outs):
         what = f"the sizes of what @{signature.name} returns do not follow from those of its arguments"
-        raise NotRunnableError(f"{what}; they are known only once it has run")
+        raise NotRunnableError(f"{what}; they are known only after the run")
     return tuple(outs)
 
 

@@ -28,8 +28,8 @@ def imported(model: Any, path: Path) -> str:
         raise source_error(f"{path.name} was not imported within {SECONDS:g} s", str(path), todo) from error
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode == REFUSED:
-        raise source_error(f"torch-mlir's importer refuses {path.name}: {said}", str(path), todo)
+        raise source_error(f"torch-mlir's importer rejects {path.name}: {said}", str(path), todo)
     if done.returncode:
-        what = f"torch-mlir's importer ended with code {done.returncode} on {path.name}"
+        what = f"torch-mlir's importer exited with code {done.returncode} on {path.name}"
         raise source_error(what, str(path), todo, said)
     return done.stdout.decode()

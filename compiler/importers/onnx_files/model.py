@@ -70,10 +70,10 @@ def _loaded(onnx: Any, path: Path) -> Any:
     try:
         return onnx.load(str(path))
     except DecodeError as error:
-        todo = "check that all of the file has arrived, and that it is ONNX"
-        raise _refused(path, f"it is cut off, or no ONNX model ({_first_line(error)})", todo) from error
+        todo = "check that the file is complete, and that it is ONNX"
+        raise _refused(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        todo = "put the files of its weights, which it names, beside it"
+        todo = "put the files of its weights next to it"
         raise _refused(path, _first_line(error), todo) from error
 
 
@@ -83,17 +83,19 @@ def _check(onnx: Any, model: Any, path: Path) -> None:
     wanted = max((found.version for found in model.opset_import if not found.domain), default=0)
     todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
     if model.ir_version > newest:
-        raise _refused(path, f"it is of ONNX's format {model.ir_version}, and {newest} is the newest known here", todo)
+        raise _refused(
+            path, f"it uses ONNX format version {model.ir_version}, and {newest} is the newest supported version", todo
+        )
     if wanted > opset:
-        raise _refused(path, f"it is of ONNX's operator set {wanted}, and {opset} is the newest known here", todo)
+        raise _refused(path, f"it uses ONNX operator set {wanted}, and {opset} is the newest supported version", todo)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise _refused(path, f"it is not valid: {_first_line(error)}") from error
     if not _is_text(model):
-        raise _refused(path, "it has names that are no text in UTF-8")
+        raise _refused(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
-        raise _refused(path, "it gives no result")
+        raise _refused(path, "it has no outputs")
 
 
 def _is_text(message: Any) -> bool:
@@ -114,12 +116,14 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
     try:
         check_names(words, [value.name for value in inputs])
     except ValueError as error:
-        raise _refused(path, str(error), "say NAME=4x128 of one of these") from error
+        raise _refused(path, str(error), "give NAME=4x128 for one of these") from error
     notes = []
     for number, value in enumerate(inputs):
         kind = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
-            raise _refused(path, f"its input {value.name} is no tensor of known rank", "export it with tensors alone")
+            raise _refused(
+                path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
+            )
         said = shape_for(words, value.name, number)
         if said is not None and len(said.shape) != len(kind.shape.dim):
             raise _refused(path, f"its input {value.name} has {len(kind.shape.dim)} dims", "give a size for each")
@@ -127,7 +131,7 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
             if said is not None:
                 size.dim_value = said.shape[place]
             elif not size.HasField("dim_value"):
-                notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape says others")
+                notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape sets others")
                 size.dim_value = 1
     if notes or words:  # shapes that were inferred for other sizes are inferred again
         del model.graph.value_info[:]

@@ -150,7 +150,7 @@ class _Loading:
         name = ", ".join(lazy.names)
         for graph in self._tape.asked[before:]:
             graph.info = msgspec.structs.replace(graph.info, name=name)
-        self._tape.notes.append(f"{name}: what was traced on the lazy device, through Lazy Tensor's TorchScript graph")
+        self._tape.notes.append(f"{name}: the trace on the lazy device, through Lazy Tensor's TorchScript graph")
 
     def _capture_defined(self) -> None:
         if self._names.get(MODEL) is None:

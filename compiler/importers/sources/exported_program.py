@@ -67,7 +67,7 @@ def _read(opening: Opening) -> ExportedProgram:
     except Exception as error:
         unsafe = _cause(error, UnsafeError) or next((found for found in said if isinstance(found, UnsafeError)), None)
         if unsafe is not None:
-            what = f"{opening.title} would run code by being read: {unsafe}"
+            what = f"{opening.title} would execute code when read: {unsafe}"
             raise source_error(what, opening.title, "export it again without objects of your own classes") from error
         reason = next((found for found in said), error)
         first = str(reason).strip().partition("\n")[0] or type(reason).__name__
@@ -118,11 +118,11 @@ def _check_modules(opening: Opening) -> None:
                 strange = set(_NAMED_MODULE.findall(archive.read(name))) - set(_PLAIN_MODULES)
                 if strange:
                     module = sorted(strange)[0].decode()
-                    what = f"{opening.title} would import the module {module} by being read"
-                    raise source_error(what, opening.title, "export it with inputs of Python's own containers")
+                    what = f"{opening.title} would import the module {module} when read"
+                    raise source_error(what, opening.title, "export it with inputs in Python's own containers")
     except DAMAGED as error:
         raise source_error(
-            f"{opening.title} is damaged: {error}", opening.title, "check that all has arrived"
+            f"{opening.title} is damaged: {error}", opening.title, "check that the file is complete"
         ) from error
 
 
@@ -131,7 +131,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for called in _refused_in(node):
-                what = f"{opening.title} calls {called}, which is no computation on tensors"
+                what = f"{opening.title} calls {called}, which is not a computation on tensors"
                 raise source_error(what, f"node {node.name}", "export the model without it")
 
 
@@ -166,11 +166,11 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
         said = shape_for(words, name, place)
         dtype = from_torch(value.dtype)
         if dtype is None:
-            raise source_error(f"{opening.title} takes {value.dtype}, for which nothing is made", name)
+            raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)
         shape = said.shape if said is not None else tuple(_size(size) for size in value.shape)
         leaves.append(random_tensor(shape, dtype, generator))
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
-    return tuple(args), dict(kwargs), [f"{opening.title} holds no inputs: they are random numbers"]
+    return tuple(args), dict(kwargs), [f"{opening.title} contains no inputs: random ones are used"]
 
 
 def _user_inputs(program: ExportedProgram) -> dict[str, Any]:

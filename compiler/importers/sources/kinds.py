@@ -54,7 +54,7 @@ class Sniffed:
     words: str = ""
 
 
-_UNKNOWN = Sniffed("other", "a binary file of a kind that is not known here")
+_UNKNOWN = Sniffed("other", "a binary file of unknown kind")
 
 
 def kind_of(path: Path) -> Sniffed:
@@ -89,7 +89,7 @@ def _of_archive(path: Path) -> Sniffed:
             names = archive.namelist()
             words = too_large(archive, path.stat().st_size)
     except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
-        return Sniffed("other", "a zip archive that is cut off or damaged")
+        return Sniffed("other", "a truncated or damaged zip archive")
     return Sniffed("other", words) if words else of_members(names)
 
 

@@ -88,7 +88,7 @@ def _backend() -> _Backend:
         lazy, script = torch._C._lazy, torch._C._lazy_ts_backend
         text, graph, data = lazy._get_tensors_text, lazy._get_tensors_backend, script._get_tensors_ts_device_data_node
     except AttributeError as error:
-        what = f"PyTorch {torch.__version__} has no TorchScript back end of Lazy Tensor, so its traces cannot be read"
+        what = f"PyTorch {torch.__version__} has no TorchScript backend of Lazy Tensor, so its traces cannot be read"
         todo = "run the program on the CPU's device, where TorchDynamo captures it"
         raise source_error(what, "a tensor on the lazy device", todo) from error
     return _Backend(text, graph, lambda tensors: data(tensors)[1])

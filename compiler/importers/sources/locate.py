@@ -61,7 +61,7 @@ def _found(text: str) -> Path:
     if not path.exists():
         raise _missing(text, path)
     if not path.is_file():
-        raise source_error(f"{text} is no file", todo="give a .py file, `script.py:name`, or a file of a program")
+        raise source_error(f"{text} is not a file", todo="give a .py file, `script.py:name`, or a model file")
     return path
 
 

@@ -30,8 +30,8 @@ def load(opening: Opening) -> Program:
     """The functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
     size = opening.path.stat().st_size
     if size > LONGEST:
-        what = f"{opening.title} has {size >> 20} MiB, and at most {LONGEST >> 20} are read"
-        raise source_error(what, opening.title, "give its weights to the function as arguments, not as constants")
+        what = f"{opening.title} has {size >> 20} MiB; at most {LONGEST >> 20} MiB are supported"
+        raise source_error(what, opening.title, "pass its weights to the function as arguments, not as constants")
     return program_of(Question(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
 
 
@@ -62,8 +62,8 @@ def _asked(question: Question) -> Answer:
         what = f"reading {question.title} was stopped: {error}"
         raise source_error(what, question.title, "give a smaller file") from error
     except ValueError as error:
-        what = f"MLIR crashed while it read {question.title}, or came to no end"
-        todo = "check that all of the file has arrived, and that it is of this version of MLIR"
+        what = f"MLIR crashed while it read {question.title}, or did not finish"
+        todo = "check that the file is complete, and that it was written by this version of MLIR"
         raise source_error(what, question.title, todo) from error
 
 

@@ -18,7 +18,7 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.runtime.captured import CapturedGraph
 
-_TODO = "say NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
+_TODO = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 
 
 def captured_module(opening: Opening, module: torch.nn.Module) -> Program:
@@ -43,7 +43,7 @@ def captured_call(
         raise source_error(f"TorchDynamo cannot capture {opening.title}: {error}", opening.title) from error
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
-        what = f"{opening.title} does not take these inputs: {type(error).__name__}: {first[:300]}"
+        what = f"{opening.title} does not accept these inputs: {type(error).__name__}: {first[:300]}"
         raise source_error(what, "the inputs to open with", _TODO) from error
     if not tape.asked:
         notes = tape.notes[-1] if tape.notes else opening.title
@@ -56,7 +56,7 @@ def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
     """The note on a program with graph breaks: a branch between two graphs is in none of them."""
     reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
-    said = f"{opening.title} is not captured whole but as {count}; what is between or behind them stays in PyTorch"
+    said = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
     return [f"{said}: {reason}" for reason in reasons]
 
 
@@ -74,7 +74,7 @@ def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, .
     found = [shape_for(words, name, place) for place, name in enumerate(names)]
     missing = [name for name, word in zip(names, found, strict=True) if word is None]
     if missing:
-        what = f"{opening.title} says nothing of its inputs: {', '.join(missing)}"
+        what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
         raise source_error(what, f"forward({', '.join(names)})", f"say {options}, as x=1x3x224x224 or ids=1x128xi64")
     return tuple(random_tensor(word.shape, dtype_of(word), generator) for word in found if word is not None)

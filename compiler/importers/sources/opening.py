@@ -60,5 +60,5 @@ def _no_program(opening: Opening, sniffed: Sniffed) -> SourceError:
         "give a Python script (.py), a program of torch.export.save (.pt2) or torch.jit.save (.pt), MLIR as text or "
         "bytecode, or an ONNX model"
     )
-    what = f"{opening.title} is {sniffed.words or 'of a kind'}, which holds no program that can be opened"
+    what = f"{opening.title} is {sniffed.words or 'of a kind'}, which contains no program that can be opened"
     return source_error(what, opening.title, todo)

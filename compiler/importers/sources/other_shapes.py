@@ -14,7 +14,7 @@ from buddy.compiler.protocol.shape_words import shape_word
 from buddy.compiler.runtime.choose_inputs import random_of
 from buddy.compiler.runtime.torch_values import to_torch
 
-_TODO = "say NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
+_TODO = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 
 
 def with_shapes(
@@ -39,7 +39,7 @@ def with_shapes(
         value = holder[key] if name in named or 0 <= place < len(changed) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
             have = ", ".join(_tensors(names, args, kwargs)) or "none"
-            raise source_error(f"the model is called with no tensor {name}; with {have}", "the shapes", _TODO)
+            raise source_error(f"the model has no tensor argument {name}; with {have}", "the shapes", _TODO)
         kept = not word.dtype or to_torch(dtype) == value.dtype
         made = random_of(value, word.shape, generator) if kept else random_tensor(word.shape, dtype, generator)
         holder[key] = made  # type: ignore[index]
@@ -49,8 +49,8 @@ def with_shapes(
 def refused(shapes: Sequence[str], error: BaseException) -> SourceError:
     """The error if the model raises `error` for other shapes."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
-    what = f"the model does not take {' '.join(shapes)}: {type(error).__name__}: {line}"
-    return source_error(what, "the shapes to capture with", "give others, or none for the script's own")
+    what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"
+    return source_error(what, "the shapes to capture with", "give other shapes, or none for the script's own")
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

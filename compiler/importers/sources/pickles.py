@@ -71,13 +71,13 @@ def nothing_runs() -> Iterator[None]:
 
 
 def _refused(*_: Any, **__: Any) -> NoReturn:
-    raise UnsafeError("it holds a pickled object of somebody's own class")
+    raise UnsafeError("it contains a pickled object of a custom class")
 
 
 def _checked(sympify: Any) -> Any:
     def checked(expression: Any, *args: Any, **options: Any) -> Any:
         if isinstance(expression, str) and not _is_of_sizes(expression, options.get("locals") or {}):
-            raise UnsafeError(f"it has {expression[:80]!r} where an expression of sizes belongs")
+            raise UnsafeError(f"it has {expression[:80]!r} in place of an expression of sizes")
         return sympify(expression, *args, **options)
 
     return checked
@@ -105,7 +105,7 @@ def _refusal_of(error: Exception) -> UnsafeError | None:
     found = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
         return None
-    return UnsafeError(f"it would run {found[1]}" if found else "it holds more than tensors")
+    return UnsafeError(f"it would run {found[1]}" if found else "it contains more than tensors")
 
 
 def classes_in(path: Path) -> list[str]:
@@ -151,7 +151,7 @@ def refusal(path: Path, title: str, error: Exception) -> SourceError:
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
         first = str(error).strip().partition("\n")[0]
         what = f"{title} cannot be read as weights: {type(error).__name__}: {first[:200]}"
-        return source_error(what, title, "check that all of the file has arrived, or save it again with torch.save")
+        return source_error(what, title, "check that the file is complete, or save it again with torch.save")
     names = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
     todo = f"save the program with torch.export.save or torch.jit.save, or open the script that makes it; {TRUST}"
     return source_error(f"{title} is a pickle that would run code: it asks for {names}", title, todo)

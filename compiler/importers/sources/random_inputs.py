@@ -33,5 +33,5 @@ def dtype_of(word: ShapeWord) -> TensorDType:
     known = {dtype.value: dtype for dtype in TensorDType}
     if word.dtype and word.dtype not in known:
         names = ", ".join(name for name in known if "<" not in name)
-        raise source_error(f"there is no element type {word.dtype}", "the shapes to open with", f"there are {names}")
+        raise source_error(f"unknown element type {word.dtype}", "the shapes to open with", f"there are {names}")
     return known[word.dtype or "f32"]

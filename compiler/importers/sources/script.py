@@ -79,7 +79,7 @@ def _exited(path: Path, stop: SystemExit) -> SourceError:
     return source_error(
         f"{path} ended itself with {why}",
         _line_of(stop, path),
-        "see what it printed, and give it the arguments it wants",
+        "see what it printed, and pass the arguments it needs",
     )
 
 
@@ -110,20 +110,20 @@ def told(path: Path | None, module: str = "") -> Iterator[None]:
         raise source_error(
             f"{subject} is not valid Python: {error.msg}",
             f"{error.filename or subject}:{error.lineno}",
-            "mend the line and open the script again",
+            "correct the line and open the script again",
             (error.text or "").rstrip(),
         ) from error
     except AskedForInput as error:
         raise source_error(
-            f"{subject} asks for input, and nobody can answer here",
+            f"{subject} reads from standard input, which is not available",
             _line_of(error, path),
-            "give it what it needs as arguments, or define `model` and `example_inputs`",
+            "pass its input as arguments, or define `model` and `example_inputs`",
         ) from error
     except BaseException as error:
         raise source_error(
             f"{subject} raised {type(error).__name__}: {_first_lines(error)}",
             _line_of(error, path),
-            f"run `python {subject}` to see it fail by itself" if path else f"run `python -m {module}` to see it fail",
+            f"run `python {subject}` to see the error" if path else f"run `python -m {module}` to see it fail",
             _own_traceback(error, path),
         ) from error
 

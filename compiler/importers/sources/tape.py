@@ -97,7 +97,7 @@ class Tape:
         if model is None:
             return functools.partial(self._compile, **options)
         if self._exports:
-            self._note_once("what the script compiles itself is captured by TorchDynamo, not by torch.export")
+            self._note_once("graphs that the script compiles itself are captured by TorchDynamo, not by torch.export")
         from buddy.compiler.frontend import DynamoCompiler
 
         backend = options.get("backend")
@@ -179,7 +179,9 @@ class Tape:
         except TorchDynamoException:
             raise
         except Exception as error:
-            raise UserError(UserErrorType.INVALID_INPUT, f"torch.export takes no {recorder.name}: {error}") from error
+            raise UserError(
+                UserErrorType.INVALID_INPUT, f"torch.export cannot export {recorder.name}: {error}"
+            ) from error
         into.extend(recorder.graphs)
 
     def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ _FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
 # The method that `torch.utils.bundled_inputs` adds to a module with inputs.
 _BUNDLED = "get_all_bundled_inputs"
 _SAVE = "save the model again with torch.jit.save"
-_EXPORT = "export the model with torch.export.save instead, where its Python is at hand"
+_EXPORT = "export the model with torch.export.save instead, if you have its Python code"
 
 
 def load(opening: Opening) -> Program:
@@ -51,7 +51,7 @@ def _read(opening: Opening) -> torch.jit.ScriptModule:
         raise
     except Exception as error:
         what = f"{opening.title} is no TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
-        raise source_error(what, opening.title, f"check that all of the file has arrived, or {_SAVE}") from error
+        raise source_error(what, opening.title, f"check that the file is complete, or {_SAVE}") from error
     if not hasattr(module, "forward"):
         raise source_error(f"{opening.title} has no method forward", opening.title, _SAVE)
     return module
@@ -63,7 +63,7 @@ def _check_code(opening: Opening) -> None:
         for name in archive.namelist():
             found = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
             if found is not None:
-                what = f"{opening.title} calls {found[0][:-1]}, which touches files"
+                what = f"{opening.title} calls {found[0][:-1]}, which accesses files"
                 raise source_error(what, f"{name} in it", _EXPORT)
 
 
@@ -77,7 +77,9 @@ def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]
     needed = [a.name for a in wanted if not a.has_default_value()]
     others = [a for a in wanted if a.name in needed and str(a.type) != "Tensor"]
     if others:
-        what = f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which no shape says"
+        what = (
+            f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which a shape cannot describe"
+        )
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
     made = dict(zip(needed, said_inputs(opening, needed), strict=True))
     return tuple(made.get(a.name, a.default_value) for a in wanted)
@@ -94,7 +96,7 @@ def _converted(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[
     except SourceError:
         raise
     except Exception as error:
-        what = f"PyTorch's converter does not take {opening.title}: {type(error).__name__}: {_first(error)}"
+        what = f"PyTorch's converter does not support {opening.title}: {type(error).__name__}: {_first(error)}"
         raise source_error(what, "TorchScript to an exported program", _EXPORT, str(error)[:4000]) from error
 
 
@@ -115,7 +117,7 @@ def _beside_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
     pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
     wrong = len(script) != len(converted) or any(compare("", c, s, equal_nan=True).verdict != "ok" for s, c in pairs)
-    said = "PyTorch's converter made a program of it that gives OTHER NUMBERS than the script; runs are compared with "
+    said = "the program from PyTorch's converter gives OTHER RESULTS than the script module; runs are compared with "
     return [f"{said}the converted program"] if wrong else []
 
 

@@ -26,12 +26,12 @@ def load(opening: Opening) -> Program:
 def _only_weights(title: str, found: Any) -> SourceError:
     tensors = list(_tensors("", found))
     if not tensors:
-        what = f"{title} holds a {type(found).__name__}, and neither weights nor a program"
+        what = f"{title} holds a {type(found).__name__}, which is neither weights nor a program"
         return source_error(what, title, "open the script that uses it")
     count = sum(tensor.numel() for _, tensor in tensors)
     shown = ", ".join(f"{name or 'a tensor'} {_told(tensor)}" for name, tensor in tensors[:_SHOWN])
     more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
-    what = f"{title} holds weights and no program: {len(tensors)} tensors, {count:,} numbers ({shown}{more})"
+    what = f"{title} contains weights but no program: {len(tensors)} tensors, {count:,} numbers ({shown}{more})"
     return source_error(what, title, "open the script that defines the model and loads them")
 
 

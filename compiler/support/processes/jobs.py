@@ -86,5 +86,5 @@ def _failed(request: int, error: BaseException) -> Failed:
         log.info("request %d: %s %s", request, error.diagnostic, error.diagnostic.detail)
         return Failed(request, error.diagnostic, stages=error.stages)
     log.error("request %d", request, exc_info=error)
-    what = f"the engine met a fault of its own: {type(error).__name__}: {error}"
+    what = f"internal error in the engine: {type(error).__name__}: {error}"
     return Failed(request, Diagnostic(what, todo="this is a bug: please report it with the log"))

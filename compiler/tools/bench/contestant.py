@@ -50,7 +50,7 @@ class Contestant:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
         except OSError as error:
-            raise ContestantError(f"its process is gone ({error})") from error
+            raise ContestantError(f"its process has exited ({error})") from error
         return float(self._answer()["seconds"])
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Contestant:
         line = self._process.stdout.readline()
         if not line:
             code = self._process.wait()
-            raise ContestantError(f"its process ended with status {code}; see {self._log.name}")
+            raise ContestantError(f"its process exited with status {code}; see {self._log.name}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 

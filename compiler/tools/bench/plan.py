@@ -16,10 +16,10 @@ else:
 OURS, OURS_FROZEN = "buddy", "buddy-frozen"
 EAGER = "eager"
 SIDES = {
-    OURS: "torch.compile with this compiler, as it is by default: weights are read at each call where they lie",
+    OURS: "torch.compile with this compiler, with its defaults: weights are read in place at each call",
     OURS_FROZEN: "torch.compile with this compiler's option `freeze`: weights are constants, packed once",
     EAGER: "PyTorch without compilation",
-    "inductor": "torch.compile as PyTorch ships it, which reads weights where they lie",
+    "inductor": "torch.compile as PyTorch ships it, which reads weights in place",
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
 }
@@ -80,5 +80,5 @@ def check_sides(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         if name not in SIDES:
-            raise PlanError(f"there is no side {name!r}; there are {', '.join(SIDES)}")
+            raise PlanError(f"unknown side {name!r}; there are {', '.join(SIDES)}")
     return tuple(dict.fromkeys((OURS, *names)))

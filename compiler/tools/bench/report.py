@@ -49,7 +49,7 @@ def _section(found: dict[str, Any], threads: str) -> str:
         text = f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other side"
         frozen = mean.get("frozen_geometric_mean")
         tail = f"; with frozen weights {frozen:.2f} × the fastest of all others" if frozen else ""
-        lines += ["", f"{text}, weights read where they lie{tail}."]
+        lines += ["", f"{text}, weights read in place{tail}."]
     loads = [subject["load"] for subject in subjects if "load" in subject]
     if loads:
         lines += ["", f"Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}."]

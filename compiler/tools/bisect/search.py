@@ -60,12 +60,12 @@ class _Search:
     _named: str = ""
 
     def found(self) -> Finding:
-        self._say("the whole program as it is", 0.0)
+        self._say("the unmodified program", 0.0)
         self.first = self.trials(self.whole, self.recipe)
         if self.trials.criterion.kind == "slower":
             return self._with_totals(slowness.slower(self.trials, self.whole, self.recipe, self.first, self._say))
         if not self._is_asked_for(self.first):
-            return self._with_totals(Finding(f"nothing to look for: {self.first.told(self.recipe)}", self.recipe))
+            return self._with_totals(Finding(f"nothing to search for: {self.first.told(self.recipe)}", self.recipe))
         return self._with_totals(self._of_wrong())
 
     def _of_wrong(self) -> Finding:
@@ -81,7 +81,7 @@ class _Search:
             blame.gone += found
             blame.wrong += lowered
             recipe = lowerings.mended(steps.without(recipe, found), lowered)
-            self._say("the whole program without what is at fault", 0.7)
+            self._say("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
                 break
@@ -235,8 +235,8 @@ class _Search:
         elif wrong:
             what = "; ".join(lowerings.told(found) for found in wrong)
         else:
-            what = f"no pass and no lowering by itself is at fault {place(self.first.step, self.recipe)}"
-        return what if right else f"{what}, and more is: nothing tried makes the whole program right"
+            what = f"no single pass or lowering is responsible {place(self.first.step, self.recipe)}"
+        return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"
 
     def _notes(self, gone: list[int], small: Subject) -> tuple[str, ...]:
         """Additional findings: a responsible pass is right with its default options."""
@@ -247,7 +247,7 @@ class _Search:
             if step.options and not self.trials.time_is_up and self.trials(small, plain).right:
                 found.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
         if self.trials.time_is_up:
-            found.append("the time was up before everything was tried: more of it may give a smaller answer")
+            found.append("the time limit was reached: more time may give a smaller answer")
         return tuple(found)
 
     def _say(self, what: str, done: float) -> None:

@@ -85,9 +85,9 @@ def _finding(trials: Trials, whole: Subject, part: Subject, recipe: Recipe, plac
     confirmed = gain is not None and gain.low > 1.0
     times = f"takes {gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f}) as long" if gain is not None else ""
     return Finding(
-        f"{name} is at fault: with it the program {times or 'does not come to an end in time'}",
+        f"{name} is at fault: with it the program {times or 'does not finish in time'}",
         steps.without(recipe, [place]),
-        "it is slower than it could be",
+        "it is slower than without the pass",
         blamed,
         nodes=tuple(nodes.computing(small.part)),
         confirmed=confirmed,

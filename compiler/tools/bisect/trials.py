@@ -74,9 +74,9 @@ class Outcome:
     def told(self, recipe: Recipe) -> str:
         """The outcome as text."""
         if self.right:
-            return "it agrees with eager"
+            return "it matches eager"
         if self.kind == "differs":
-            return f"its results differ from eager's, {self.worst:.3g} times what is allowed: {self.text}"
+            return f"its results differ from eager's, {self.worst:.3g} times the tolerance: {self.text}"
         what = {"fails": "it fails", "crashes": "the process crashes", "hangs": "it does not end in time"}[self.kind]
         return f"{what} {place(self.step, recipe)}" + (f": {self.text}" if self.text else "")
 

@@ -71,7 +71,7 @@ def compiler_for(machine: Machine) -> list[str]:
         try:
             return shlex.split(named)
         except ValueError as error:
-            what = f"the variable CC is no command: {error} in {named!r}"
+            what = f"the variable CC is not a command: {error} in {named!r}"
             raise ExportError(what, "building the library", "set CC to a C compiler") from error
     here = machine.architecture == this_machine().architecture
     names = ["cc", "gcc", "clang"] if here else [f"{machine.architecture}-linux-gnu-gcc"]
@@ -132,4 +132,4 @@ def _check(data: bytes, name: str) -> None:
     if more:
         raise ExportError(f"the library would need {', '.join(more)}", "linking", "set CC to a plain C compiler")
     if shown:
-        raise ExportError(f"the library would show {', '.join(shown)}", "linking", "set CC to a plain C compiler")
+        raise ExportError(f"the library would export {', '.join(shown)}", "linking", "set CC to a plain C compiler")

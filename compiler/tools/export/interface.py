@@ -124,8 +124,8 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 def check_name(name: str) -> None:
     """Raises `ExportError` if `name` is not usable for functions and files in C and C++."""
     if not _NAME.fullmatch(name) or name in taken() or len(name) > 64:
-        todo = "choose a name of small letters, digits and _ that is no word of C or its library (--name)"
-        raise ExportError(f"{name!r} can name no C functions", "the export", todo)
+        todo = "choose a name of lower-case letters, digits and _ that C and its library do not use (--name)"
+        raise ExportError(f"{name!r} is not a valid name for C functions", "the export", todo)
 
 
 def c_name(text: str) -> str:
@@ -149,7 +149,9 @@ def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
     if artifact.device is not None:
         raise ExportError("this code is for a GPU", "the recipe", "choose a recipe whose code is for a CPU")
     if artifact.regions or artifact.observed:
-        raise ExportError("this code counts time or shows values", "the recipe", "export the program without counters")
+        raise ExportError(
+            "this code counts time or records values", "the recipe", "export the program without counters"
+        )
 
 
 def _tensor(name: str, spec: TensorSpec) -> Tensor:
@@ -160,7 +162,7 @@ def _argument(found: EntryArgument, inputs: dict[int, int], weights: dict[int, i
     weight = weights.get(found.source, -1)
     if weight < 0 and found.pack:
         raise ExportError(
-            f"input {inputs[found.source]} is packed before the call, as only weights are",
+            f"input {inputs[found.source]} is packed before the call, which is only allowed for weights",
             "the recipe",
             "switch off packing (option pack-weights=false of contractions-to-kernels and convolutions-to-kernels)",
         )

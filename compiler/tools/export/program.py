@@ -74,7 +74,7 @@ def export(program: Program, order: Order, tell: Tell = lambda _what: None) -> l
     interface = interface_of(order.name, program.captured.graph, program.artifact, program.assignments)
     folder = order.folder.absolute()
     if folder.exists() and not folder.is_dir():
-        raise ExportError(f"{folder} is no folder", "the export", "name another one (-o)")
+        raise ExportError(f"{folder} is not a folder", "the export", "name another one (-o)")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(EXPORT, folder.parent) as made:
         writer = _Writer(program, order, interface, machine, Path(made), tell)
@@ -223,11 +223,11 @@ def _refuse_overwriting(folder: Path, planned: Collection[str], force: bool) -> 
     folders = [file for file in planned if (folder / file).is_dir() and not (folder / file).is_symlink()]
     files = {parent for file in planned if (parent := (folder / file).parent).exists() and not parent.is_dir()}
     for path in (*(folder / file for file in folders), *files):
-        what = f"{path} is a {'file' if path in files else 'folder'}, where the export has none"
+        what = f"{path} is a {'file' if path in files else 'folder'}, where the export needs a different kind"
         raise ExportError(what, "the export", "name another folder (-o)")
     there = [file for file in planned if os.path.lexists(folder / file)]
     if there and not force:
-        todo = "name another folder (-o), or write over them (--force)"
+        todo = "name another folder (-o), or overwrite them (--force)"
         raise ExportError(
             f"{folder} holds {', '.join(there[:3])}{', …' * (len(there) > 3)} already", "the export", todo
         )

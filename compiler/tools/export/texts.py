@@ -72,7 +72,7 @@ def _descriptions(name: str) -> dict[str, str]:
         f"{name}.mlirbc": "the same in MLIR's bytecode",
         f"lib{name}.a": "compiled code and loader as a static library",
         f"lib{name}.so": "compiled code and loader as a shared library",
-        f"{name}.safetensors": "the weights, as the model has them and under its names",
+        f"{name}.safetensors": "the weights, in the model's format and with its names",
         "main.c": "runs the program on files, compares, times",
         "main.cpp": "the same, smaller, in C++",
         "npy.h": "tensors in files, for both",
@@ -82,7 +82,7 @@ def _descriptions(name: str) -> dict[str, str]:
 
 def _other(file: str) -> str:
     if file.startswith("example/"):
-        return "what the program was captured with" if "input" in file else "what eager PyTorch computes from it"
+        return "the inputs of the capture" if "input" in file else "the results of eager PyTorch for these inputs"
     return "a Python package of the program, which needs NumPy alone" if file.endswith(".whl") else ""
 
 

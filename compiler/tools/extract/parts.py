@@ -38,7 +38,7 @@ def _on_the_edges(whole: Part, names: Sequence[str]) -> list[torch.Tensor]:
     try:
         values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)
     except Exception as error:
-        what = f"eager does not come to {', '.join(names[:3])}: {type(error).__name__}: {error}"
+        what = f"eager does not reach {', '.join(names[:3])}: {type(error).__name__}: {error}"
         raise ExtractionError(f"{what} · choose nodes before it") from error
     # With their strides: a later `view` depends on them.
     return [values[name] for name in names]

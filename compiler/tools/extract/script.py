@@ -25,7 +25,7 @@ from buddy.compiler.runtime.values import as_array
 from buddy.compiler.tools.extract.parts import Part, part_of
 
 _SCRIPT = '''\
-"""{title}: extracted with its real inputs, which lie in {file} beside this script.
+"""{title}: extracted with its real inputs, which are in {file} next to this script.
 
 It is plain Python, and a source for `buddy-tui`: `model` and `example_inputs` are what is captured.
 """

@@ -68,7 +68,7 @@ def _check(plan: Plan, worker: Disposable) -> None:
     if plan.extensions:
         ended = worker.ask(("", {}, plan.extensions), plan.timeout)
         if ended.how != "answer":
-            raise SystemExit(f"an extension cannot be run: {ended.value}")
+            raise SystemExit(f"an extension failed to load: {ended.value}")
 
 
 class _Trial:

@@ -163,7 +163,7 @@ def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
     if ours.said:
         return _whose(trial, ours)
     if not recorder.reached:
-        return Verdict("refused", "nothing of it was captured")
+        return Verdict("refused", "none of it was captured")
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 

@@ -98,7 +98,7 @@ def _serve(module: str, function: str, pipe: Connection, log: str) -> None:
 
 
 def _let_forkserver_end() -> None:
-    """The process that forked this one exits once nobody holds a certain pipe, of which this one has inherited a
+    """The process that forked this one exits once no process holds a certain pipe, of which this one has inherited a
     copy.
     """
     held = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)

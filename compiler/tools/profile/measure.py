@@ -45,7 +45,7 @@ def profile(
     tell = on_progress or (lambda _text, _done: None)
     found = counter()
     if found is None:
-        raise RuntimeError("no counter of this machine is known: x86-64 and AArch64 have one")
+        raise RuntimeError("no known cycle counter on this machine: x86-64 and AArch64 have one")
     with with_threads(threads), torch.no_grad():
         tell("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, located=True), LoadedProgram(counted, frozen=True)
@@ -127,10 +127,12 @@ def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampl
 def _notes(found: Counter, same: bool, told: float, whole: float) -> Sequence[str]:
     notes = []
     if not found.even:
-        notes.append(f"the {found.name} of this processor does not run evenly: times say how nodes compare, no more")
+        notes.append(
+            f"the {found.name} of this processor has no constant rate: times are only comparable between nodes"
+        )
     if not same:
         notes.append("results with counters differ from those without: an op of the program is not reproducible")
     if told < (1 - _MUCH) * whole:
         share = 1 - told / whole
-        notes.append(f"{share:.0%} of a run's time is outside compiled code: the call itself, for so short a program")
+        notes.append(f"{share:.0%} of a run's time is outside compiled code: the call overhead of a short program")
     return notes

@@ -119,7 +119,7 @@ def _syscall() -> int:
     """The number of perf_event_open(2) for this machine. Raises `SamplingError`."""
     number = _SYSCALLS.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
-        raise SamplingError("instructions are sampled on Linux alone, on x86-64 and AArch64")
+        raise SamplingError("instructions can only be sampled on Linux, on x86-64 and AArch64")
     return number
 
 

@@ -75,7 +75,7 @@ def _problem(found: Ended, seconds: float) -> str:
 def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
     """Tries one recipe in this process. Raises `CompilationError`, and exceptions of ops in eager."""
     if captured.eager is None:
-        return AttemptDone(problem="nothing says what its results should be")
+        return AttemptDone(problem="there is no reference for its results")
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
@@ -106,8 +106,8 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
             if report.verdict != "ok":
                 return f"{report.name} differs from eager by {report.max_abs:.3g}"
     if next(results, None) is not None:
-        return "it gives more results than eager"
-    return "" if tensors else "it returns no tensor, so nothing says whether it is right"
+        return "it returns more results than eager"
+    return "" if tensors else "it returns no tensor, so it cannot be compared with eager"
 
 
 def _pairs(

@@ -95,7 +95,7 @@ class Hunt:
         self.count += 1
 
     def _lost(self, error: ConnectionError) -> None:
-        self.notes.append(f"one of the processes that try recipes was lost: {error}")
+        self.notes.append(f"a process that tries recipes was lost: {error}")
 
     async def ended(self, hands: Sequence[Hand]) -> Tuned:
         """The best recipe, if it is clearly faster than the first one in interleaved runs.
@@ -132,15 +132,15 @@ class Hunt:
     def _chosen(self, duel: DuelDone, best: Point) -> tuple[Recipe, list[str]]:
         if duel.problem:
             # The first recipe may fail or never end: any correct one is better.
-            return self.space.recipe(best), [f"the first recipe could not be timed beside it: {duel.problem}"]
+            return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {duel.problem}"]
         if best == self.space.start:
             return self.frame.recipe, []
         if duel.low <= 1.0:
             return self.frame.recipe, [
-                f"what looked best is not clearly faster ({duel.ratio:.3f} times): kept as it was"
+                f"the best recipe is not clearly faster ({duel.ratio:.3f} times): the first one is kept"
             ]
         return self.space.recipe(best), []
 
 
 def _all_lost() -> JobFailed:
-    return JobFailed(Diagnostic("the processes that try recipes ended", "tuning", "see the log"))
+    return JobFailed(Diagnostic("the processes that try recipes exited", "tuning", "see the log"))

@@ -74,7 +74,7 @@ class TunedRecipe:
         try:
             found = search(self._graph, self.recipe, tensors, numbers, self._seconds)
         except (JobFailed, SpaceError, RuntimeError, OSError) as error:
-            warnings.warn(f"no faster recipe was looked for: {error}", stacklevel=4)
+            warnings.warn(f"the search for a faster recipe failed: {error}", stacklevel=4)
             return self.recipe
         faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
         log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)

@@ -86,7 +86,7 @@ class Trier:
         while isinstance(found := self._channel.receive(), Trouble):
             continue
         if found is None:
-            raise RuntimeError(f"the process that tries recipes ended with {self._popen.wait()}")
+            raise RuntimeError(f"the process that tries recipes exited with {self._popen.wait()}")
         return found
 
     def close(self) -> None:

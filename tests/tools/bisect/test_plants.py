@@ -128,7 +128,7 @@ def test_without_knowing_whose_a_pass_is_it_is_found_all_the_same(
 
 def test_a_right_program_has_nothing_to_look_for(master: Channel, program: CapturedGraph) -> None:
     finding = bisect(master, program, default_recipe(), Criterion())
-    assert finding.told == "nothing to look for: it agrees with eager"
+    assert finding.told == "nothing to search for: it matches eager"
     assert finding.recipe == default_recipe()
     assert finding.trials == 1
 

@@ -8,22 +8,22 @@ extern "C" {
 
 #define PROGRAM_API __attribute__((visibility("default")))
 
-/* What the functions return. */
+/* The return codes of the functions. */
 enum {
   PROGRAM_OK = 0,
   PROGRAM_NO_WEIGHTS = 1,   /* the file of weights cannot be opened */
-  PROGRAM_BAD_WEIGHTS = 2,  /* it cannot be read */
-  PROGRAM_WRONG_TENSOR = 3, /* it lacks a tensor, or has it in another shape or element type: PROGRAM_detail() names it */
+  PROGRAM_BAD_WEIGHTS = 2,  /* the file is not valid */
+  PROGRAM_WRONG_TENSOR = 3, /* a tensor is missing, or has another shape or element type: PROGRAM_detail() names it */
   PROGRAM_NO_MEMORY = 4,
   PROGRAM_BAD_ARGUMENT = 5, /* a pointer is NULL */
-  PROGRAM_REFUSED = 6       /* the values of the inputs are such that eager PyTorch raises, or it alone has the answer */
+  PROGRAM_REFUSED = 6       /* for these input values, eager PyTorch raises an error, or only PyTorch computes the result */
 };
 
-/* An open program: its weights, mapped and packed, and memory to work in. */
+/* An open program: its weights, mapped and packed, and scratch memory. */
 typedef struct PROGRAM PROGRAM;
 
-/* A tensor outside: its name in the PyTorch program, its element type as safetensors spells it, bytes an element, and
- * its shape; a size below 0 is told by a call (PROGRAM_shape). */
+/* An input or output: its name in the PyTorch program, its element type in the spelling of safetensors, bytes per element,
+ * and its shape; a size below 0 depends on the call (PROGRAM_shape). */
 typedef struct {
   const char *name, *dtype;
   size_t element;
@@ -31,17 +31,17 @@ typedef struct {
   const int64_t *shape;
 } PROGRAM_tensor;
 
-/* A size that each call tells: dim `dim` of input `input`, or, where that is -1, a number of its own. */
+/* A size that depends on the call: dim `dim` of input `input`, or, if that is -1, a separate number. */
 typedef struct {
   const char *name;
   int input, dim;
 } PROGRAM_size;
 
-/* Opens the program with the weights in a safetensors file, which stays mapped; NULL where it has none. */
+/* Opens the program with the weights in a safetensors file, which stays mapped; NULL if the program has none. */
 PROGRAM_API int PROGRAM_open(const char *weights, PROGRAM **program);
 
-/* Computes outputs, which the caller allocates, from inputs. `sizes` are those of PROGRAM_sizes, NULL where there are none.
- * Several threads may call at a time: each but the first then allocates memory to work in for that call. */
+/* Computes outputs, which the caller allocates, from inputs. `sizes` are those of PROGRAM_sizes, NULL if there are none.
+ * Several threads may call at the same time: each except the first then allocates scratch memory for its call. */
 PROGRAM_API int PROGRAM_run(PROGRAM *program, const int64_t *sizes, const void *const *inputs, void *const *outputs);
 
 PROGRAM_API void PROGRAM_close(PROGRAM *program);
@@ -53,7 +53,7 @@ PROGRAM_API const PROGRAM_size *PROGRAM_sizes(int *count);
 /* The shape of a tensor in a call with these sizes. */
 PROGRAM_API void PROGRAM_shape(const PROGRAM_tensor *tensor, const int64_t *sizes, int64_t *shape);
 
-/* What a code means, and what it was about in this thread's last call: the name of a tensor or an op, or "". */
+/* The message of a return code, and its subject in this thread's last call: the name of a tensor or an op, or "". */
 PROGRAM_API const char *PROGRAM_message(int code);
 PROGRAM_API const char *PROGRAM_detail(void);
 

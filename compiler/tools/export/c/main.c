@@ -1,9 +1,9 @@
-/* Runs PROGRAM on tensors from files, says what comes out, and times it.
+/* Runs PROGRAM on tensors from files, prints a summary of the outputs, and times it.
  *
  *   main [--weights FILE] [--repeats N] [--save PREFIX] [--number N]... [--expect FILE]... [INPUT]...
  *
- * An INPUT is a .npy, or a tensor's bytes; `-`, or none, stands for zeros. --number is a number that the program is
- * called with; --expect is what the next output should be; --save writes PREFIX0.npy and so on.
+ * An INPUT is a .npy, or a tensor's raw bytes; `-`, or none, stands for zeros. --number is a number argument of the
+ * program; --expect is the file of the next expected output; --save writes PREFIX0.npy and so on.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
@@ -33,14 +33,14 @@ static int read_words(int count, char **words) {
       given[inputs++] = word;
       continue;
     }
-    if (i + 1 == count) return fail(word, "there is no such option, or it wants a value");
+    if (i + 1 == count) return fail(word, "unknown option, or its value is missing");
     const char *value = words[++i];
     if (!strcmp(word, "--weights")) weights = value;
     else if (!strcmp(word, "--repeats")) repeats = atoi(value);
     else if (!strcmp(word, "--save")) save = value;
     else if (!strcmp(word, "--number") && number_count < MOST) numbers[number_count++] = atoll(value);
     else if (!strcmp(word, "--expect") && expectations < MOST) expected[expectations++] = value;
-    else return fail(word, "there is no such option");
+    else return fail(word, "unknown option");
   }
   return 0;
 }
@@ -51,7 +51,7 @@ static size_t elements(int rank, const int64_t *shape) {
   return found;
 }
 
-/* The sizes that the inputs' shapes tell, and the numbers given. */
+/* The sizes from the inputs' shapes, and the given numbers. */
 static int bind_sizes(const struct npy *files, int64_t *sizes) {
   int count, next = 0;
   const PROGRAM_size *wanted = PROGRAM_sizes(&count);
@@ -61,7 +61,7 @@ static int bind_sizes(const struct npy *files, int64_t *sizes) {
       if (next == number_count) return fail(wanted[i].name, "give this number (--number N)");
       sizes[i] = numbers[next++];
     } else {
-      if (dim >= files[input].rank) return fail(wanted[i].name, "an input tells this size: give that as a .npy");
+      if (dim >= files[input].rank) return fail(wanted[i].name, "an input determines this size: give that input as a .npy");
       sizes[i] = files[input].shape[dim];
     }
   }
@@ -78,11 +78,11 @@ static int fill_inputs(struct npy *files, const int64_t *sizes) {
     size_t bytes = elements(wanted[i].rank, shape) * wanted[i].element;
     if (!files[i].data) files[i].data = calloc(bytes + 1, 1), files[i].bytes = bytes, files[i].type[0] = 0;
     if (!files[i].data) return fail(wanted[i].name, "not enough memory");
-    if (files[i].bytes != bytes) return fail(wanted[i].name, "the file holds another number of bytes than the program takes");
+    if (files[i].bytes != bytes) return fail(wanted[i].name, "the file has another number of bytes than the input");
     if (!files[i].type[0]) continue;
-    if (strcmp(files[i].type, npy_type(wanted[i].dtype))) return fail(wanted[i].name, "the file is of another element type");
+    if (strcmp(files[i].type, npy_type(wanted[i].dtype))) return fail(wanted[i].name, "the file has another element type");
     if (files[i].rank != wanted[i].rank || memcmp(files[i].shape, shape, sizeof *shape * (size_t)files[i].rank))
-      return fail(wanted[i].name, "the file is of another shape");
+      return fail(wanted[i].name, "the file has another shape");
   }
   return 0;
 }
@@ -117,7 +117,7 @@ static int tell_difference(int i, const PROGRAM_tensor *tensor, const void *data
   const char *wrong = npy_read(expected[i], &file);
   double largest = 0;
   if (*wrong) return fail(expected[i], wrong);
-  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "of another size than the output");
+  if (file.bytes != count * tensor->element) return free(file.data), fail(expected[i], "the file has another size than the output");
   for (size_t k = 0; k < count; k++) {
     double a = npy_element(tensor->dtype, data, k), b = npy_element(tensor->dtype, file.data, k);
     double difference = a == b || (isnan(a) && isnan(b)) ? 0 : fabs(a - b);
@@ -171,7 +171,7 @@ static int run(PROGRAM *program, struct npy *files) {
   return code;
 }
 
-/* Whether the tables here hold what the program takes and gives. */
+/* Whether the program's inputs and outputs fit into the tables here. */
 static int has_room(void) {
   int counts[3];
   const PROGRAM_tensor *of[] = {PROGRAM_inputs(&counts[0]), PROGRAM_outputs(&counts[1])};
@@ -188,7 +188,7 @@ int main(int argc, char **argv) {
   PROGRAM *program;
   int count, code = read_words(argc, argv);
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count);
-  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than these sources are made for: raise MOST, NPY_RANK");
+  if (!has_room()) return fail("PROGRAM", "more tensors, dims or sizes than the limits here: increase MOST, NPY_RANK");
   for (int i = 0; i < inputs && i < count && !code; i++) {
     const char *wrong = strcmp(given[i], "-") ? npy_read(given[i], &files[i]) : "";
     if (*wrong) code = fail(given[i], wrong);

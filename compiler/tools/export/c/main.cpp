@@ -1,4 +1,4 @@
-// Runs PROGRAM from C++ on .npy files (or zeros) and prints each output's largest value, and the least time of ten runs.
+// Runs PROGRAM from C++ on .npy files (or zeros) and prints each output's largest value, and the shortest time of ten runs.
 //
 //   main-cpp [INPUT.npy]...
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// The program with its weights; closed when it goes.
+// The program with its weights; the destructor closes it.
 class Program {
  public:
   explicit Program(const char *weights) {
@@ -91,7 +91,7 @@ void run(int argc, char **argv) {
     const size_t bytes = elements(shape_of(wanted[i], sizes)) * wanted[i].element;
     if (input.data.empty()) input.data.resize(bytes);
     if (input.data.size() != bytes) throw std::runtime_error(std::string(wanted[i].name) + " is of another size");
-    input.data.reserve(1);  // what has no elements has an address all the same
+    input.data.reserve(1);  // an empty tensor needs an address too
     in.push_back(input.data.data());
   }
   std::vector<Bytes> made;

@@ -1,4 +1,4 @@
-/* Tensors in files: NumPy's .npy (numpy.org/doc/stable/reference/generated/numpy.lib.format.html), or their bytes alone.
+/* Tensors in files: NumPy's .npy (numpy.org/doc/stable/reference/generated/numpy.lib.format.html), or raw bytes.
  * For C and for C++. */
 #ifndef NPY_H
 #define NPY_H
@@ -11,14 +11,14 @@
 enum { NPY_RANK = 32 };
 
 struct npy {
-  char type[8]; /* as NumPy spells it, "<f4"; "" for bytes alone */
+  char type[8]; /* in NumPy's spelling, "<f4"; "" for raw bytes */
   int rank;
   int64_t shape[NPY_RANK];
   size_t bytes;
   void *data; /* free() it */
 };
 
-/* NumPy's word for a safetensors one; it has none for BF16, whose bits are then those of a whole number. */
+/* NumPy's name of a safetensors type; it has none for BF16, whose bits are stored as an integer. */
 static inline const char *npy_type(const char *dtype) {
   static const char *const words[][2] = {
       {"F32", "<f4"}, {"F64", "<f8"}, {"F16", "<f2"}, {"BF16", "<u2"}, {"I64", "<i8"}, {"I32", "<i4"}, {"I16", "<i2"},
@@ -28,7 +28,7 @@ static inline const char *npy_type(const char *dtype) {
   return "";
 }
 
-/* Reads the header's dictionary; 0 where it is none that this reads. */
+/* Reads the header's dictionary; 0 if it is not supported. */
 static inline int npy_header(struct npy *out, const char *text) {
   const char *type = strstr(text, "'descr':"), *order = strstr(text, "'fortran_order':"), *at = strstr(text, "'shape':");
   if (!type || !order || !at || sscanf(type + 8, " '%7[^']'", out->type) != 1) return 0;
@@ -66,7 +66,7 @@ static inline int npy_parse(struct npy *out, unsigned char *bytes, size_t size) 
   return read;
 }
 
-/* Reads a file; what is no .npy is taken as bytes alone. Returns "" or what is wrong. */
+/* Reads a file; a file that is not a .npy is read as raw bytes. Returns "" or the error. */
 static inline const char *npy_read(const char *path, struct npy *out) {
   FILE *file = fopen(path, "rb");
   if (!file) return "cannot be opened";
@@ -80,7 +80,7 @@ static inline const char *npy_read(const char *path, struct npy *out) {
   return read ? "is a .npy file that cannot be read: an array in Fortran's order, or a part of one" : "cannot be read";
 }
 
-/* Writes a .npy; 0 where that fails. */
+/* Writes a .npy; 0 on failure. */
 static inline int npy_write(const char *path, const char *dtype, int rank, const int64_t *shape, const void *data,
                             size_t bytes) {
   char sizes[NPY_RANK * 22 + 1] = "", text[NPY_RANK * 22 + 128];

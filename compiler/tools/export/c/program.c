@@ -1,6 +1,6 @@
-/* The loader of PROGRAM: maps the weights, packs those that kernels want packed, and calls the compiled code.
+/* The loader of PROGRAM: maps the weights, packs those that kernels read packed, and calls the compiled code.
  *
- * It needs C11, POSIX and libm; with -fopenmp, loops are shared by threads.
+ * It needs C11, POSIX and libm; with -fopenmp, threads share the loops.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* madvise and MADV_HUGEPAGE, whatever -std= says */
@@ -19,7 +19,7 @@
 #endif
 
 #define HIDDEN __attribute__((visibility("hidden")))
-/* The general model of thread-local data calls into the dynamic linker; these few bytes fit what it keeps in reserve. */
+/* The general model of thread-local data calls into the dynamic linker; these few bytes fit into its static reserve. */
 #ifdef __GLIBC__
 #define OWN_OF_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
 #else
@@ -33,7 +33,7 @@ struct weight {
   const int64_t *shape;
 };
 
-/* An argument of the compiled code: an input or a weight as it is, or a packed or plain copy of a weight. */
+/* An argument of the compiled code: an unchanged input or weight, or a packed or plain copy of a weight. */
 struct argument {
   int input, weight; /* a number, or -1 */
   void (*pack)(void **block);
@@ -49,8 +49,8 @@ static inline int64_t floor_mod(int64_t a, int64_t b) { return b ? a - floor_div
 static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* What the compiled code calls to round a float to a bfloat16 where the processor cannot: compilers' own libraries have
- * it since GCC 13. The result is the low half of what is returned, in a register of floats. */
+/* The compiled code calls this to round a float to bfloat16 on processors without the instruction: compilers' runtime
+ * libraries have it since GCC 13. The result is the low half of the returned value, in a float register. */
 HIDDEN __attribute__((weak)) float __truncsfbf2(float x);
 __attribute__((weak)) float __truncsfbf2(float x) {
   uint32_t bits;
@@ -67,11 +67,11 @@ struct PROGRAM {
   size_t file_bytes;
   unsigned char *store; /* packed and copied weights */
   void *arena;
-  atomic_flag busy; /* somebody works in the arena */
+  atomic_flag busy; /* a call uses the arena */
   const void *bound[ARGUMENTS + 1];
 };
 
-/* ---- what compiled code calls ---------------------------------------------------------------------------------- */
+/* ---- functions for compiled code ------------------------------------------------------------------------------- */
 
 typedef void task(void *data, int32_t thread, int32_t threads);
 
@@ -92,8 +92,8 @@ enum { LINE = 64, HUGE_PAGE = 2 << 20 };
 
 static size_t rounded(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
-/* Memory in huge pages where it is large and the kernel has them: looking up small ones takes a third of the time that
- * reading takes. */
+/* Large memory is in huge pages, if the kernel has them: address translation of small pages takes a third of the time of
+ * reading. */
 static void *memory(size_t bytes) {
   size_t alignment = bytes >= HUGE_PAGE ? HUGE_PAGE : LINE;
   size_t size = rounded(bytes ? bytes : 1, alignment);
@@ -138,7 +138,7 @@ static unsigned hexadecimal(const char *at) {
   return found;
 }
 
-/* Writes what stands behind a backslash as UTF-8; the number of bytes. */
+/* Writes an escape sequence as UTF-8; returns the number of bytes. */
 static size_t escaped(struct text *t, char *out) {
   static const char plain[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
   char kind = *t->at++;
@@ -153,7 +153,7 @@ static size_t escaped(struct text *t, char *out) {
   return 3;
 }
 
-/* A string into `out`; one that is too long loses its end, and so is no name that is looked for. */
+/* Reads a string into `out`; a string that is too long is truncated, and so matches no name. */
 static int string(struct text *t, char *out, size_t room) {
   size_t size = 0;
   char piece[4];
@@ -187,7 +187,7 @@ static int numbers(struct text *t, uint64_t *out, int room, int *count) {
   return take(t, ']');
 }
 
-/* Passes over any value. */
+/* Skips any value. */
 static int skip(struct text *t, int depth) {
   char ignored[2];
   int first = next(t);
@@ -207,7 +207,7 @@ static int skip(struct text *t, int depth) {
   return take(t, last);
 }
 
-/* What the header says of one tensor, behind its name. */
+/* The header's entry of one tensor, after its name. */
 static int described(struct text *t, struct entry *e) {
   char key[32];
   uint64_t sizes[32], offsets[2];
@@ -248,7 +248,7 @@ static int refuse_file(int code, const char *why) {
   return code;
 }
 
-/* Where each weight lies in the mapped file. */
+/* Finds each weight in the mapped file. */
 static int find_weights(const PROGRAM *p, const unsigned char **places) {
   uint64_t length = 0;
   if (p->file_bytes < 8) return refuse_file(PROGRAM_BAD_WEIGHTS, "the file is shorter than a safetensors header");
@@ -280,7 +280,7 @@ static int find_weights(const PROGRAM *p, const unsigned char **places) {
 
 static int map_file(PROGRAM *p, const char *path) {
   struct stat found;
-  int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* a pipe that nobody writes to would wait */
+  int file = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1; /* opening a pipe without a writer would block */
   if (file < 0 || fstat(file, &found) || !S_ISREG(found.st_mode)) {
     if (file >= 0) close(file);
     return refuse_file(PROGRAM_NO_WEIGHTS, "it is not there, not to be read, or no file");
@@ -295,7 +295,7 @@ static int map_file(PROGRAM *p, const char *path) {
 
 /* ---- arguments ----------------------------------------------------------------------------------------------------- */
 
-/* How much of a copy argument `i` needs: that of a packed one, or of a weight that does not lie on its element's size. */
+/* The size of the copy that argument `i` needs: of a packed one, or of a weight that is not aligned to its element size. */
 static size_t copied(int i, const unsigned char *const *places) {
   const struct argument *a = &arguments[i];
   if (a->weight < 0) return 0;
@@ -374,7 +374,7 @@ int PROGRAM_run(PROGRAM *p, const int64_t *sizes, const void *const *inputs, voi
     if (!outputs[i]) return detail = "an output is NULL", PROGRAM_BAD_ARGUMENT;
     block[words++] = outputs[i];
   }
-  /* A call that comes while another one works in the arena works in memory of its own. */
+  /* A call during another one, which uses the arena, allocates separate memory. */
   int lent = ARENA_BYTES && !atomic_flag_test_and_set(&p->busy);
   void *arena = !ARENA_BYTES || lent ? p->arena : memory(ARENA_BYTES);
   if (ARENA_BYTES && !arena) return PROGRAM_NO_MEMORY;
@@ -401,15 +401,15 @@ void PROGRAM_shape(const PROGRAM_tensor *tensor, const int64_t *sizes, int64_t *
 
 const char *PROGRAM_message(int code) {
   static const char *const messages[] = {
-      "all is well",
+      "success",
       "the file of weights cannot be opened",
       "the file of weights cannot be read",
-      "a tensor is not in the file of weights, or of another shape or element type",
+      "a tensor in the file of weights is missing, or has another shape or element type",
       "there is not enough memory",
       "an argument is missing",
-      "eager PyTorch refuses such values, or it alone has the answer",
+      "eager PyTorch rejects these values, or only PyTorch can compute the result",
   };
-  return code >= 0 && code < (int)(sizeof messages / sizeof *messages) ? messages[code] : "there is no such code";
+  return code >= 0 && code < (int)(sizeof messages / sizeof *messages) ? messages[code] : "unknown return code";
 }
 
 const char *PROGRAM_detail(void) { return detail; }
