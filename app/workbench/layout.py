@@ -1,4 +1,4 @@
-"""Which panes are on the screen, and which of them has the keys."""
+"""The layout: the visible panes, and the pane that has focus."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WIDE_FROM = 140
 
 
 class Layout:
-    """All panes, or, on a narrow screen or zoomed, the one that has the keys: `pane_id`."""
+    """Shows all panes or, on a narrow screen or when zoomed, only the pane that has focus, `pane_id`."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -25,12 +25,12 @@ class Layout:
 
     @property
     def order(self) -> tuple[actions.Pane, ...]:
-        """The panes that there are, as they follow each other."""
+        """The panes, in tab order."""
         return tuple(pane for pane in actions.PANES if pane != "source" or self.with_source)
 
     @property
     def folded(self) -> bool:
-        """Whether one pane has the screen."""
+        """Whether only one pane is shown."""
         return self._bench.screen_stack[0].has_class("-folded")
 
     @property
@@ -39,11 +39,11 @@ class Layout:
 
     @property
     def pane(self) -> Pane:
-        """The pane that has the keys."""
+        """The pane that has focus."""
         return self.panes[self.pane_id]
 
     def arrange(self, width: int | None = None) -> None:
-        """Give panes their places on a screen of `width` cells."""
+        """Arrange the panes on a screen of `width` cells."""
         width = width or self._bench.size.width
         screen, panes = self._bench.screen_stack[0], self.panes
         screen.set_class(width < FOLD_BELOW or self.zoomed, "-folded")
@@ -57,7 +57,7 @@ class Layout:
             column.set_class(any(pane.has_class("-shown") for pane in column.query(Pane)), "-shown")
 
     def focus_came(self, pane: Pane) -> None:
-        """A pane got the keys otherwise, by the mouse for instance."""
+        """Update the layout after a pane got focus in another way, for example by the mouse."""
         if pane.pane_id != self.pane_id:
             self.pane_id = pane.pane_id
             self.arrange()
@@ -65,7 +65,7 @@ class Layout:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Give a pane the keys, and on a folded screen its place."""
+        """Focus a pane, and show it if only one pane is shown."""
         self.pane_id = pane
         self.arrange()
         self.pane.focus()
@@ -82,7 +82,7 @@ class Layout:
         self.show_pane(self.order[(place + by) % len(self.order)])
 
     def toggle_source(self) -> None:
-        """Show the source pane, which follows the selection from then on, or take it away."""
+        """Show or hide the source pane, which follows the selection."""
         self.with_source = not self.with_source
         if self.with_source and self.folded:
             self.show_pane("source")

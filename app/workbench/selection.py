@@ -1,4 +1,4 @@
-"""One selection in every pane: a graph node, the lines that come from it, the snapshot of a pass."""
+"""The shared selection of all panes: a graph node, its lines, the stage of a pass."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLLOW_SECONDS = 0.12
 
 
 class Selection:
-    """The selected node, by its stable name ("" for none), and how panes follow each other."""
+    """The selected node, by its stable name ("" for none). Keeps the panes synchronized."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -27,7 +27,7 @@ class Selection:
         self.node = ""
 
     def name_nodes(self, rows: Sequence[NodeRow]) -> None:
-        """Take the names of the graph's nodes, and their Python lines, by their stable names."""
+        """Set the names and the Python lines of the graph's nodes, by stable name."""
         self._names = {row.stable: row.name for row in rows}
         self._locations = {row.stable: row.location for row in rows}
 
@@ -41,19 +41,19 @@ class Selection:
 
     @property
     def python_line(self) -> tuple[str, int]:
-        """The Python file of the selected node and its line, counted from 0; ("", 0) where none is known."""
+        """The Python file and the line (starting at 0) of the selected node; ("", 0) if unknown."""
         path, _, line = self._locations.get(self.node, "").rpartition(":")
         return (path, int(line) - 1) if path and line.isdecimal() else ("", 0)
 
     def select_node(self, stable: str) -> None:
-        """Mark a node in every pane."""
+        """Select a node in every pane."""
         before, self.node = self.node, stable
         self._bench.graph.mark_node(before)
         self._bench.ir.mark_node()
         self._bench.source.follow()
 
     def select_row(self) -> None:
-        """Select the node of the graph pane's row; the IR goes to it once the cursor rests."""
+        """Select the node of a graph row. The IR pane follows when the cursor rests."""
         row = self._bench.graph.current
         if row is None:
             return
@@ -66,27 +66,27 @@ class Selection:
         self._rest = self._bench.set_timer(FOLLOW_SECONDS, self._bench.ir.follow_node)
 
     def lead(self, nodes: Sequence[str]) -> None:
-        """Have graph and IR go to the first of a Python line's nodes, unless one of them is selected."""
+        """Go to the first node of a Python line in graph and IR, unless one of its nodes is selected."""
         if self.node not in nodes:
             self.select_node(nodes[0])
             self._bench.graph.show_node(self.node)
             self._ir_follows()
 
     def select_line(self) -> None:
-        """Select the node of the IR pane's line."""
+        """Select the node of the line in the IR pane."""
         line = self._bench.ir.line_at(self._bench.ir.cursor)
         if line is not None and line.nodes and self.node not in line.nodes:
             self.select_node(line.nodes[0])
             self._bench.graph.show_node(self.node)
 
     def show_pass_stage(self) -> None:
-        """The IR pane shows what the selected pass made, as soon as it has."""
+        """Show the stage of the selected pass in the IR pane when it is available."""
         row, ir = self._bench.passes.current, self._bench.ir
         if row is not None and row.stage is not None and row.stage.key != ir.key:
             ir.choose(row.stage, tell=False)
 
     def go_node(self, nodes: tuple[str, ...]) -> None:
-        """Show a line's node in the graph pane; where there are several, ask which."""
+        """Go to the node of a line in the graph pane. If there are several, ask which."""
         if len(nodes) == 1:
             self._go_to(nodes[0])
             return
