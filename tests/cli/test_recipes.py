@@ -115,8 +115,8 @@ def test_a_recipe_from_a_file_keeps_its_steps(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--disable", "canonicalise"), "did you mean canonicalize"),
-        (("--disable", "cse#99"), "none is 'cse#99'"),
-        (("--preset", "fast"), "there are default"),
+        (("--disable", "cse#99"), "'cse#99' does not exist"),
+        (("--preset", "fast"), "known: default"),
         (("--recipe", "nowhere.toml"), "nowhere.toml"),
     ],
 )
