@@ -1,4 +1,4 @@
-"""The one registry of what the workbench can do: keys, palette, footer and help all read it. No Textual.
+"""The registry of all actions, which keys, palette, footer and help read. No Textual.
 
 An action has the pane where it works (`pane`; with `anywhere`, its keys work from the other panes too), the object and
 the method that perform it (`handler`), and a precondition (`blocked`). A key sequence is written with a space: `g g`.

@@ -23,7 +23,7 @@ from buddy.compiler.protocol.numerics_report import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 
 _SHOWN = 12
-_LEFT = frozenset({"node", "op", "result", "seen", "without", "what it does"})
+_LEFT = frozenset({"node", "op", "result", "seen", "without", "effect of the pass"})
 
 
 def parser() -> arguments.Parser:

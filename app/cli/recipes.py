@@ -156,7 +156,7 @@ def _pipeline(given: str, before: Sequence[PassStep], trusts: bool) -> tuple[Pas
 
 
 def _from_file(path: Path, trusted: Collection[str] | None) -> Recipe:
-    """The recipe in a file, which may ask for the plug-ins at the `trusted` paths, and with `None` for anything.
+    """The recipe in a file, which may load plug-ins only from the `trusted` paths; with `None`, anything.
 
     Raises `UsageError`.
     """
@@ -171,21 +171,21 @@ def _from_file(path: Path, trusted: Collection[str] | None) -> Recipe:
 
 
 def recipe_in(path: str, presets: Sequence[str], trusts: bool) -> Recipe:
-    """The recipe in a file; raises `UsageError`, which also names `presets` where a preset could have been meant.
+    """The recipe in a file. Raises `UsageError`, which also lists `presets`, because a preset could be meant.
 
-    Unless the user `trusts` the file, it may ask for nothing but computing.
+    The file may not load plug-ins or other files unless the user `trusts` it.
     """
     if presets and not Path(path).exists():
-        raise UsageError(f"{path!r} is neither a file nor a preset; there are {', '.join(presets)}")
+        raise UsageError(f"{path!r} is neither a file nor a preset; known presets: {', '.join(presets)}")
     return _from_file(Path(path), None if trusts else ())
 
 
 def preset_named(presets: Sequence[Preset], name: str) -> Preset:
-    """The preset of that name; raises `UsageError`."""
+    """The preset with that name. Raises `UsageError`."""
     for preset in presets:
         if preset.name == name:
             return preset
-    raise UsageError(f"there is no preset {name!r}; there are {', '.join(preset.name for preset in presets)}")
+    raise UsageError(f"unknown preset {name!r}; known: {', '.join(preset.name for preset in presets)}")
 
 
 def _switched(recipe: Recipe, names: Iterable[str], enabled: bool) -> Recipe:
@@ -196,7 +196,7 @@ def _switched(recipe: Recipe, names: Iterable[str], enabled: bool) -> Recipe:
 
 
 def _steps_named(recipe: Recipe, name: str) -> list[int]:
-    """The steps called `name`; `name#2` is the second of them."""
+    """The steps called `name`; `name#2` is the second of them. Raises `UsageError`."""
     plain, _, number = name.partition("#")
     found = [index for index, step in enumerate(recipe.steps) if step.name == plain]
     if not found:
@@ -205,7 +205,7 @@ def _steps_named(recipe: Recipe, name: str) -> list[int]:
     if not number:
         return found
     if not number.isdigit() or not 1 <= int(number) <= len(found):
-        raise UsageError(f"the recipe has {len(found)} passes called {plain!r}, and none is {name!r}")
+        raise UsageError(f"{name!r} does not exist: the recipe has {len(found)} passes called {plain!r}")
     return [found[int(number) - 1]]
 
 
@@ -219,7 +219,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 
 def inputs_of(options: argparse.Namespace) -> InputChoice:
-    """The inputs that the command line asks for. Raises `UsageError`."""
+    """The inputs that the command line selects. Raises `UsageError`."""
     if options.inputs is not None:
         try:
             return file_choice(options.inputs)

@@ -1,1 +1,1 @@
-"""What the user can do, a module for each task; each acts on the workbench that it is given."""
+"""The user's commands, one module per task. Each acts on the workbench that it is given."""

@@ -1,4 +1,4 @@
-"""A text handed to the user's own editor, and what comes back of it. No Textual."""
+"""Edits a text in the user's external editor. No Textual."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 
 class EditorError(Exception):
-    """The editor gave no text to take; the message says why, and where there is one that was not taken."""
+    """The editor returned no usable text. The message has the reason, and the path of a text that was rejected."""
 
 
 class NoEditorError(EditorError):
-    """There is no such editor: the text has not been shown to anybody."""
+    """The editor was not found, so the user has not seen the text."""
 
 
 def editor_words(command: str) -> list[str]:
-    """The words of `$EDITOR`. Raises `NoEditorError` where they cannot be told apart."""
+    """The words of `$EDITOR`. Raises `NoEditorError` if the shell cannot split them."""
     try:
         return shlex.split(command)
     except ValueError as error:
@@ -29,10 +29,10 @@ def editor_words(command: str) -> list[str]:
 
 
 def edited_by(editor: Sequence[str], name: str, text: str) -> str:
-    """What the editor leaves of `text`, which it gets as a file called `name`.
+    """Edit `text` as a file called `name`. Returns the edited text.
 
-    Raises `NoEditorError` where it does not start, and `EditorError` where it ends with another status than 0 or leaves
-    no such file. What it has written and is not taken stays where it is.
+    Raises `NoEditorError` if the editor does not start, and `EditorError` if it exits with a status other than 0 or
+    leaves no such file. Rejected files are not deleted.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="buddy-tui-"))
@@ -59,7 +59,7 @@ def edited_by(editor: Sequence[str], name: str, text: str) -> str:
 
 
 def _kept(folder: Path, worth: Sequence[Path]) -> str:
-    """Where what is worth keeping is, ready to stand behind a message; without any the folder goes."""
+    """The path of files worth keeping, as a suffix of a message. If there are none, the folder is deleted."""
     if worth:
         return f"; what it wrote is in {worth[0]}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -73,9 +73,9 @@ def _run(words: Sequence[str]) -> int:
 
 @contextmanager
 def _interrupts_are_for_the_child() -> Iterator[None]:
-    """Ctrl+c reaches every process of the terminal: the editor's to use, and not the end of the workbench.
+    """Ignore ctrl+c, which reaches every process of the terminal, while the editor runs.
 
-    A handler that does nothing rather than `SIG_IGN`, which the editor would inherit; handlers it does not.
+    This uses an empty handler, because the editor would inherit `SIG_IGN`.
     """
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:

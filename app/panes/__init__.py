@@ -1,1 +1,1 @@
-"""The four panes: graph, passes, IR, outputs."""
+"""The panes: graph, passes, IR, source, outputs."""

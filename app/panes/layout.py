@@ -1,4 +1,4 @@
-"""Which panes are on the screen, and which of them has the keys."""
+"""The layout: the visible panes, and the pane that has focus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDE_FROM = 140
 
 
 class Layout:
-    """All panes, or, on a narrow screen or zoomed, the one that has the keys: `pane_id`.
+    """Shows all panes or, on a narrow screen or when zoomed, only the pane that has focus, `pane_id`.
 
     `panes` are the widgets that it arranges, by their ids; the application sets them before it runs.
     """
@@ -30,16 +30,16 @@ class Layout:
 
     @property
     def order(self) -> tuple[actions.Pane, ...]:
-        """The panes that there are, as they follow each other."""
+        """The panes, in tab order."""
         return tuple(pane for pane in actions.PANES if pane != "source" or self.with_source)
 
     @property
     def folded(self) -> bool:
-        """Whether one pane has the screen."""
+        """Whether only one pane is shown."""
         return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None) -> None:
-        """Give panes their places on a screen of `width` cells."""
+        """Arrange the panes on a screen of `width` cells."""
         width = width or self._app.size.width
         screen = self._app.screen_stack[0]
         screen.set_class(width < FOLD_BELOW or self.zoomed, "-folded")
@@ -53,7 +53,7 @@ class Layout:
             column.set_class(self.panes[self.pane_id].parent is column, "-shown")
 
     def take_focus(self, pane: actions.Pane) -> None:
-        """A pane got the keys otherwise, by the mouse for instance."""
+        """Update the layout after a pane got focus in another way, for example by the mouse."""
         if pane != self.pane_id:
             self.pane_id = pane
             self.arrange()
@@ -61,7 +61,7 @@ class Layout:
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Give a pane the keys, and on a folded screen its place."""
+        """Focus a pane, and show it if only one pane is shown."""
         self.pane_id = pane
         self.arrange()
         self.panes[pane].focus()

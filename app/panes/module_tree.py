@@ -1,4 +1,4 @@
-"""The graph's nodes as a tree of the modules that they were called in. No Textual."""
+"""The graph's nodes as a tree of the modules that call them. No Textual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.protocol import NodeRow
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """The head of a module in the tree: its whole path, and the nodes inside, those of modules within it too."""
+    """A module in the tree: its full path, and all nodes inside, including those of nested modules."""
 
     path: str
     depth: int
@@ -35,7 +35,7 @@ class _Module:
 
 
 def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]:
-    """Heads of modules and nodes, top down; of modules in `folded` the heads alone."""
+    """The rows of modules and nodes, top down. Modules in `folded` have only their own row."""
     root = _Module("")
     for row in rows:
         _module_of(root, row).entries.append(row)

@@ -1,4 +1,4 @@
-"""Where one can go in a text: the lines a search found, and the places one jumped from. No Textual."""
+"""Navigation in texts: search matches and the jump list. No Textual."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Matches:
         return row in self._set
 
     def clear(self, pattern: Pattern | None = None) -> None:
-        """Forget the lines; the pattern stays unless another is given."""
+        """Clear the lines, and set the pattern if one is given."""
         self.pattern = self.pattern if pattern is None else pattern
         self.take((), False)
 
@@ -32,14 +32,14 @@ class Matches:
         self.lines, self._set, self._more = list(lines), set(lines), more
 
     def at_or_after(self, row: int) -> int | None:
-        """The first found line from `row` on, going round at the end."""
+        """The first match at or after `row`, wrapping around at the end."""
         if not self.lines:
             return None
         place = bisect_left(self.lines, row)
         return self.lines[place % len(self.lines)]
 
     def before(self, row: int) -> int | None:
-        """The last found line before `row`, going round at the start."""
+        """The last match before `row`, wrapping around at the start."""
         return self.lines[bisect_left(self.lines, row) - 1] if self.lines else None
 
     def told(self, row: int) -> str:
@@ -47,7 +47,7 @@ class Matches:
         return f"match {place} of {len(self.lines)}{'+' if self._more else ''}"
 
     def highlighted(self, cells: Cells) -> Cells:
-        """`cells` with what matches in the role `match`."""
+        """`cells` with matches in the role `match`."""
         text = "".join(part for part, _ in cells)
         inside = {k for found in self.pattern.compiled().finditer(text) for k in range(*found.span())}
         if not inside:
@@ -73,7 +73,7 @@ class Place(NamedTuple):
 
 
 class Jumps:
-    """Places that were jumped from, back and forward, within a stage and across stages."""
+    """The jump list, with back and forward, within a stage and across stages."""
 
     def __init__(self) -> None:
         self._back: list[Place] = []
@@ -84,7 +84,7 @@ class Jumps:
         self._forward.clear()
 
     def back(self, here: Place) -> Place | None:
-        """The place that was jumped from last."""
+        """The place before the last jump."""
         return self._move(self._back, self._forward, here)
 
     def forward(self, here: Place) -> Place | None:

@@ -1,8 +1,8 @@
-"""The language in which the graph pane is filtered: `op:mm shape:128x* road:eager mem>1MB -name:add*`. No Textual.
+"""The filter language of the graph pane: `op:mm shape:128x* road:eager mem>1MB -name:add*`. No Textual.
 
-Words stand for nodes whose row holds them; `field:pattern` compares a field, `*` and `?` standing for anything;
-`field>value` (`<`, `>=`, `<=`, `=`) compares a number, `err` and `own` where nodes have been compared; `-` before any
-of these leaves such nodes out. All must hold.
+A word selects nodes whose row contains it. `field:pattern` matches a field, with the wildcards `*` and `?`.
+`field>value` (`<`, `>=`, `<=`, `=`) compares a number; `err` and `own` need a comparison of nodes. `-` before any of
+these excludes the nodes. All conditions must be true.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {
 
 
 class FilterError(ValueError):
-    """A filter that cannot be read; the text says which part, and what there is instead."""
+    """An invalid filter. The text names the invalid part and the alternatives."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a filter can ask of a node: its row, the road it takes, and how many nodes read it."""
+    """The properties of a node that a filter can test: its row, its lowering, and the number of its users."""
 
     row: NodeRow
     road: str = ""
@@ -86,7 +86,7 @@ def op_kind(row: NodeRow) -> str:
 
 
 def read_filter(text: str, missing: Mapping[str, str] = NOTHING) -> Test:
-    """Whether a node is to be shown. Raises `FilterError`; `missing` says why numbers of a name are not there yet."""
+    """A predicate for the nodes to show. Raises `FilterError`. `missing` has the reasons for missing numbers."""
     tests = [_read_term(term, missing) for term in text.split()]
     return lambda facts: all(test(facts) for test in tests)
 
@@ -125,6 +125,6 @@ def _number_test(term: str, found: re.Match[str], missing: Mapping[str, str]) ->
 
 
 def _prefixes(module: str) -> list[str]:
-    """A module and all that it is in: a pattern for a module holds for what is inside."""
+    """A module and its parents, so that a pattern for a module also matches nested modules."""
     parts = module.split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]

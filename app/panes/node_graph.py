@@ -1,4 +1,4 @@
-"""Nodes around a node, and their drawing as DOT (for Graphviz) or as SVG. No Textual."""
+"""The neighbourhood of a node, drawn as DOT (for Graphviz) or SVG. No Textual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHARACTER, _LINE, _PAD, _GAP_X, _GAP_Y = 7, 16, 8, 24, 40
 
 
 class Neighbours:
-    """Who reads whom in a graph; rows by their numbers."""
+    """The edges of a graph, by row numbers."""
 
     def __init__(self, rows: Sequence[NodeRow]) -> None:
         self.rows = {row.index: row for row in rows}
@@ -30,7 +30,7 @@ class Neighbours:
         return [self.rows[reader] for reader in self._readers[row.index]]
 
     def around(self, row: NodeRow, steps: int) -> list[NodeRow]:
-        """The nodes at most `steps` edges away, in the graph's order."""
+        """The nodes at most `steps` edges away, in graph order."""
         found, front = {row.index}, [row]
         for _ in range(steps):
             near = {other.index: other for one in front for other in (*self.producers(one), *self.users(one))}
@@ -45,7 +45,7 @@ def _label(row: NodeRow) -> list[str]:
 
 
 def dot(rows: Sequence[NodeRow], centre: NodeRow) -> str:
-    """The nodes and the edges between them in Graphviz's language."""
+    """The nodes and the edges between them in DOT."""
     inside = {row.index for row in rows}
     lines = ["digraph {", '  node [shape=box, fontname="monospace", fontsize=11];']
     for row in rows:
@@ -61,7 +61,7 @@ def _quoted(text: str) -> str:
 
 
 def svg(rows: Sequence[NodeRow], centre: NodeRow) -> str:
-    """The nodes drawn in layers, each below all that it reads."""
+    """The nodes as SVG, in layers; each node is below its operands."""
     layers = _layers(rows)
     boxes = _boxes(layers)
     width = max(x + w for x, _, w, _ in boxes.values()) + _PAD
@@ -77,7 +77,7 @@ def svg(rows: Sequence[NodeRow], centre: NodeRow) -> str:
 
 
 def _layers(rows: Sequence[NodeRow]) -> list[list[NodeRow]]:
-    """The nodes by the longest way to them; rows come in an order in which what is read comes first."""
+    """The layer of each node: the length of the longest path to it. Rows must be in topological order."""
     depth: dict[int, int] = {}
     for row in rows:
         depth[row.index] = max((depth[source] + 1 for source in row.inputs if source in depth), default=0)
@@ -89,7 +89,7 @@ def _layers(rows: Sequence[NodeRow]) -> list[list[NodeRow]]:
 
 
 def _lower_sources(rows: Sequence[NodeRow], depth: dict[int, int]) -> None:
-    """What reads nothing stands right above its first reader, so that edges are short."""
+    """Move nodes without operands directly above their first user, to shorten edges."""
     for row in rows:
         if not any(source in depth for source in row.inputs):
             readers = [depth[other.index] for other in rows if row.index in other.inputs]
@@ -97,7 +97,7 @@ def _lower_sources(rows: Sequence[NodeRow], depth: dict[int, int]) -> None:
 
 
 def _boxes(layers: Sequence[Collection[NodeRow]]) -> dict[int, tuple[int, int, int, int]]:
-    """Left, top, width and height of each node's box."""
+    """The left edge, top edge, width and height of each node's box."""
     boxes: dict[int, tuple[int, int, int, int]] = {}
     y = _PAD
     for layer in layers:

@@ -1,4 +1,4 @@
-"""What the outputs pane says, as lines of cells made from the state. No Textual."""
+"""The content of the outputs pane, as lines of cells. No Textual."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ EARLIER = 3
 
 
 def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str] = ()) -> list[Cells]:
-    """Everything the pane holds: problem, outputs, timings, notes, printout.
+    """All lines of the pane: problem, outputs, timings, notes, output of the script.
 
-    `changed` are names of the program's files that hold something else by now.
+    `changed` are the names of the program's files that have changed.
     """
     lines: list[Cells] = []
     if state.problem is not None:
@@ -44,7 +44,7 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
-    """What happened, where, and what to do, each on lines of its own."""
+    """The lines of a diagnostic: what happened, where, and what to do."""
     marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
     lines = [[(text, "text")] for text in wrapped(problem.what, width - 4)]
     lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrapped(part, width - 4)]
@@ -52,7 +52,7 @@ def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """`text` in lines of at most `width`, its own line breaks kept."""
+    """`text` wrapped to `width`, with its line breaks preserved."""
     room = max(width, 10)
     pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
     return [piece for found in pieces for piece in found]
@@ -67,7 +67,7 @@ def _no_report(state: State) -> list[Cells]:
 
 
 def _stale(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
-    """Why what is shown is not what a run would give now; nothing where it is."""
+    """The reason why the results are out of date; empty if they are not."""
     told: Cells = [(" runs again", "dim")]
     if state.ran != recipe:
         return [("STALE: ", "stale"), ("as it was before the last edit; ", "dim"), ("r", "key"), *told]
@@ -124,7 +124,7 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
 
 
 def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """Where an output that is wrong differs: a character a block, the darker the more of the greatest difference."""
+    """The difference map of a mismatching output: one character per block, darker for larger differences."""
     if output.verdict == "ok" or not output.map:
         return []
     finite = [value for row in output.map for value in row if math.isfinite(value)]
@@ -138,7 +138,7 @@ def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Ce
 
 
 def difference_level(share: float, steps: int) -> int:
-    """How dark a block is; what is not finite is as dark as can be."""
+    """The darkness of a block. Non-finite differences have the maximum."""
     if not math.isfinite(share):
         return steps
     return max(1, round(share * steps)) if share > 0 else 0
@@ -170,13 +170,13 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
 
 
 def _earlier(state: State) -> list[RunRecord]:
-    """The last runs of the graph before the one on the screen, the latest first."""
+    """The previous runs of the graph, the latest first."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     return runs[-EARLIER - 1 : -1][::-1]
 
 
 def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
-    """How fast another compiler's code is beside eager, and how far off."""
+    """The speed and the error of another compiler's code compared with eager."""
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     told = f" eager's speed  max|{glyphs.delta}| {formatting.error(side.max_abs)}  "
@@ -218,7 +218,7 @@ def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -
 
 
 def _ending(state: State, width: int) -> list[Cells]:
-    """Why the graph ends before its function does."""
+    """The graph break that ends the graph."""
     info = state.info
     if info is None or not info.broke:
         return []
@@ -227,7 +227,7 @@ def _ending(state: State, width: int) -> list[Cells]:
 
 
 def _notes(state: State, width: int) -> list[Cells]:
-    """What capture has to say, and which choices of the recipe could not be followed."""
+    """The notes of the capture, and the recipe's choices that were not applied."""
     notes = (*state.notes, *(text for who, _node, text in state.remarks if who == IN_VAIN))
     pieces = [piece for note in notes for piece in wrapped(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []

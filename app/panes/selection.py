@@ -41,7 +41,7 @@ class Selection:
         self.node = ""
 
     def name_nodes(self, rows: Sequence[NodeRow]) -> None:
-        """Take the names of the graph's nodes, and their Python lines, by their stable names."""
+        """Set the names and the Python lines of the graph's nodes, by stable name."""
         self._names = {row.stable: row.name for row in rows}
         self._locations = {row.stable: row.location for row in rows}
 
@@ -55,18 +55,18 @@ class Selection:
 
     @property
     def python_line(self) -> tuple[str, int]:
-        """The Python file of the selected node and its line, counted from 0; ("", 0) where none is known."""
+        """The Python file and the line (starting at 0) of the selected node; ("", 0) if unknown."""
         path, _, line = self._locations.get(self.node, "").rpartition(":")
         return (path, int(line) - 1) if path and line.isdecimal() else ("", 0)
 
     def select_node(self, stable: str) -> None:
-        """Mark a node in every pane."""
+        """Select a node in every pane."""
         before, self.node = self.node, stable
         for view in self.views:
             view.mark_node(before)
 
     def select_row(self, row: NodeRow | None) -> None:
-        """Select the node of the graph pane's row; the IR goes to it once the cursor rests."""
+        """Select the node of a graph row. The IR pane follows when the cursor rests."""
         if row is not None:
             self.select_node(row.stable)
             self._follow_at_rest()
@@ -81,7 +81,7 @@ class Selection:
             view.follow_selection()
 
     def lead(self, nodes: Sequence[str]) -> None:
-        """Have graph and IR go to the first of a Python line's nodes, unless one of them is selected."""
+        """Go to the first node of a Python line in graph and IR, unless one of its nodes is selected."""
         if self.node not in nodes:
             self._show(nodes[0])
             self._follow_at_rest()
@@ -97,7 +97,7 @@ class Selection:
             view.show_node(node)
 
     def go_node(self, nodes: tuple[str, ...]) -> None:
-        """Show a line's node in the graph pane; where there are several, ask which."""
+        """Go to the node of a line in the graph pane. If there are several, ask which."""
         if len(nodes) == 1:
             self._go_to(nodes[0])
             return

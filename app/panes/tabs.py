@@ -1,4 +1,4 @@
-"""The line of phase tabs: names while there is room, numbers where there is not. No Textual."""
+"""The line of phase tabs, with names if they fit, otherwise numbers. No Textual."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from buddy.app.widgets.look import Cells
 
 @dataclass(frozen=True)
 class Tab:
-    """A phase: `mark` is `!` where a pass failed, `~` where the text is stale; `there` if it has IR.
+    """A phase. `mark` is `!` if a pass failed, `~` if the text is out of date; `there` is true if it has IR.
 
-    `role` colours a tab that is not the active one, where its mark does not say how.
+    `role` colours an inactive tab without a mark.
     """
 
     name: str
@@ -23,12 +23,12 @@ class Tab:
 
     @property
     def key(self) -> str:
-        """The digit that shows the phase; none beyond the tenth."""
+        """The digit key of the phase; "" beyond the tenth."""
         return str(self.number % 10) if self.number <= 10 else "-"
 
 
 def tab_labels(tabs: Sequence[Tab], active: str, width: int) -> list[str]:
-    """A label a tab, together at most `width` characters where that is possible; far tabs lose their names first."""
+    """One label per tab, at most `width` characters in total if possible. Far tabs lose their names first."""
     place = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
     short: set[int] = set()
     by_distance = sorted(range(len(tabs)), key=lambda k: abs(k - place), reverse=True)
@@ -64,7 +64,7 @@ def _label(tab: Tab, active: bool, short: bool) -> str:
 
 
 def tab_role(tab: Tab, active: bool) -> str:
-    """How a tab is coloured."""
+    """The role of a tab."""
     if active:
         return "tab-active"
     if tab.role:

@@ -1,4 +1,4 @@
-"""Names on a line of IR, and the patterns that find where they are defined and used. No Textual."""
+"""Names on a line of IR, and search patterns for their definitions and uses. No Textual."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def names(line: str) -> list[str]:
 
 
 def op_name(line: str) -> str:
-    """The op of a line of MLIR with its dialect, "" where there is none."""
+    """The op of an MLIR line with its dialect, "" if there is none."""
     found = _OP.match(line)
     return _DEFAULT_DIALECT.get(found[1], found[1]) if found else ""
 
 
 def definition_pattern(name: str) -> str:
-    """Finds the op, block argument, function, block or alias that defines `name`."""
+    """A pattern for the op, block argument, function, block or alias that defines `name`."""
     escaped = re.escape(name)
     if name[0] == "@":
         generic = rf"sym_name = \"{re.escape(name[1:])}\""
@@ -55,5 +55,5 @@ def definition_pattern(name: str) -> str:
 
 
 def use_pattern(name: str) -> str:
-    """Finds `name` wherever it stands."""
+    """A pattern for every occurrence of `name`."""
     return rf"{re.escape(name)}{_TAIL}"

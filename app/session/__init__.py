@@ -1,1 +1,1 @@
-"""The connection to the engine, and what it has reported so far. No Textual."""
+"""The connection to the engine, and the state that it has reported. No Textual."""

@@ -1,4 +1,4 @@
-"""The client's side of the engine: starts it, sends requests, hands back frames, and says why when it is gone."""
+"""The client of the engine: starts it, sends requests, returns frames, and reports why it has exited."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, 
 
 Answer = TypeVar("Answer")
 Interim = Callable[[Any], None]
-# Where an engine is: a command that starts one, or a machine that ssh reaches.
+# The location of an engine: a command that starts it, or an ssh host.
 Place = Sequence[str] | Remote
 
 
 class RequestFailed(Exception):
-    """A request that was waited for came back as `Failed`."""
+    """The engine answered a request with `Failed`."""
 
     def __init__(self, failed: Failed) -> None:
         super().__init__(str(failed.diagnostic))
@@ -67,15 +67,15 @@ class RequestFailed(Exception):
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody has stopped it, so that it says nothing of the program."""
+        """Whether the request was cancelled, so that its failure is not the program's."""
         return self.failed.cancelled
 
 
 class EngineClient:
-    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
+    """One engine at a time: a local process, a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
 
-    Frames that answer a `fetch_…`, `search`, `find_node` or `compare` call go to its caller alone; all others come out
-    of `frames`. `link_changed` hears what is wrong with the link to a `Remote`, and "" once it is well again.
+    Frames that answer a `fetch_…`, `search`, `find_node` or `compare` call go only to its caller; `frames` yields all
+    others. `link_changed` is called with the error of the connection to a `Remote`, and with "" after a reconnect.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class EngineClient:
     # ---- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> Welcome:
-        """Start the engine and greet it.
+        """Start the engine and do the handshake.
 
-        Raises `EngineLost` when it does not start, does not greet back, or is of another version.
+        Raises `EngineLost` if it does not start, does not answer, or has another protocol version.
         """
         self._lost, self._frames, self.heard = None, asyncio.Queue(), time.monotonic()
         transport = self._way()
@@ -121,7 +121,7 @@ class EngineClient:
         return ProcessTransport(self._place, self._log)
 
     async def _opened(self, transport: Transport) -> None:
-        """A way to an engine elsewhere takes as long as a login does; `close` gives it up. Raises `EngineLost`."""
+        """Wait for a connection to a remote engine, until `close` is called. Raises `EngineLost`."""
         self._given_up = False
         self._opening = asyncio.ensure_future(transport.open())
         try:
@@ -134,37 +134,37 @@ class EngineClient:
             self._opening = None
 
     async def restart(self) -> Welcome:
-        """End the engine, whatever it is doing, and start another one."""
+        """Stop the engine, even if it is busy, and start another one."""
         await self.close()
         return await self.start()
 
     @property
     def greeted(self) -> bool:
-        """Whether the engine has said who it is."""
+        """Whether the handshake is complete."""
         return self.welcome is not None
 
     def ping(self) -> None:
-        """Ask for a sign of life, after which `heard` is later."""
+        """Send a ping, whose answer updates `heard`."""
         with contextlib.suppress(EngineLost):
             self.send(Ping(self.next_request()))
 
     def kill(self) -> None:
-        """End the engine at once, which answers nothing any more; `frames` ends as with any engine that is gone."""
+        """Kill an engine that does not answer. `frames` then ends as for any engine that has exited."""
         if self._transport is not None:
             self._transport.kill()
 
     @property
     def unanswered(self) -> int:
-        """For how many seconds an engine elsewhere that can be reached has said nothing."""
+        """The seconds since a connected remote engine last sent data."""
         return self._transport.silent if isinstance(self._transport, ResumingTransport) else 0
 
     def hurry(self) -> None:
-        """Try at once to mend a link that is lost."""
+        """Try to reconnect at once."""
         if isinstance(self._transport, ResumingTransport):
             self._transport.hurry()
 
     async def close(self) -> None:
-        """End the engine and its workers, kindly at first; returns when the process is gone."""
+        """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
         if self._opening is not None:
             self._given_up = True
             self._opening.cancel()
@@ -185,18 +185,18 @@ class EngineClient:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def next_request(self) -> int:
-        """A number that no request has had."""
+        """A new request number."""
         self._numbers += 1
         return self._numbers
 
     def send(self, frame: Any) -> None:
-        """Send a frame. Raises `EngineLost` when there is no engine to send it to."""
+        """Send a frame. Raises `EngineLost` if no engine is running."""
         if self._lost is not None or self._transport is None:
             raise self._lost or EngineLost("the engine has not been started")
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Any]:
-        """Frames as they come; ends by raising `EngineLost` when the engine is gone."""
+        """Yields frames as they arrive. Raises `EngineLost` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()
@@ -205,9 +205,9 @@ class EngineClient:
             yield frame
 
     async def ask(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
-        """Send a request and wait for the frame that ends it; `interim` gets those before it.
+        """Send a request and wait for its final frame; `interim` is called with earlier frames.
 
-        The engine stops working on what its caller no longer waits for. Raises `RequestFailed` and `EngineLost`.
+        If the caller is cancelled, the engine cancels the request. Raises `RequestFailed` and `EngineLost`.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[frame.request] = future, answer, interim
@@ -227,44 +227,44 @@ class EngineClient:
         return found
 
     async def fetch_lines(self, text: str, start: int, count: int) -> Lines:
-        """At most `count` lines of `text` from line `start`, counted from 0."""
+        """At most `count` lines of `text` from line `start` (starting at 0)."""
         return await self.ask(FetchLines(self.next_request(), text, start, count), Lines)
 
     async def fetch_text(self, text: str) -> str:
-        """The whole of `text`."""
+        """The full text of `text`."""
         return (await self.ask(FetchText(self.next_request(), text), Text)).content
 
     async def search(
         self, text: str, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
     ) -> Found:
-        """The lines of `text`, counted from 0, that hold `pattern`."""
+        """The lines of `text` (starting at 0) that match `pattern`."""
         return await self.ask(Search(self.next_request(), text, pattern, regex, ignore_case, limit), Found)
 
     async def find_node(self, text: str, node: str) -> Found:
-        """The lines of `text`, counted from 0, that come from the FX node with the stable name `node`."""
+        """The lines of `text` (starting at 0) that come from the FX node with the stable name `node`."""
         return await self.ask(FindNode(self.next_request(), text, node), Found)
 
     async def find_place(self, text: str, node: str, page: int, around: int, came: Interim) -> Found:
-        """The line of `text` that is most the own one of `node`; `came` gets the `Lines` around it."""
+        """The main line of `node` in `text`; `came` is called with the `Lines` around it."""
         return await self.ask(FindPlace(self.next_request(), text, node, page, around), Found, came)
 
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
-        """Where the text `after` differs from `before`."""
+        """The differences between the texts `before` and `after`."""
         return await self.ask(Compare(self.next_request(), before, after, how, language), Compared)
 
     async def check_ir(self, content: str) -> IrChecked:
-        """What is wrong with a module."""
+        """The errors of a module."""
         return await self.ask(CheckIr(self.next_request(), content), IrChecked)
 
     async def compile_beside(self, recipe: Recipe, came: Interim = lambda _frame: None) -> Compiled:
-        """All stages of a recipe that is compared with others."""
+        """Compile a recipe for a comparison. Returns all stages."""
         return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled, came)
 
     async def run_beside(
         self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False,
         equal_nan: bool = False,
     ) -> Ran:  # fmt: skip
-        """What running a recipe that is compared with others gives; with `values`, inputs and outputs, too."""
+        """Run a recipe for a comparison. Returns the report; with `values`, also inputs and outputs."""
         request = self.next_request()
         frame = Run(request, recipe, repeats, beside=True, inputs=inputs, values=values, equal_nan=equal_nan)
         return await self.ask(frame, Ran)
@@ -272,14 +272,14 @@ class EngineClient:
     async def try_passes(
         self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Interim, seconds: float = 60.0
     ) -> TriedAll:
-        """What each candidate would do to a stage: `came` gets a `Tried` for each."""
+        """Try each candidate on a stage; `came` is called with a `Tried` for each."""
         frame = TryPasses(self.next_request(), text, candidates, threads, timeout=seconds)
         return await self.ask(frame, TriedAll, came)
 
-    # ---- the wire ------------------------------------------------------------------------------------------------
+    # ---- frames --------------------------------------------------------------------------------------------------
 
     async def _read_frames(self, transport: Transport, greeted: asyncio.Future[Welcome]) -> None:
-        """Read to the end of the stream, then say why it ended."""
+        """Read to the end of the stream, and report why it ended."""
         buffer, decoder, reason = FrameBuffer(), FrameDecoder(EngineFrame), ""
         try:
             while data := await transport.read():
@@ -289,10 +289,10 @@ class EngineClient:
                     reason = self._frame_came(decoder.decode(body), greeted) or reason
             buffer.finish()
         except (WireError, FrameError) as error:
-            reason = reason or f"what came from the engine is not the engine's: {error}{self._hint()}"
+            reason = reason or f"the engine's output is not a valid frame: {error}{self._hint()}"
             transport.kill()
         lost = await transport.ended()
-        # An engine that refuses the greeting, or does not know it, would do so again.
+        # An engine that rejects the handshake would reject it again.
         lasting = lost.lasting or (bool(reason) and not greeted.done())
         lost = EngineLost(reason or lost.reason, lost.detail, lasting=lasting)
         if transport is self._transport or not greeted.done():
@@ -301,7 +301,7 @@ class EngineClient:
             greeted.set_exception(lost)
 
     def _frame_came(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
-        """Pass a frame on; the reason why the engine is about to end, where the frame is one."""
+        """Dispatch a frame. Returns the reason if the frame announces the end of the engine."""
         if not greeted.done():
             return self._greeting_came(frame, greeted)
         waiting = self._waiting.get(getattr(frame, "request", 0))
@@ -319,9 +319,11 @@ class EngineClient:
         if isinstance(frame, Failed):
             return str(frame.diagnostic)
         if not isinstance(frame, Welcome):
-            raise FrameError(f"it did not greet but sent {type(frame).__name__}")
+            raise FrameError(f"handshake failed: the engine sent {type(frame).__name__}")
         if frame.version != PROTOCOL_VERSION:
-            raise FrameError(f"it speaks protocol {frame.version}, this client {PROTOCOL_VERSION}")
+            raise FrameError(
+                f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version"
+            )
         greeted.set_result(frame)
         return ""
 
@@ -335,15 +337,15 @@ class EngineClient:
     def _hint(self) -> str:
         if isinstance(self._place, Remote) or Path(self._place[0]).name not in ("ssh", "mosh"):
             return ""
-        return " · does the remote shell print something at login? It must be silent when it is not interactive"
+        return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
 
 
 def default_command() -> list[str]:
-    """The engine of this installation."""
+    """The command that starts the engine of this installation."""
     return module_command("buddy.compiler.engine")
 
 
 def module_command(module: str) -> list[str]:
-    """The command that runs a module of this installation; the current folder is kept off its import path."""
+    """The command that runs a module of this installation, without the current folder on its import path."""
     safe = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe, "-m", module]

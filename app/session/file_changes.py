@@ -1,4 +1,4 @@
-"""Whether the files of a program are still what they were when it was opened. No Textual."""
+"""Detects changes of a program's files since it was opened. No Textual."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Mark = tuple[int, int]
 
 
 class OnDisk:
-    """Knows files by size and time of change, as they were when `take` was called; those that it cannot see, on
-    another machine for one, it says nothing of."""
+    """The size and modification time of files at the last call of `take`. Files that do not exist here, for example
+    on a remote host, are ignored."""
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark | None] = {}
 
     def take(self, files: Iterable[str]) -> None:
-        """These are the program's, as they are now."""
+        """Record the current state of the program's files."""
         self._marks = {file: _mark(file) for file in files}
 
     def changed(self) -> list[str]:
-        """The names of those that are other ones now, or gone."""
+        """The names of the files that have changed or were deleted."""
         return [Path(file).name for file, mark in self._marks.items() if mark is not None and _mark(file) != mark]
 
 

@@ -1,4 +1,4 @@
-"""Loading the program again when one of its files, or a plug-in's, has changed. No Textual."""
+"""Reloads the program when one of its files or a plug-in changes. No Textual."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from buddy.compiler.protocol import Cancel, FilesChanged, Watch
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
 
-# An engine that will not watch just now is asked again.
+# Seconds until a rejected watch request is repeated.
 _AGAIN_SECONDS = 1.0
 
 
 class Watcher:
-    """Waits beside everything else, one engine's life long; `reload` and `say` are told what changed."""
+    """Watches files in the background for the lifetime of an engine, and calls `reload` and `say` with the changes."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Watcher:
         return self._task is not None
 
     def start(self, client: EngineClient) -> None:
-        """Watch from now on, with the engine that `client` speaks to."""
+        """Start watching with the engine of `client`."""
         self.stop()
         self._task = asyncio.ensure_future(self._watch(client))
 
@@ -48,7 +48,7 @@ class Watcher:
             self._task = None
 
     def files(self) -> tuple[str, ...]:
-        """What the program is made of as far as that is known: also the file in which it failed."""
+        """The known files of the program, including the file in which it failed."""
         source = self._workspace.source.partition(":")[0]
         found = [source] if source.endswith(".py") else []
         found += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
@@ -66,7 +66,7 @@ class Watcher:
                 self._tell(await self._next(client, files))
             except RequestFailed as failed:
                 if not failed.cancelled:
-                    self._say(f"nothing is watched: {failed}")
+                    self._say(f"file watching is off: {failed}")
                     return
                 if self.files() == files:
                     await asyncio.sleep(_AGAIN_SECONDS)
@@ -74,14 +74,14 @@ class Watcher:
                 return
 
     async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        """The next change of `files`; the request is given up when the program is made of others."""
+        """The next change of `files`. The request is cancelled when the program has other files."""
         watch = Watch(client.next_request(), files, self._directory)
         changed = asyncio.ensure_future(client.ask(watch, FilesChanged))
         try:
             while not changed.done() and self.files() == files:
                 await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
             if not changed.done():
-                # A change that the engine has just told of is on its way: it answers that, or that it has given up.
+                # A change may have been sent already: the engine answers with the change or with the cancellation.
                 client.send(Cancel(watch.request))
             return await changed
         finally:
@@ -89,7 +89,7 @@ class Watcher:
 
     def _tell(self, found: FilesChanged) -> None:
         if found.gone:
-            self._say(f"{_names(found.gone)} is gone: what is on the screen is of before")
+            self._say(f"{_names(found.gone)} was deleted: showing the last loaded version")
         if found.changed:
             self._reload(found.changed)
 
@@ -99,5 +99,5 @@ def _names(files: tuple[str, ...]) -> str:
 
 
 def told(files: tuple[str, ...]) -> str:
-    """What the status line says of a change."""
-    return f"{_names(files)} changed: loading it again"
+    """The status message for a change."""
+    return f"{_names(files)} changed: reloading"

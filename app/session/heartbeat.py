@@ -1,4 +1,4 @@
-"""Noticing an engine that is there and says nothing: one that a signal has stopped, or that hangs. No Textual."""
+"""Detects an engine that does not answer, because it hangs or is stopped by a signal. No Textual."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# An engine that has said nothing for so long is asked whether it is there; its loop is never busy for a tenth of that.
+# A ping is sent after this many silent seconds. The engine's loop is never busy for a tenth of that.
 QUIET = 1.0
-# When it is told that nothing came, and how often that is looked at: a slow link and a loaded machine answer by then.
+# When silence is reported, and how often it is checked. Slow connections and loaded machines answer earlier.
 SILENT = 4.0
 LOOK = 0.5
-# A start reads some hundred files, on a cold disk of a loaded machine.
+# The limit at startup, which reads some hundred files, possibly from a cold disk.
 SILENT_START = 20.0
 
 
 class Pinged(Protocol):
-    """What is listened to: when it was heard last, by `time.monotonic`, and whether it has greeted."""
+    """An engine: the time of its last data, by `time.monotonic`, and whether the handshake is complete."""
 
     heard: float
 
@@ -28,7 +28,7 @@ class Pinged(Protocol):
 
 
 class Heartbeat:
-    """Listens to one engine at a time; `told` gets the seconds since it was heard, and 0 once it is heard again."""
+    """Monitors one engine at a time. `told` is called with the seconds of silence, and with 0 when it ends."""
 
     def __init__(self, told: Callable[[int], object]) -> None:
         self._told = told
@@ -49,14 +49,14 @@ class Heartbeat:
             await asyncio.sleep(LOOK)
             now = time.monotonic()
             if now - looked > 2 * QUIET:
-                # It was this process that slept, or was stopped: what the engine has said is still to be read.
+                # This process was suspended: the engine's data has not been read yet.
                 client.heard = now
             looked = now
             quiet = now - client.heard
             if client.greeted and quiet > QUIET and asked <= client.heard:
                 client.ping()
                 asked = now
-            # Time runs from the question: an engine that nobody has asked anything has nothing to say.
+            # Silence counts from the ping, because an idle engine sends nothing.
             late = now - max(asked, client.heard) > (SILENT if client.greeted else SILENT_START)
             before, silent = silent, int(quiet) if late else 0
             if silent != before:

@@ -1,6 +1,6 @@
-"""Lines of stage text, fetched by pages in the background and kept for a while. No Textual.
+"""A cache of stage lines, fetched by pages in the background. No Textual.
 
-A view asks for the line it is about to draw and gets it, or `None` and a call of `arrived` once it is there.
+A view requests a line to draw and gets it, or `None` and a later call of `arrived`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAGE = 256
 KEEP = 48
 WANTED = 4
 AHEAD = 100
-# Over a slow link, as many lines are fetched ahead as a held key passes meanwhile: a screen, 30 times a second.
+# On a slow connection, the lines that a held key passes meanwhile are prefetched: 30 screens per second.
 SCROLL = 1500
 LANES = 3
 
@@ -25,7 +25,7 @@ Fetch = Callable[[str, int, int], Awaitable[Lines]]
 
 
 class UnavailableError(Exception):
-    """The engine does not answer; the text says why, `cancelled` whether that is because somebody has stopped it."""
+    """The engine has no answer. The text is the reason; `cancelled` is true if the request was cancelled."""
 
     def __init__(self, why: str, cancelled: bool = False) -> None:
         super().__init__(why)
@@ -33,9 +33,9 @@ class UnavailableError(Exception):
 
 
 class Line(NamedTuple):
-    """A line's text and the stable names of the nodes it comes from, those that were `derived` among them.
+    """The text of a line, and the stable names of the nodes that it comes from, directly or `derived`.
 
-    `machine` is its machine code in hexadecimal digits; `full` says that nothing of it is drawn in short.
+    `machine` is its machine code in hexadecimal; `full` means that nothing is abbreviated.
     """
 
     text: str
@@ -46,9 +46,9 @@ class Line(NamedTuple):
 
 
 class LineCache:
-    """A window on the engine's texts; `fetch` raises `UnavailableError` when it cannot have them.
+    """A cache of the engine's texts.
 
-    `fetch(text, start, count)` brings lines; `arrived(text)` is told."""
+    `fetch(text, start, count)` returns lines or raises `UnavailableError`; `arrived(text)` is called after it."""
 
     def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
         self._fetch = fetch
@@ -62,7 +62,7 @@ class LineCache:
         self._reach = AHEAD
 
     def get(self, text: str, index: int) -> Line | None:
-        """Line `index` of `text` where it is at hand; otherwise it is sent for. Its neighbours come ahead of need."""
+        """Line `index` of `text` if it is cached; otherwise fetches it. Its neighbours are prefetched."""
         number, offset = divmod(index, PAGE)
         page = self._pages.get((text, number))
         if page is None:
@@ -73,28 +73,28 @@ class LineCache:
         return page[offset] if offset < len(page) else Line("")
 
     def _look_around(self, text: str, number: int, index: int) -> None:
-        """Send for the pages that a scroll is in before their lines could have come, the nearest one first."""
+        """Prefetch the pages that scrolling would reach before their lines could arrive, the nearest first."""
         last = min(index + self._reach, self._totals[text] - 1) // PAGE
         first = max(0, index - self._reach) // PAGE
         for other in (*range(first, number), *range(last, number, -1)):
             self._want((text, other))
 
     def ahead(self, text: str, index: int) -> None:
-        """Have line `index` of `text` fetched before it is needed."""
+        """Prefetch line `index` of `text`."""
         self._want((text, index // PAGE))
 
     async def load(self, text: str, start: int, count: int) -> None:
-        """Wait until lines `start` to `start + count` are at hand."""
+        """Wait until lines `start` to `start + count` are cached."""
         numbers = range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1)
         missing = [(text, number) for number in numbers if (text, number) not in self._pages]
         await asyncio.gather(*map(self._bring, missing))
 
     def take(self, lines: Lines) -> None:
-        """Keep a page that has come with another answer."""
+        """Cache a page from another answer."""
         self._keep((lines.text, lines.start // PAGE), lines)
 
     def forget(self) -> None:
-        """Drop everything: the engine that had the texts is gone."""
+        """Clear the cache after the engine has exited."""
         self._pages.clear()
         self._wanted.clear()
         self._missed.clear()
@@ -154,5 +154,5 @@ def _lines(frame: Lines) -> list[Line]:
 
 
 def named(frame: Lines, places: Iterable[int]) -> tuple[str, ...]:
-    """The nodes at these places of a frame's names."""
+    """The nodes at these indices of a frame's names."""
     return tuple(frame.names[place] for place in places)

@@ -1,4 +1,4 @@
-"""The file that `--log` names: the engine's log is added to it, and what grows too long is put aside."""
+"""The file of `--log`: appends the engine's log, and rotates the file at a size limit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import BinaryIO, NamedTuple
 
 from buddy.compiler.protocol import LogLevel
 
-# Bytes of the file itself, and how many earlier ones there are beside it, FILE.1 the latest.
+# Maximum size in bytes, and the number of old files; FILE.1 is the newest.
 LARGEST = 8 << 20
 KEPT = 3
 
 
 class Log(NamedTuple):
-    """Where the log goes, if anywhere, and the least that is logged."""
+    """The path of the log, if any, and the minimum level."""
 
     path: Path | None = None
     level: LogLevel = "info"
@@ -27,19 +27,19 @@ NO_LOG = Log()
 
 
 class LogFile:
-    """Open for as long as an engine runs; several may add to one file. Raises `OSError` where it cannot be opened, and
-    never after that."""
+    """A log file that is open while an engine runs. Several processes may append to it. Raises `OSError` only when it
+    is opened."""
 
     def __init__(self, path: Path, largest: int = LARGEST) -> None:
         self._path, self._largest = path, largest
         self._file: BinaryIO = self._opened()
 
     def _opened(self) -> BinaryIO:
-        # For the user alone: lines of programs stand in it, by which errors came.
+        # Readable only by the user, because errors quote lines of programs.
         return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
     def write(self, data: bytes) -> None:
-        """Add `data`. What cannot be written, on a full disk, is left out: nobody waits for a log."""
+        """Append `data`. Data that cannot be written, for example on a full disk, is dropped."""
         with contextlib.suppress(OSError, ValueError):
             size = self._size()
             if size is not None and size + len(data) > self._largest:
@@ -47,9 +47,9 @@ class LogFile:
             self._file.write(data)
 
     def _size(self) -> int | None:
-        """How long the file is; `None` for what is no file, such as a device.
+        """The size of the file; `None` for a device or another special file.
 
-        What another process has put aside, or somebody has taken away, is left: the file of that name is opened again.
+        If the file was rotated by another process or deleted, the file with that name is opened again.
         """
         found = os.fstat(self._file.fileno())
         if not stat.S_ISREG(found.st_mode):
@@ -60,7 +60,7 @@ class LogFile:
         return found.st_size
 
     def _turn(self) -> None:
-        """Put what there is aside, unless another process has just done so, and begin anew."""
+        """Rotate the file, unless another process has just done so, and start a new one."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):

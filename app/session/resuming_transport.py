@@ -1,4 +1,4 @@
-"""The way to an engine elsewhere that outlives its links: one that drops is replaced, and nothing on it is lost."""
+"""A transport to a remote engine that reconnects after a lost connection without losing data."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from buddy.compiler.protocol.resuming import (
     greeting,
 )
 
-# A login over a slow link, and Python's start on a slow machine.
+# Includes a login over a slow connection, and Python's startup on a slow machine.
 _CONNECT_SECONDS = 60.0
-# A login, and a second for the engine to end by itself.
+# Includes a login, and a second for the engine to exit by itself.
 _END_SECONDS = 5.0
 _DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
@@ -33,7 +33,7 @@ Told = Callable[[str], None]
 
 
 class ResumingTransport:
-    """Links to one engine on `remote`. `told` hears what is wrong with the link, and "" once it is well again."""
+    """Connections to one engine on `remote`. `told` is called with an error, and with "" after a reconnect."""
 
     def __init__(self, remote: Remote, log: Log, told: Told) -> None:
         self._remote, self._log, self._told = remote, log, told
@@ -45,7 +45,7 @@ class ResumingTransport:
         self._hurry = asyncio.Event()
         self._closing = False
         self._beats: asyncio.Task[None] | None = None
-        self._end = EngineLost("the link was closed")
+        self._end = EngineLost("the connection was closed")
         self._heard = time.monotonic()
         self._unanswered = self._gone = False
 
@@ -53,11 +53,11 @@ class ResumingTransport:
         try:
             self._came = await self._connect(self._remote.start(self._name))
         except GoneError as error:
-            raise EngineLost(f"no engine starts on {self._remote.host}: {error}", lasting=True) from error
+            raise EngineLost(f"the engine does not start on {self._remote.host}: {error}", lasting=True) from error
         self._beats = asyncio.create_task(self._beat())
 
     async def read(self) -> bytes:
-        """As for any transport; a link that fails is replaced in here, however long it takes."""
+        """Read like any transport. A failed connection is replaced here, which may take long."""
         while not self._closing:
             try:
                 if payload := self._taken():
@@ -70,7 +70,7 @@ class ResumingTransport:
         return b""
 
     def _taken(self) -> bytes:
-        """The engine's bytes in what has come over the link."""
+        """The engine's bytes in the data of the connection."""
         data, self._came = self._came, b""
         if data:
             self._heard = time.monotonic()
@@ -80,24 +80,24 @@ class ResumingTransport:
         return payload
 
     async def _more(self) -> str:
-        """Wait for the link to bring something; what is wrong with it where it does not."""
+        """Wait for data. Returns the error of the connection if none arrives."""
         link = self._link
         assert link is not None
         try:
             self._came = await asyncio.wait_for(link.read(), SILENCE)
         except asyncio.TimeoutError:
-            return f"nothing has come for {SILENCE:g} s"
+            return f"no data for {SILENCE:g} s"
         return "" if self._came or self._closing else (await self._complaint(link))[0]
 
     async def _complaint(self, link: ProcessTransport, said: str = "") -> tuple[str, bool]:
-        """Why a link has ended, and whether that lasts."""
+        """The reason why a connection has ended, and whether it is permanent."""
         code = await link.exit_code()
         self._unanswered = code == UNANSWERED
         return self._remote.explain(code, link.tail or said)
 
     @property
     def silent(self) -> int:
-        """For how many seconds an engine that can be reached has said nothing; 0 where it is the link that is lost."""
+        """The seconds since a connected engine last sent data; 0 if the connection is lost."""
         return int(time.monotonic() - self._heard) if self._unanswered else 0
 
     def write(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class ResumingTransport:
                 link.kill()
 
     def hurry(self) -> None:
-        """Try again now, where the link is gone."""
+        """Try to reconnect at once, if the connection is lost."""
         self._hurry.set()
 
     async def ended(self) -> EngineLost:
@@ -132,7 +132,7 @@ class ResumingTransport:
             await self._end_there()
 
     async def _end_there(self) -> None:
-        """Have an engine killed that has not heard the goodbye. One that cannot be reached ends by itself, in time."""
+        """Kill an engine that did not receive the goodbye. An unreachable engine exits after its wait time."""
         nowhere = subprocess.DEVNULL
         try:
             ending = subprocess.Popen(
@@ -140,21 +140,21 @@ class ResumingTransport:
             )
         except OSError:
             return
-        # Over a bad network it takes longer than anybody waits for, and then goes on alone until ssh gives up.
+        # On a bad network, nobody waits for this; it continues in the background until ssh gives up.
         end = time.monotonic() + _END_SECONDS
         while ending.poll() is None and time.monotonic() < end:
             await asyncio.sleep(0.02)
 
-    # ---- links ---------------------------------------------------------------------------------------------------
+    # ---- connections ---------------------------------------------------------------------------------------------
 
     async def _come_back(self, why: str) -> bool:
-        """Replace the link, whose fault `why` is, by another; whether there is one."""
+        """Reconnect after the error `why`. Returns whether it succeeded."""
         await self._drop()
         attempt = 0
         while not self._closing:
             delay = _DELAYS[min(attempt, len(_DELAYS) - 1)]
-            what = why if self._unanswered else f"the link is lost: {why}"
-            self._told(f"{what} · trying again in {max(1, round(delay))} s")
+            what = why if self._unanswered else f"connection lost: {why}"
+            self._told(f"{what} · reconnecting in {max(1, round(delay))} s")
             await self._wait(delay)
             try:
                 if not self._closing:
@@ -163,7 +163,7 @@ class ResumingTransport:
                     self._told("")
                     return True
             except GoneError as error:
-                self._end, self._gone = EngineLost(f"the engine on {self._remote.host} is gone: {error}"), True
+                self._end, self._gone = EngineLost(f"the engine on {self._remote.host} has exited: {error}"), True
                 return False
             except EngineLost as error:
                 why, attempt, self._end = error.reason, attempt + 1, error
@@ -177,12 +177,12 @@ class ResumingTransport:
         self._hurry.clear()
 
     async def _connect(self, command: list[str]) -> bytes:
-        """A link by `command`; what came over it behind the greeting. Raises `EngineLost` and `GoneError`."""
+        """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `GoneError`."""
         link = self._trying = ProcessTransport(command, self._log)
         await link.open()
         try:
             if self._closing:
-                raise EngineLost("it was given up while the link began")
+                raise EngineLost("cancelled while connecting")
             link.write(greeting(self._stream.received))
             theirs, rest = await asyncio.wait_for(self._greeted(link), _CONNECT_SECONDS)
             link.write(self._stream.resume(theirs))
@@ -190,7 +190,7 @@ class ResumingTransport:
             link.kill()
             await link.close()
             if isinstance(error, asyncio.TimeoutError):
-                raise EngineLost(f"{self._remote.host} has not answered for {_CONNECT_SECONDS:g} s") from error
+                raise EngineLost(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
             if isinstance(error, LinkError):
                 raise EngineLost(str(error), link.tail, lasting=True) from error
             raise
@@ -200,7 +200,7 @@ class ResumingTransport:
         return rest
 
     async def _greeted(self, link: ProcessTransport) -> tuple[int, bytes]:
-        """How much the engine has received, and what came behind its greeting."""
+        """The number of bytes that the engine has received, and the data after its handshake."""
         greeted = Greeted()
         while data := await link.read():
             if (found := greeted.feed(data)) is not None:
@@ -209,7 +209,7 @@ class ResumingTransport:
         raise EngineLost(what, link.tail, lasting=lasting)
 
     async def _drop(self) -> None:
-        """Let go of a link that leads nowhere."""
+        """Close a failed connection."""
         link, self._link = self._link, None
         if link is not None:
             link.kill()

@@ -1,4 +1,4 @@
-"""The conversation with the engine: what is sent when, and what each frame sets going. No Textual."""
+"""The session with the engine: sends requests, and handles the answers. No Textual."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 COALESCE_SECONDS = 0.15
 LIVES = 3
 LIFE_SECONDS = 20.0
-# Times of a run that a comparison of every node may take: it compiles each node by itself.
+# Time limit of a comparison of every node, as a multiple of a run's: it compiles each node separately.
 _COMPARING = 5
 
 Answer = TypeVar("Answer")
@@ -36,9 +36,9 @@ Changed = Callable[[frozenset[Topic]], None]
 
 
 class Session:
-    """One program in one engine. `changed` is called with what changed in `state` after every frame.
+    """One program in one engine. After every frame, `changed` is called with the changed parts of `state`.
 
-    `wanted` are fields of the recipe as the command line gives them.
+    `wanted` are the fields of the recipe that the command line sets.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def inputs(self) -> InputChoice:
-        """What the next run is on."""
+        """The inputs of the next run."""
         return self.state.wanted_inputs
 
     @inputs.setter
@@ -83,7 +83,7 @@ class Session:
     # ---- life ----------------------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """Keep an engine going until `close`; one that dies is replaced, unless it dies again and again."""
+        """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
         while not self._closing:
             self._births = [*self._births[-LIVES:], time.monotonic()]
             await self._one_life()
@@ -91,7 +91,7 @@ class Session:
             self._again.clear()
 
     async def _wait_for_another(self) -> None:
-        """Where engines die again and again, or cannot start, another one is for the user to ask for."""
+        """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
         if self._for_user and not self._again.is_set() and not self._closing:
             self.changed(ALL)
             await self._again.wait()
@@ -102,14 +102,14 @@ class Session:
         client = self._client = EngineClient(self._place, self._log, self._link_changed)
         self._hopeless = False
         if not isinstance(self._place, Remote):
-            # The link to an engine elsewhere has beats of its own, and more patience.
+            # The transport of a remote engine has its own heartbeat, with longer limits.
             self._heartbeat.start(client)
         try:
             self.state.apply(await client.start())
             self._greet(client)
             async for frame in client.frames():
                 self._take(frame)
-            self._end("the engine closed its end")
+            self._end("the engine closed the connection")
         except (EngineLost, OSError) as error:
             self._hopeless = getattr(error, "lasting", False)
             self._end(str(error))
@@ -123,13 +123,15 @@ class Session:
             return
         if self._again.is_set():
             return self._given_up()
-        todo = "R starts another; its log says more" if self._for_user else "another one is being started"
+        todo = (
+            "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
+        )
         self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
         self.cache.forget()
         self.changed(ALL)
 
     def _given_up(self) -> None:
-        """Another engine is wanted; that this one may still take its time to end is nobody's concern."""
+        """Reset the state for another engine. The current one may still be exiting."""
         self.state.starting_over()
         self.cache.forget()
         self.changed(ALL)
@@ -142,7 +144,7 @@ class Session:
         return len(self._births) > LIVES and time.monotonic() - self._births[-LIVES] < LIFE_SECONDS
 
     def _greet(self, client: EngineClient) -> None:
-        """Ask for what every session needs, and open the program."""
+        """Request presets, passes and ops, and open the program."""
         here, workspace = self._directory, self.workspace
         _post(client, p.ListPresets(client.next_request()))
         for frame in (p.ListPasses, p.ListOps):
@@ -154,7 +156,7 @@ class Session:
         self.changed(ALL)
 
     def _open(self, client: EngineClient) -> int:
-        """Have the program opened; the request's number."""
+        """Open the program. Returns the number of the request."""
         request, workspace = client.next_request(), self.workspace
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
@@ -165,7 +167,7 @@ class Session:
     # ---- watching ------------------------------------------------------------------------------------------------
 
     def toggle_watching(self) -> None:
-        """Load the program again whenever its files change, or no longer."""
+        """Start or stop reloading the program when its files change."""
         self.watching = not self.watching
         if not self.watching:
             self._watcher.stop()
@@ -173,7 +175,7 @@ class Session:
             self._watcher.start(self._client)
 
     def reload(self, files: tuple[str, ...]) -> None:
-        """Open the program again, which `files` have become others of; recipes stay, and what is there until then."""
+        """Open the program again after `files` changed. Recipes and current results are kept until then."""
         client, workspace = self._client, self.workspace
         if client is None or self.state.engine != "ready":
             return
@@ -187,7 +189,7 @@ class Session:
         self._reopen(client)
 
     def capture_with(self, shapes: tuple[str, ...]) -> None:
-        """Capture the program with arguments of other shapes, none for its own."""
+        """Capture the program with other argument shapes; an empty tuple restores its own."""
         self.shapes = shapes
         if self._client is not None and self.state.engine == "ready":
             self._reopen(self._client)
@@ -197,23 +199,23 @@ class Session:
         self.changed(ALL)
 
     def _link_changed(self, what: str) -> None:
-        """The link to an engine elsewhere is lost, or back; what was asked of it meanwhile is answered then."""
+        """Handle a lost or restored connection to a remote engine. Requests are answered after the reconnect."""
         self.state.link = what
         self.state.silent = self._client.unanswered if self._client is not None else 0
         self.changed(STATUS)
 
     def _silent(self, seconds: int) -> None:
-        """The engine has not answered for so long, or, for 0, does so again. It is the user who gives it up."""
+        """Handle an engine that has not answered for some seconds, or (0) answers again. Only the user can kill it."""
         self.state.silent = seconds
         self.changed(STATUS)
 
     def mend_link(self) -> None:
-        """Try at once to reach the engine again."""
+        """Reconnect to the engine at once."""
         if self._client is not None:
             self._client.hurry()
 
     def start_over(self) -> None:
-        """A fresh engine, and the script again from its beginning."""
+        """Start another engine, and run the script again."""
         self._births.clear()
         self._again.set()
         if self._client is not None and self.state.silent:
@@ -223,17 +225,17 @@ class Session:
             self._given_up()
 
     async def close(self) -> None:
-        """End the engine; returns when its process is gone."""
+        """Stop the engine. Returns when its process has exited."""
         self._closing = True
         if self._client is not None:
             await self._shut(self._client)
 
     async def _shut(self, client: EngineClient) -> None:
-        """Close a client, to the end even where the one who asks is cancelled."""
+        """Close a client completely, even if the caller is cancelled."""
         await asyncio.shield(self._ending(client))
 
     def _ending(self, client: EngineClient) -> asyncio.Future[None]:
-        """The end of a client, which comes once, whoever asks for it and however often."""
+        """The task that closes a client. There is only one, for all callers."""
         if client not in self._shutting:
             self._shutting = {client: asyncio.ensure_future(client.close())}
         return self._shutting[client]
@@ -242,12 +244,12 @@ class Session:
 
     def _take(self, frame: p.Frame) -> None:
         if self._again.is_set():
-            return  # of an engine that has been given up
+            return  # from an engine that has been replaced
         topics = self.state.apply(frame)
         if isinstance(frame, p.Presets):
             self._begin(frame)
         if isinstance(frame, p.Captured):
-            # Paths on another machine may be there on this one, and be other files.
+            # A remote path may name a different file on this machine.
             self.disk.take(() if isinstance(self._place, Remote) else frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.opened(frame.graphs)
@@ -266,25 +268,25 @@ class Session:
                 self._reopen(self._client)
 
     def _take_up(self, presets: Sequence[p.Preset]) -> None:
-        """Make the recipe what the command line asks for, by an edit that can be undone."""
+        """Apply the command line's fields to the recipe, as an edit that can be undone."""
         if not self.wanted:
             return
         words = " ".join(str(value) for value in self.wanted.values())
         try:
-            self.workspace.edit(as_wanted(self.workspace.recipe, presets, self.wanted), f"as asked for: {words}")
+            self.workspace.edit(as_wanted(self.workspace.recipe, presets, self.wanted), f"command line: {words}")
         except ValueError as error:
             self.say(str(error))
 
     def _choose_graph(self) -> None:
-        """The graph that was shown last, or the first where the program no longer has as many."""
+        """Show the graph that was shown last, or the first graph if it no longer exists."""
         if self.state.captured and self.workspace.graph >= len(self.state.graphs):
             self.workspace.show(0)
         self.state.graph = self.workspace.graph
 
-    # ---- what the user does --------------------------------------------------------------------------------------
+    # ---- user actions --------------------------------------------------------------------------------------------
 
     def show_graph(self, graph: int) -> None:
-        """Go on with another graph of the program; it is compiled unless it has been, as its recipe stands."""
+        """Show another graph of the program. Compiles it unless it has been compiled with its current recipe."""
         if self._timer is not None:
             self._timer.cancel()
             self.build()
@@ -295,13 +297,13 @@ class Session:
         self.changed(ALL)
 
     def run_all(self) -> None:
-        """Run every graph of the program, each by its own recipe."""
+        """Run every graph of the program, each with its own recipe."""
         if self._can_build:
             for graph in range(len(self.state.graphs)):
                 self._send("run", self.workspace.recipe_of(graph))
 
     def edited(self) -> None:
-        """The recipe has changed: compile it at once, or, in a burst of edits, once the burst is over."""
+        """Compile the changed recipe at once, or, in a burst of edits, after the burst."""
         if self._timer is not None:
             self._timer.cancel()
         if self._client is not None and self._needs_opening and self.state.engine == "ready":
@@ -315,13 +317,14 @@ class Session:
 
     @property
     def _needs_opening(self) -> bool:
-        """Whether the program was opened by another frontend than the recipe's. One that was imported by torch-mlir was
-        captured by TorchDynamo; where that has failed, the program has to be opened anew all the same."""
+        """Whether the recipe's frontend needs the program to be opened again.
+
+        torch-mlir imports what TorchDynamo captures, so a change between the two needs this only after a failure."""
         wanted, failed = self.workspace.recipe.frontend, "open" in self.state.problems
         return wanted != self._opened_by and (failed or (wanted, self._opened_by) != ("dynamo", TORCH_MLIR))
 
     def build(self) -> None:
-        """Compile the recipe as it stands, and run it where the user wants every edit run."""
+        """Compile the current recipe, and also run it if the user wants a run after every edit."""
         self._timer = None
         if self.auto_run and self.state.report is not None:
             self.run()
@@ -348,27 +351,27 @@ class Session:
         self.changed(ALL)
 
     def cancel(self) -> None:
-        """Stop everything under way."""
+        """Cancel all running requests."""
         if self._client is not None:
             _post(self._client, p.Cancel(0))
             self.changed(STATUS)
 
-    # ---- text ----------------------------------------------------------------------------------------------------
+    # ---- requests with an answer ---------------------------------------------------------------------------------
 
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
         return await self._asked(lambda client: client.fetch_lines(text, start, count))
 
     def take_extract(self, found: p.Extracted, recipe: Recipe) -> None:
-        """Keep one more graph of the program, under `recipe`."""
+        """Add an extracted graph to the program, with `recipe`."""
         self.state.take_extract(found)
         self.workspace.adopt(recipe)
 
     async def ask(
         self, make: Callable[[int], Any], answer: type[Answer], came: Callable[[Any], None] = lambda _frame: None
     ) -> Answer:
-        """What the engine answers to the frame that `make` makes with the request's number; `came` gets those before.
+        """Send the frame that `make` returns for a request number, and return its answer; `came` gets earlier frames.
 
-        Raises `UnavailableError`, as all of these do.
+        Raises `UnavailableError`, like all methods of this section.
         """
         return await self._asked(lambda client: client.ask(make(client.next_request()), answer, came))
 
@@ -379,48 +382,48 @@ class Session:
         return await self.ask(make, p.PythonOpened)
 
     async def find_node(self, text: str, node: str) -> p.Found:
-        """Lines that come from a node."""
+        """The lines that come from a node."""
         return await self._asked(lambda client: client.find_node(text, node))
 
     async def find_place(self, text: str, node: str) -> int:
-        """The line that is most a node's own, or -1; what is around it on a screen is at hand then."""
+        """The main line of a node, or -1. The lines around it are cached then."""
         take = self.cache.take
         found = await self._asked(lambda client: client.find_place(text, node, PAGE, AHEAD, take))
         return found.lines[0] if found.lines else -1
 
     async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
-        """Where the text `after` differs from `before`."""
+        """The differences between the texts `before` and `after`."""
         return await self._asked(lambda client: client.compare(before, after, how, language))
 
     async def check_ir(self, content: str) -> p.IrChecked:
-        """What is wrong with a module."""
+        """The errors of a module."""
         return await self._asked(lambda client: client.check_ir(content))
 
     async def try_passes(
         self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Callable[[p.Frame], None]
     ) -> p.TriedAll:
-        """What each candidate would do to a stage; `came` is told of one after another."""
+        """Try each candidate on a stage; `came` is called with each result."""
         return await self._asked(lambda client: client.try_passes(text, candidates, threads, came))
 
     async def compile_beside(self, recipe: Recipe, came: Callable[[Any], None] = lambda _frame: None) -> p.Compiled:
-        """All stages of a recipe to compare with, each told to `came`; what is on the screen stays."""
+        """Compile a recipe for a comparison; `came` is called with each stage. Does not change the screen."""
         return await self._asked(lambda client: client.compile_beside(recipe, came))
 
     async def run_beside(self, recipe: Recipe) -> p.RunReport:
-        """What a recipe to compare with gives when it is run."""
+        """Run a recipe for a comparison."""
         return (
             await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs, equal_nan=self.equal_nan))
         ).report
 
     async def run_values(self, recipe: Recipe) -> p.Ran:
-        """One run, with its inputs and outputs as a file."""
+        """Run once. Returns inputs and outputs as a file."""
         inputs = self.inputs
         return await self._asked(lambda client: client.run_beside(recipe, 1, inputs, True, self.equal_nan))
 
     async def compare_nodes(
         self, recipe: Recipe, reference: Reference, came: Callable[[p.Frame], None]
     ) -> NumericsReport:
-        """Every node of `recipe` beside its reference; `came` is told how far that is. The graph's columns fill."""
+        """Compare every node of `recipe` with the reference; `came` gets progress. Also updates the graph table."""
 
         def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
             number, timeout = client.next_request(), _COMPARING * self.timeout
@@ -433,7 +436,7 @@ class Session:
         return report
 
     async def profile(self, recipe: Recipe, came: Callable[[p.Frame], None]) -> p.ProfileReport:
-        """Where the time of a recipe's runs goes; what is on the screen stays."""
+        """Profile a recipe. Does not change the screen."""
         inputs, timeout = self.inputs, self.timeout
 
         def request(client: EngineClient) -> Awaitable[p.Profiled]:
@@ -443,7 +446,7 @@ class Session:
         return (await self._asked(request)).report
 
     def told_path(self, path: str) -> str:
-        """A path of the engine's machine as one says it from the folder that the program's is relative to."""
+        """A path on the engine's machine, relative to the folder of the program if it is inside."""
         return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
 
     async def whole_text(self, text: str) -> str:
@@ -461,7 +464,7 @@ class Session:
 
 
 def _post(client: EngineClient, frame: p.Frame) -> None:
-    """Send a frame; to an engine that has just ended there is nothing to say, and its end is told by itself."""
+    """Send a frame. Ignores an engine that has just exited, because its end is reported separately."""
     from buddy.app.session.client import EngineLost
 
     with contextlib.suppress(EngineLost):

@@ -1,4 +1,4 @@
-"""The stages of one graph as the screen shows them: the current compilation's, then the last good ones, stale."""
+"""The stages of one graph on the screen: those of the current compilation, then outdated ones of the last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm
 
 
 class StageRow(NamedTuple):
-    """A stage, its key (pass name and how many of that name stood before it), and why it is stale ("" if it is not)."""
+    """A stage, its key (pass name and number of earlier ones with it), and why it is outdated ("" if not)."""
 
     stage: Stage
     key: Key
@@ -22,7 +22,7 @@ class StageRow(NamedTuple):
 
 
 def keyed(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
-    """Stages with keys that survive a renumbering of the steps."""
+    """Stages with keys that do not change when steps are renumbered."""
     seen: Counter[str] = Counter()
     pairs = []
     for stage in stages:
@@ -32,7 +32,7 @@ def keyed(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
 
 
 class StageBoard:
-    """Takes in the stages of a compilation as they come, and keeps what they have not replaced yet."""
+    """Collects the stages of a compilation, and keeps the stages of the last one until they are replaced."""
 
     def __init__(self) -> None:
         self._current: list[Stage] = []
@@ -44,7 +44,7 @@ class StageBoard:
         self._at = 0.0
 
     def begin(self, reason: str) -> None:
-        """A new compilation begins; what is shown is stale for `reason` until it is replaced."""
+        """Start a compilation. The current stages are outdated for `reason` until they are replaced."""
         self._last = [row.stage for row in self.rows() if row.stage.state != "failed"]
         self._current, self._reason, self._open = [], reason, True
         self._at = time.monotonic()
@@ -55,23 +55,23 @@ class StageBoard:
             self._at = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
-        """The compilation is whole."""
+        """Mark the compilation as complete."""
         if [stage.text for stage in stages] != [stage.text for stage in self._whole]:
             self._former, self._whole = self._whole, list(stages)
         self._current, self._last, self._open = list(stages), [], False
 
     def seconds_left(self) -> float | None:
-        """What the stages still to come took last time; `None` where none is, or they have never been made."""
+        """The time that the missing stages took last time; `None` if there are none, or their time is unknown."""
         later = [row.stage.milliseconds for row in self.rows() if row.stale] if self._open else []
         return max(0.0, sum(later) / 1e3 - (time.monotonic() - self._at)) if later else None
 
     def before_edit(self, key: Key) -> Stage | None:
-        """The stage of that key as it was in the last whole compilation that gave other texts than this one."""
+        """The stage with that key in the last complete compilation with different texts."""
         whole = [stage.text for stage in self._current] == [stage.text for stage in self._whole]
         return dict(keyed(self._former if whole else self._whole)).get(key)
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
-        """It ended early with `stages` (before and at the failure); later ones stay stale for `reason`."""
+        """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`."""
         if not self._open:
             self.begin(reason)
         known = {(stage.index, stage.text) for stage in self._current}
@@ -83,7 +83,7 @@ class StageBoard:
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
-        """All stages in order, stale ones after the current ones."""
+        """All stages in order, with outdated stages after the current ones."""
         current = keyed(self._current)
         rows = [StageRow(stage, key) for key, stage in current]
         return rows + [StageRow(stage, key, self._reason) for key, stage in self._later({key for key, _ in current})]
@@ -95,7 +95,7 @@ class StageBoard:
 
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
-    """The phase of row `index`; a step that names none is in the phase of the stage before it."""
+    """The phase of row `index`; a step without a phase has the phase of the previous stage."""
     for row in reversed(rows[: index + 1]):
         if row.stage.phase:
             return row.stage.phase
@@ -103,6 +103,6 @@ def phase_of(rows: Sequence[StageRow], index: int) -> str:
 
 
 def file_name(stage: Stage) -> str:
-    """Sorts as the stages follow each other: `07-canonicalize.mlir`."""
+    """A file name that sorts in stage order: `07-canonicalize.mlir`."""
     failed = ".failed" * (stage.state == "failed")
     return f"{stage.index:02}-{stage.name}{failed}{_SUFFIXES[stage.language]}"

@@ -1,4 +1,4 @@
-"""What the engine has told so far, folded into plain data. No Textual: frames in, names of what changed out."""
+"""The state that the engine has reported, as plain data: takes frames, returns the names of changes. No Textual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOGGED = 500
 
 @dataclass
 class GraphState:
-    """What the engine has told of one graph; `build` is the newest request that compiles or runs it."""
+    """The state of one graph. `build` is the newest request that compiles or runs it."""
 
     board: StageBoard = field(default_factory=StageBoard)
     assignments: dict[str, p.Assignment] = field(default_factory=dict)
@@ -47,37 +47,37 @@ class GraphState:
     profiled: Recipe | None = None
 
     def began(self, job: Job, request: int, recipe: Recipe) -> None:
-        """A request for `recipe` has been sent."""
+        """Record that a request for `recipe` was sent."""
         self.build = request
         self.problems.pop(job, None)
         if recipe != self.compiled:
             self.problems.pop("compile", None)
-            self.board.begin("being compiled")
+            self.board.begin("compiling")
 
     def finished(self, recipe: Recipe | None, frame: p.Compiled) -> None:
-        """The compilation of `recipe` is whole."""
+        """Record that the compilation of `recipe` is complete."""
         self.compiled, self.remarks = recipe, frame.remarks
         self.compile_seconds, self.reused = frame.seconds, frame.reused
         self.problems.pop("compile", None)
         self.board.finish(frame.stages)
 
     def reported(self, recipe: Recipe | None, report: p.RunReport) -> None:
-        """`recipe` has been run; the report before stays as what it was before the edit."""
+        """Record a run of `recipe`, and keep the previous report for comparison."""
         self.was = self.report if recipe != self.ran else self.was
         self.report, self.ran = report, recipe
         self.problems.pop("run", None)
 
     def compared(self, recipe: Recipe, report: NumericsReport) -> None:
-        """Every node of `recipe` has been held beside its reference."""
+        """Record a comparison of every node of `recipe` with the reference."""
         self.numerics, self.numbers = (recipe, report), report.by_node()
 
 
 @dataclass
 class State:
-    """Everything panes draw from. Requests that are under way stand in `jobs`; `graph` is the one on the screen.
+    """The state that panes draw. `jobs` are the running requests; `graph` is the graph on the screen.
 
-    `link` says what is wrong with the link to an engine elsewhere, which goes on meanwhile; `silent` is for how many
-    seconds the engine has not answered, 0 while it does.
+    `link` is the error of the connection to a remote engine, which keeps running; `silent` is the number of seconds
+    that the engine has not answered, 0 if it does.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -106,12 +106,12 @@ class State:
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
     def of(self, graph: int) -> GraphState:
-        """What has been told of graph number `graph`."""
+        """The state of graph number `graph`."""
         return self._told.setdefault(graph, GraphState())
 
     @property
     def shown(self) -> GraphState:
-        """What has been told of the graph on the screen; the properties below are its."""
+        """The state of the graph on the screen, which the properties below refer to."""
         return self.of(self.graph)
 
     @property
@@ -156,12 +156,12 @@ class State:
 
     @property
     def profile_is_stale(self) -> bool:
-        """Whether the profile is of another recipe than the one that is compiled."""
+        """Whether the profile is of another recipe than the compiled one."""
         return self.profile is not None and self.compiled is not None and self.shown.profiled != self.compiled
 
     @property
     def problems(self) -> dict[Job, p.Diagnostic]:
-        """What is wrong with the program and the graph on the screen."""
+        """The problems of the program and of the graph on the screen."""
         return {"open": self._opening, **self.shown.problems} if self._opening else self.shown.problems
 
     @property
@@ -174,13 +174,13 @@ class State:
 
     @property
     def problem(self) -> p.Diagnostic | None:
-        """What is wrong now, the earliest step of the line first."""
+        """The current problem; the earliest in pipeline order, if there are several."""
         jobs: tuple[Job, ...] = ("open", "compile", "run")
         return next((self.problems[job] for job in jobs if job in self.problems), None)
 
     @property
     def seconds_left(self) -> float | None:
-        """How long what is under way may still take: by what its stages took before, else as it has gone until now."""
+        """The estimated remaining seconds: by the last times of the missing stages, else by the progress so far."""
         recipe = self._recipes.get(self.progress.request) if self.progress is not None else None
         if recipe is not None and (left := self.of(recipe.graph).board.seconds_left()) is not None:
             return left
@@ -188,15 +188,15 @@ class State:
 
     @property
     def seconds_at_it(self) -> float:
-        """For how long what is under way has told of nothing further."""
+        """The seconds since the last progress."""
         return self._pace.at_it() if self.progress is not None else 0.0
 
     def under_way(self, graph: int) -> set[Job]:
-        """What is being done for a graph."""
+        """The kind of work that is running for a graph."""
         return {self.jobs[request] for request, recipe in self._recipes.items() if recipe.graph == graph}
 
     def phases(self, recipe: Recipe) -> tuple[tuple[str, str], ...]:
-        """The phases that a recipe's preset and backend go through, `(name, language)` in order."""
+        """The phases of a recipe's preset and backend, as `(name, language)` in order."""
         found = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
         if recipe.backend == NATIVE:
             return found
@@ -204,7 +204,7 @@ class State:
         return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))
 
     def began(self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS) -> None:
-        """A request has been sent; `inputs` are those of a run."""
+        """Record that a request was sent; `inputs` are the inputs of a run."""
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
@@ -214,18 +214,18 @@ class State:
             self.of(recipe.graph).began(job, request, recipe)
 
     def reloading(self, request: int) -> None:
-        """The program is being loaded again: what is there of it is of before."""
+        """Mark the current results as outdated while the program is reloaded."""
         self.began("open", request)
         for told in self._told.values():
             told.ran = None
 
     def lost(self, reason: p.Diagnostic) -> None:
-        """The engine is gone, and what was under way with it."""
+        """Record that the engine has exited, which ends its requests."""
         self._gone("lost")
         self.note(reason)
 
     def starting_over(self) -> None:
-        """The engine has been given up for another one, whose requests are counted from the beginning."""
+        """Record that another engine replaces this one. Its request numbers start again."""
         self._gone("starting")
 
     def _gone(self, engine: Literal["starting", "lost"]) -> None:
@@ -235,17 +235,17 @@ class State:
         self._outdated("the engine ended")
 
     def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
-        """The graph of `recipe` has been profiled."""
+        """Record a profile of the graph of `recipe`."""
         told = self.of(report.graph)
         told.profile, told.profiled = report, recipe
 
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
-        """Take a frame in; returns what changed."""
+        """Apply a frame. Returns the changed parts."""
         handler = _HANDLERS.get(type(frame))
         return handler(self, frame) if handler else frozenset()
 
     def take_extract(self, frame: p.Extracted) -> None:
-        """Some nodes are one more graph, unless they have been before; what was told of another in its place goes."""
+        """Add an extracted graph, unless it exists. State of another graph with the same number is dropped."""
         if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
             return
         self.graphs = (*self.graphs[: frame.graph], frame.info)
@@ -258,7 +258,7 @@ class State:
         if not self.jobs:
             self.progress = None
 
-    # ---- one method a frame --------------------------------------------------------------------------------------
+    # ---- one method per frame ------------------------------------------------------------------------------------
 
     def _welcome(self, frame: p.Welcome) -> frozenset[Topic]:
         self.engine, self.welcome = "ready", frame
@@ -267,7 +267,7 @@ class State:
     def _worker(self, frame: p.WorkerState) -> frozenset[Topic]:
         self.workers[frame.worker] = frame
         if frame.worker == "host" and frame.state in ("starting", "dead"):
-            # What runs is a child of the host's, and has ended with it.
+            # The runner is a child process of the host, and has exited with it.
             self.workers.pop("runner", None)
         if frame.end in ("idle", "start"):
             self.note(_worker_ended(frame))
@@ -327,7 +327,7 @@ class State:
         return frozenset({"outputs", "status"})
 
     def note(self, diagnostic: p.Diagnostic) -> None:
-        """Put `diagnostic` into the log, which keeps the newest."""
+        """Add `diagnostic` to the log, which keeps the newest entries."""
         self.log.append(diagnostic)
         keep_newest(self.log, LOGGED)
 
@@ -341,7 +341,7 @@ class State:
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic
             if self.captured and not frame.cancelled:
-                self._outdated("the program has changed since and cannot be loaded")
+                self._outdated("the changed program cannot be loaded")
         elif told is None:
             return STATUS
         else:
@@ -351,21 +351,21 @@ class State:
         return ALL
 
     def _outdated(self, reason: str) -> None:
-        """What is there of every graph stays, marked stale."""
+        """Keep the results of every graph, but mark them as outdated."""
         for told in self._told.values():
             told.compiled = None
             told.board.fail((), reason)
 
     def _newest(self, request: int) -> GraphState | None:
-        """The graph that a request is for, unless a newer one has overtaken it."""
+        """The graph of a request, unless a newer request has replaced it."""
         recipe = self._recipes.get(request)
         told = self.of(recipe.graph) if recipe is not None else None
         return told if told is not None and told.build == request else None
 
     def _newest_recipe(self, request: int) -> GraphState | None:
-        """The graph that a request is for, unless a newer one for another recipe has overtaken it.
+        """The graph of a request, unless a newer request for another recipe has replaced it.
 
-        A run that overtakes the compilation of its recipe finds it made, and is told nothing more of it.
+        A run that replaces the compilation of the same recipe uses the cached stages and gets no frames for them.
         """
         recipe = self._recipes.get(request)
         told = self.of(recipe.graph) if recipe is not None else None
@@ -385,7 +385,7 @@ class State:
 
 
 def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
-    """A compilation or run of a graph has failed; `compiled` if its compilation was whole by then."""
+    """Record that a compilation or run failed; `compiled` means that the compilation was complete."""
     if not compiled:
         told.board.fail(frame.stages, _reason(frame))
     if not frame.cancelled:
@@ -393,10 +393,10 @@ def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
 
 
 def _worker_ended(frame: p.WorkerState) -> p.Diagnostic:
-    """The end of a worker that nobody wanted and no request fails of."""
-    where = "while nothing was asked of it" if frame.end == "idle" else "as it started"
-    todo = "another one is being started" if frame.again else "it is started again when it is needed"
-    return p.Diagnostic(f"the {frame.worker} worker ended: {frame.what}", where, todo, "warning")
+    """Log the unexpected exit of a worker that makes no request fail."""
+    where = "while it was idle" if frame.end == "idle" else "while it started"
+    todo = "another worker is starting" if frame.again else "it starts again when it is needed"
+    return p.Diagnostic(f"the {frame.worker} worker exited: {frame.what}", where, todo, "warning")
 
 
 def _reason(frame: p.Failed) -> str:

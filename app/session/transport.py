@@ -1,4 +1,4 @@
-"""The ways to an engine: what a client writes to and reads from. Here, the pipes of a process."""
+"""Transports to an engine: the interface, and the pipes of a process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PATIENCE = 3.0
 
 
 class EngineLost(Exception):
-    """The engine could not be started, or has ended; the text says how, and `detail` is the end of its log.
+    """The engine could not be started, or has exited. The text is the reason, `detail` is the end of its log.
 
-    `lasting` says that trying again changes nothing until somebody does something about it.
+    `lasting` means that the error is permanent: a restart fails until the user changes something.
     """
 
     def __init__(self, reason: str, detail: str = "", *, lasting: bool = False) -> None:
@@ -28,29 +28,29 @@ class EngineLost(Exception):
 
 
 class Transport(Protocol):
-    """A stream of bytes each way to one engine."""
+    """A bidirectional byte stream to one engine."""
 
     async def open(self) -> None:
-        """Start. Raises `EngineLost`."""
+        """Open the connection. Raises `EngineLost`."""
 
     async def read(self) -> bytes:
-        """Bytes as they come; empty at the end."""
+        """The next bytes; empty at the end."""
 
     def write(self, data: bytes) -> None:
-        """Send without waiting."""
+        """Send bytes without waiting."""
 
     def kill(self) -> None:
-        """End at once: what comes is not the engine's."""
+        """Close the connection at once, after invalid data."""
 
     async def ended(self) -> EngineLost:
-        """Why `read` came to an end."""
+        """The reason why `read` reached the end."""
 
     async def close(self, goodbye: bytes) -> None:
-        """Send `goodbye` and end, kindly at first; returns when nothing of it is left here."""
+        """Send `goodbye`, and stop the engine, with a signal if necessary. Returns when no local process is left."""
 
 
 class ProcessTransport:
-    """A command that speaks on its stdin and stdout; what it writes to stderr goes to the file of `log`, if any."""
+    """A transport over stdin and stdout of a command. Its stderr goes to the file of `log`, if any."""
 
     def __init__(self, command: Sequence[str], log: Log = NO_LOG) -> None:
         self._command, self._log_path = list(command), log.path
@@ -78,20 +78,20 @@ class ProcessTransport:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def exit_code(self) -> int:
-        """How the process has ended, negative for a signal; what it had said on stderr is there by then."""
+        """Wait for the exit code (negative for a signal). The output on stderr is complete afterwards."""
         await asyncio.wait([self._errors], timeout=0.5)
         return await self._process.wait()
 
     @property
     def tail(self) -> str:
-        """The last that came on stderr."""
+        """The end of the output on stderr."""
         return self._tail.decode(errors="replace").strip()
 
     async def ended(self) -> EngineLost:
         code = await self.exit_code()
         how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
         last = self.tail.rpartition("\n")[2]
-        return EngineLost(f"the engine ended ({how})" + (f": {last}" if last else ""), self.tail)
+        return EngineLost(f"the engine exited ({how})" + (f": {last}" if last else ""), self.tail)
 
     async def close(self, goodbye: bytes = b"") -> None:
         if goodbye:

@@ -1,1 +1,1 @@
-"""The Textual application: its screen of panes, keys on their way to actions, start and end in a terminal."""
+"""The Textual application: screen layout, key handling, startup and exit in a terminal."""

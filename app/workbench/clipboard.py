@@ -1,4 +1,4 @@
-"""Copying inside tmux, which by default keeps a program's OSC 52 to itself but takes text from its own command."""
+"""Copying inside tmux, which by default ignores OSC 52 of programs but accepts text by its own command."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _PATIENCE = 5.0
 
 
 def offer_to_tmux(text: str) -> None:
-    """Give `text` to the tmux that this runs in, if any, as its newest buffer and for the terminal's clipboard."""
+    """Copy `text` to the newest buffer of the surrounding tmux, if any, and to the clipboard of the terminal."""
     if os.environ.get("TMUX") and not os.environ.get("TEXTUAL_DRIVER"):
         threading.Thread(target=_load, args=(text,), daemon=True).start()
 
 
 def _load(text: str) -> None:
-    """`-w`, which hands the buffer to the terminal, is tmux 3.2's."""
+    """Load a buffer. `-w`, which also copies to the terminal, needs tmux 3.2."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             words = ["tmux", "load-buffer", *option, "-"]

@@ -1,4 +1,4 @@
-"""A mistake of the workbench's own: it goes to a file, and the user is told which."""
+"""Internal errors: the traceback is written to a file, and the message names the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.compiler.protocol import Diagnostic
 
 
 def kept(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
-    """What to tell of `error`, whose traceback is added to the file at `path` where that can be written."""
+    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user."""
     what = f"{what}: {type(error).__name__}: {error}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

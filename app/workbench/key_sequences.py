@@ -1,4 +1,4 @@
-"""Keys on their way to bindings: those of two strokes, and those that the user's settings have changed."""
+"""Handling of keys before bindings: key sequences, and keys that the user's settings change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Strokes:
-    """Takes keys before any binding sees them; `hint` says what may follow the first of two strokes."""
+    """Handles keys before bindings; `hint` shows the possible second keys of a sequence."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -22,14 +22,14 @@ class Strokes:
         self.hint = ""
 
     async def take(self, event: events.Key) -> bool:
-        """Whether a key was taken. Both of two strokes are: bindings run later than the next key comes."""
+        """Handle a key. Returns whether it was consumed. Both keys of a sequence are: bindings run later."""
         if self._prefix:
             await self._second(event)
             return True
         return isinstance(self._bench.focused, Pane) and await self._own(stroke(event))
 
     async def _own(self, key: str) -> bool:
-        """Whether a key was taken: the first of two strokes, or one that the settings have changed."""
+        """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
         bench, pane = self._bench, self._bench.pane.pane_id
         remapped = bench.keymap.action_for(key, pane)
         if remapped is not None:
@@ -41,7 +41,7 @@ class Strokes:
         return True
 
     def begin(self, key: str) -> None:
-        """Take the first of two strokes, and show what may follow."""
+        """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
         glyphs, situation = self._bench.glyphs, self._bench.situation()
         here = actions.continuations(key, self._bench.pane.pane_id)
@@ -59,5 +59,5 @@ class Strokes:
 
 
 def stroke(event: events.Key) -> str:
-    """A key as the registry writes it: its character, or its name where it has none that is seen."""
+    """A key in the notation of the registry: its character, or its name if it has no visible one."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key

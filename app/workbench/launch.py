@@ -1,4 +1,4 @@
-"""The workbench from its start in a terminal to its exit code."""
+"""Starts the workbench in a terminal, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_workbench(
     shapes: tuple[str, ...] = (),
     trusts: bool = False,
 ) -> int:
-    """Open the workbench on a program and stay until the user leaves; returns the process's exit code."""
+    """Open the workbench on a program, and run until the user quits. Returns the exit code of the process."""
     settings, problems = take_up(settings_path())
     if theme:
         problems += filter(None, [no_such_theme(theme)])
@@ -62,7 +62,7 @@ def run_workbench(
 
 
 async def _stay(bench: Workbench, mouse: bool) -> int | None:
-    """Run until the user leaves, and the engine has ended."""
+    """Run until the user quits and the engine has exited."""
     asyncio.get_running_loop().call_later(STARTED, _collect_garbage)
     watching = asyncio.ensure_future(leave_with_terminal(bench))
     try:
@@ -73,6 +73,6 @@ async def _stay(bench: Workbench, mouse: bool) -> int | None:
 
 
 def _collect_garbage() -> None:
-    """Collect garbage from now on, but never look through what the start has made."""
+    """Enable garbage collection, but exclude the objects that exist since startup."""
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""The command palette: every action of the registry, found by name."""
+"""The command palette: a search over the actions of the registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HIDDEN = {"palette", "phase.number"}
 
 
 class ActionCommands(Provider):
-    """Actions that can be done come first; for the others the palette says why not."""
+    """Enabled actions are first; disabled ones have the reason."""
 
     @property
     def _bench(self) -> Workbench:
@@ -48,7 +48,7 @@ class ActionCommands(Provider):
 
 
 def listed(action: Action) -> bool:
-    """Whether the palette has an action; it leaves out moving about, and itself."""
+    """Whether the palette lists an action. It omits cursor movement and itself."""
     return action.id not in HIDDEN and not action.id.startswith("move.")
 
 

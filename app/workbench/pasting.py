@@ -1,4 +1,4 @@
-"""What is pasted stays text: escape sequences inside of it are taken out before Textual reads them."""
+"""Pasted text stays text: escape sequences inside it are removed before Textual parses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEPT = "\n\r\t"
 
 
 class PasteParser(XTermParser):
-    """Textual's reader of a terminal's input, which alone takes what follows an escape in a paste for keys."""
+    """Textual's input parser, except that escape sequences in pasted text are not parsed as keys."""
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
@@ -24,12 +24,12 @@ class PasteParser(XTermParser):
         self._pasting = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of `data`; "" says that there is no more input."""
+        """The events of `data`; "" means the end of the input."""
         left = "".join(map(self._passed_on, data))
         return super().feed(left) if left or not data else ()
 
     def _passed_on(self, character: str) -> str:
-        """What of the input up to `character` is to be read now. The marks come in parts where reads end."""
+        """The input up to `character` that can be parsed now. Paste markers may be split between reads."""
         if not self._pasting:
             self._recent = (self._recent + character)[-len(START) :]
             self._pasting = self._recent == START
@@ -46,7 +46,7 @@ class PasteParser(XTermParser):
 
 
 def read_pastes_as_text(driver: type[Driver]) -> None:
-    """Have the drivers of `driver`'s module, where they read escape sequences, read them with `PasteParser`."""
+    """Make the drivers in the module of `driver` parse escape sequences with `PasteParser`."""
     module = sys.modules[driver.__module__]
     if hasattr(module, "XTermParser"):
         module.XTermParser = PasteParser  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Leaving with the terminal: one that is gone, where no signal says so, is read from without end."""
+"""Exits when the terminal disconnects. Without a signal, reads from a closed terminal would never end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUNG_UP = 129
 
 
 def is_gone(descriptor: int) -> bool:
-    """Whether nobody is at the other end of a terminal any more."""
+    """Whether the terminal is disconnected."""
     if not hasattr(select, "poll"):
         return False
     look = select.poll()
@@ -26,7 +26,7 @@ def is_gone(descriptor: int) -> bool:
 
 
 async def leave_with_terminal(bench: Workbench) -> None:
-    """Leave once the terminal has hung up; where standard input is none, that never happens."""
+    """Exit when the terminal disconnects. Does nothing if standard input is not a terminal."""
     if sys.__stdin__ is None or not sys.__stdin__.isatty():
         return
     descriptor = sys.__stdin__.fileno()

@@ -1,5 +1,4 @@
-"""Caches of Textual's and Rich's that outlive what they are of. They are emptied when that is gone: each is soon filled
-again, with what is on the screen now."""
+"""Clears caches of Textual and Rich that keep objects alive which are no longer needed. The caches refill quickly."""
 
 from __future__ import annotations
 
@@ -17,18 +16,17 @@ from textual.geometry import Region
 
 
 def forget_screens() -> None:
-    """Let go of widgets: by a cache of styles, Textual keeps the last 1,024 with all that they have drawn."""
+    """Release widgets. Textual's style cache keeps the last 1,024 widgets with everything that they have drawn."""
     StylesCache.get_inner_outer.cache_clear()
 
 
 def forget_places() -> None:
-    """Let go of regions: Textual remembers what it made of some 20,000, all of one size of the terminal or another."""
+    """Release regions. Textual caches about 20,000 results, for all sizes that the terminal has had."""
     _forget(Region, Scalar)
 
 
 def forget_styles() -> None:
-    """Let go of the colours of another theme: Textual and Rich remember what they made of tens of thousands, and the
-    pieces of lines that have them."""
+    """Release the colours of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
     _forget(rich.color.Color, rich.style.Style, rich.segment.Segment)
     _forget(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
 
@@ -40,7 +38,7 @@ def _forget(*owners: Any) -> None:
 
 
 def caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
-    """Those of the functions of a module, or of the methods of a class."""
+    """The caches of the functions of a module, or of the methods of a class."""
     for thing in vars(owner).values():
         found = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
         if isinstance(found, _lru_cache_wrapper):

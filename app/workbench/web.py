@@ -1,8 +1,8 @@
 """The workbench in a browser: textual-serve behind a token, which is the first part of every address.
 
-Whoever has the address can run code as the user, so nothing is answered without the token, the web socket included;
-nor under a name that is not this machine's, by which a page of another site could have itself taken for one of ours
-(DNS rebinding), nor to a script that another site's page has sent (RFC 6455, 10.2).
+Anyone with the address can run code as the user. So every request, including the web socket, needs the token. Requests
+with a host name that is not this machine's are rejected (DNS rebinding), and so are requests from scripts of other
+sites (RFC 6455, 10.2).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class TokenServer(Server):
-    """Serves a command's screen under `/TOKEN/`; each page that is opened starts the command for itself."""
+    """Serves the screen of a command under `/TOKEN/`. Each opened page starts a new process."""
 
     def __init__(self, command: Sequence[str], host: str, port: int, title: str) -> None:
         super().__init__(shlex.join(command), host=host, port=port, title=title)
@@ -52,7 +52,7 @@ class TokenServer(Server):
         return f"http://{name}:{self.port}/{self.token}/"
 
     async def _make_app(self) -> web.Application:
-        """The pages of textual-serve as a part of an application that knows nothing but the token."""
+        """An application that serves textual-serve's pages under the token, and nothing else."""
         inner = await super()._make_app()
         outer = web.Application(middlewares=[self._guard])
         outer.add_subapp(f"/{self.token}", inner)
@@ -70,7 +70,7 @@ class TokenServer(Server):
 
     @aiohttp_jinja2.template("app_index.html")
     async def handle_index(self, request: web.Request) -> dict[str, Any]:
-        """The page, with addresses of the host that the browser asked: this side may have several names."""
+        """The page, with the host name of the browser's request, because this machine may have several names."""
         size = request.query.get("fontsize", "16")
         here = f"{request.host}/{self.token}"
         return {
@@ -84,7 +84,7 @@ class TokenServer(Server):
         self._announcing = asyncio.create_task(self._announce())
 
     async def _announce(self) -> None:
-        """Say where the workbench is once somebody answers there: aiohttp starts an application before it listens."""
+        """Print the address when the server accepts connections; aiohttp starts an application before it listens."""
         while not await _answers(self.host, self.port):
             await asyncio.sleep(_MOMENT)
         print(
@@ -92,13 +92,13 @@ class TokenServer(Server):
         )
 
     def initialize_logging(self) -> None:
-        """Warnings alone: a log of requests would hold the token."""
+        """Log only warnings, because a log of requests would contain the token."""
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
 def is_our_name(host: str, bound: str) -> bool:
-    """Whether a `Host` header names this machine, served at `bound`: by an address, which nobody can rebind, or by a
-    name of its own. The port is left alone, since a tunnel may begin at another."""
+    """Whether a `Host` header names this machine, which listens on `bound`: by an IP address, which cannot be rebound,
+    or by its own name. The port is ignored, because a tunnel may use another one."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
@@ -110,7 +110,7 @@ def is_our_name(host: str, bound: str) -> bool:
 
 
 def from_our_page(origin: str | None, host: str) -> bool:
-    """Whether a request comes from a page that was served under `host`. What is no browser tells no origin."""
+    """Whether a request comes from a page served under `host`. Clients other than browsers send no origin."""
     if origin is None:
         return True
     try:
@@ -134,6 +134,6 @@ async def _be_strict(_request: web.Request, response: web.StreamResponse) -> Non
 
 
 def serve(command: Sequence[str], host: str, port: int, title: str) -> None:
-    """Serve until ctrl+c. Raises `OSError` where the port is not to be had."""
+    """Serve until ctrl+c. Raises `OSError` if the port is not available."""
     logging.getLogger("aiohttp.access").disabled = True
     TokenServer(command, host, port, title).serve()

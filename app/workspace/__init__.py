@@ -1,1 +1,1 @@
-"""Recipes, their history, settings and the files that outlive a session. No Textual."""
+"""Recipes, their edit history, settings and saved sessions. No Textual."""

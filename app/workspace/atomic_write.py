@@ -1,4 +1,4 @@
-"""Writing files so that whoever reads them sees what was there or what is, never a part. No Textual."""
+"""Atomic file writes: a reader sees the old content or the new content, never a part. No Textual."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Stamp = tuple[int, int, int] | None
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader sees the old text or the new, never a part."""
+    """Write `text` to `path` atomically."""
     write_whole_bytes(path, text.encode("utf-8"))
 
 
 def write_whole_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
-    """As `write_whole`, for what is no text; `lasting` waits until the disk has it, power or none."""
+    """Write bytes to `path` atomically; `lasting` also syncs to disk, so the file survives a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -30,7 +30,7 @@ def write_whole_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What tells a file from one that is put in its place; `None` where there is none."""
+    """A stamp that changes if a file is replaced; `None` if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Lines that the user wants to come back to, in any stage of any graph. No Textual."""
+"""Bookmarks: marked lines in stages of graphs. No Textual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[str, int]
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """Line `line` of stage `key` of a graph, and what it said, by which it is found again after an edit."""
+    """Line `line` of stage `key` of a graph, with its text, by which it is found again after an edit."""
 
     graph: int
     key: Key
@@ -21,13 +21,13 @@ class Bookmark(msgspec.Struct, frozen=True):
 
 
 class Bookmarks:
-    """All bookmarks, in the order in which they were set."""
+    """All bookmarks, in the order of their creation."""
 
     def __init__(self, marks: Iterable[Bookmark] = ()) -> None:
         self.marks = list(marks)
 
     def toggle(self, mark: Bookmark) -> bool:
-        """Set a bookmark, or take the one on that line away; whether there is one now."""
+        """Set or remove a bookmark. Returns whether the line has one now."""
         before = len(self.marks)
         self.marks = [other for other in self.marks if not _same_place(other, mark)]
         if len(self.marks) < before:
@@ -36,17 +36,17 @@ class Bookmarks:
         return True
 
     def lines_of(self, graph: int, key: Key | None) -> set[int]:
-        """The marked lines of a stage."""
+        """The lines of a stage that have bookmarks."""
         return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
 
     def to_data(self) -> list[Any]:
-        """Plain values from which `from_data` makes the same bookmarks: equal to those that come out of a file."""
+        """The bookmarks as plain values for `from_data`, equal to those read from a file."""
         found: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
         return found
 
     @staticmethod
     def from_data(data: Any) -> Bookmarks:
-        """Raises `msgspec.ValidationError` for what is no list of bookmarks."""
+        """Read the values of `to_data`. Raises `msgspec.ValidationError` if they are not a list of bookmarks."""
         return Bookmarks(msgspec.convert(data, list[Bookmark]))
 
 

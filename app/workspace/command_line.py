@@ -1,4 +1,4 @@
-"""The command that gives, without a screen, what is on it. No Textual."""
+"""The headless command that prints what the screen shows. No Textual."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, 
 
 
 class Shown(NamedTuple):
-    """What is on the screen: the pane, the stage as `--stage` takes it, and the stage that it is compared with.
+    """What the screen shows: the pane, the stage as for `--stage`, and the stage that it is compared with.
 
-    In the place of a pane stands "export" for what is written, with the words of its own that the verb takes.
+    The pane "export" stands for an export, with the arguments of the verb `export`.
     """
 
     pane: str
@@ -27,7 +27,7 @@ class Shown(NamedTuple):
 
 
 def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> str:
-    """The command line; `kept` is the file that holds the recipe, for what options cannot say of it."""
+    """The command line; `kept` is the file of the recipe, for recipes that options cannot express."""
     nodes = ["dump", "--nodes"]
     verbs = {"graph": nodes, "source": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
     verb = {**verbs, "export": ["export", *shown.words]}[shown.pane]
@@ -41,7 +41,7 @@ def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> 
 
 
 def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[str]:
-    """Options that make the preset's recipe this one, or the file where there are none that do."""
+    """The options that turn the preset into this recipe, or `--recipe` with the file if that is not possible."""
     if preset is None:
         return ["--recipe", str(kept)]
     words = _road(recipe, preset)
@@ -58,7 +58,7 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
 
 
 def _road(recipe: Recipe, preset: Recipe) -> list[str]:
-    """The options for preset, frontend and flavour; those of torch-mlir's roads bring the preset with them."""
+    """The options for preset, frontend and flavour. For torch-mlir, frontend and flavour determine the preset."""
     if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.flavour):
         return ["--frontend", recipe.frontend, *["--flavour", recipe.flavour] * (recipe.flavour != "linalg")]
     words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
@@ -67,7 +67,7 @@ def _road(recipe: Recipe, preset: Recipe) -> list[str]:
 
 
 def _switches(steps: Sequence[PassStep], before: Sequence[PassStep]) -> list[str] | None:
-    """`--disable` and `--enable` for the passes that differ; `None` where more than that differs."""
+    """`--disable` and `--enable` for the passes that differ; `None` if there are other differences."""
     if [replace(step, enabled=True) for step in steps] != [replace(step, enabled=True) for step in before]:
         return None
     words: list[str] = []

@@ -1,7 +1,7 @@
-"""What is typed in an editor and accepted nowhere yet, kept in a file: it outlives the workbench. No Textual.
+"""Drafts: unsaved input of editors, stored in files that survive the workbench. No Textual.
 
-Each open editor has a file of its own, and a lock beside it for as long as it is open: what is typed in one workbench
-is never written over or taken by another, and what a workbench that has ended left is the next one's.
+Each open editor has its own file, and a lock file while it is open. So a workbench never overwrites or takes the draft
+of another one, and the next workbench takes over the draft of one that has exited.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _ENDING = ".unsaved"
 
 
 class Left(NamedTuple):
-    """What was typed when the workbench ended; `older` where the editor began with another text than it does now."""
+    """The draft of a workbench that has exited; `older` if the editor's initial text was different then."""
 
     text: str
     older: bool
 
 
 class Drafts(NamedTuple):
-    """The editors of a program of which something is `left`, and those that are `open` in a workbench now."""
+    """The editors of a program that have a draft (`left`), and those that are `open` in a workbench now."""
 
     left: list[str]
     open: list[str]
 
 
 class Draft:
-    """The text of one editor of a program's, in a file beside the kept `recipe`; `what` says which editor it is.
+    """The draft of one editor, in a file next to the saved `recipe`; `what` identifies the editor.
 
-    The first line of the file is the hash of what the editor began with. `beside` says whether another workbench has
-    the same editor open.
+    The first line of the file is the hash of the editor's initial text. `beside` is true if another workbench has the
+    same editor open.
     """
 
     def __init__(self, recipe: Path, what: str) -> None:
@@ -46,7 +46,7 @@ class Draft:
         self._path, self._lock = self._own(f"{recipe.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', what)}", recipe.parent)
 
     def _own(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
-        """A file that no other workbench types into, one with something in it first."""
+        """A file that no other workbench uses, preferably one with a draft."""
         numbered = (folder / f"{stem}{f'~{number}' * (number > 1)}{_ENDING}" for number in itertools.count(1))
         there = [path for path in sorted(folder.glob(f"{stem}*{_ENDING}")) if _name(path).partition("~")[0] == stem]
         for path in itertools.chain(there, numbered):
@@ -57,10 +57,10 @@ class Draft:
             except OSError:
                 return path, None
             self.beside = True
-        raise AssertionError("numbers have no end")
+        raise AssertionError("unreachable: the numbers are unlimited")
 
     def left(self, start: str) -> Left | None:
-        """What is left for an editor that begins with `start`, `None` where nothing is."""
+        """The draft for an editor with the initial text `start`, `None` if there is none."""
         try:
             began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
@@ -68,26 +68,26 @@ class Draft:
         return Left(text, began != digest(start))
 
     def keep(self, text: str, start: str) -> str:
-        """Keep `text`, which was `start` once; what is wrong where it cannot be kept, else ""."""
+        """Save the draft `text` of an editor with the initial text `start`. Returns an error message, or ""."""
         try:
             write_whole(self._path, f"{digest(start)}\n{text}")
         except OSError as error:
-            return f"what you type could not be kept: {error.strerror or error}"
+            return f"the draft could not be saved: {error.strerror or error}"
         return ""
 
     def drop(self) -> None:
-        """The text has been accepted, or thrown away."""
+        """Delete the draft after its text was accepted or discarded."""
         with contextlib.suppress(OSError):
             self._path.unlink()
 
     def close(self) -> None:
-        """The editor is open no more; what is left is for the next one."""
+        """Release the draft of a closed editor, so that the next one can take it."""
         if self._lock is not None:
             self._lock.release()
 
 
 def drafts(recipe: Path) -> Drafts:
-    """What there is of the program whose first graph's recipe is kept in `recipe`."""
+    """The drafts of the program whose first graph has its recipe in the file `recipe`."""
     name = re.compile(rf"{re.escape(recipe.stem)}(?:-(\d+))?\.([^~]*)(?:~\d+)?")
     found = Drafts([], [])
     for path in sorted(recipe.parent.glob(f"{recipe.stem}*{_ENDING}")) if recipe.parent.is_dir() else []:

@@ -1,4 +1,4 @@
-"""The recipe of one graph as it is edited: what it was before each edit, and what undoing took back. No Textual."""
+"""The edit history of one graph's recipe, with undo and redo. No Textual."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from buddy.compiler.protocol.recipe import Recipe
 
 MERGE_SECONDS = 1.0
 LENGTH = 500
-# How many edits each way outlast the session, and the bytes that all of them may take: IR edited by hand is long.
+# Maximum number of edits saved in each direction, and their size in bytes, because edited IR is long.
 KEPT = 50
 KEPT_BYTES = 8 << 20
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """A point in the history: the recipe, the act that led to it, and what makes neighbouring acts one."""
+    """A point in the history: the recipe, the title of the edit that led to it, and the name that merges edits."""
 
     recipe: Recipe
     title: str = ""
@@ -26,9 +26,9 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Edits(msgspec.Struct, frozen=True):
-    """A history as it is kept between sessions: what can be undone, what there is now, what can be done again.
+    """A saved history: edits to undo, the current recipe, edits to redo.
 
-    `session` names the workbench that has kept it, `others` has what others of that program have kept last.
+    `session` identifies the workbench that saved it; `others` are the last histories of other workbenches.
     """
 
     past: list[Edit]
@@ -38,7 +38,7 @@ class Edits(msgspec.Struct, frozen=True):
     others: dict[str, Edits] = {}
 
     def of(self, change: Callable[[Recipe], Recipe]) -> Edits:
-        """The same with each recipe as `change` makes it."""
+        """The history with `change` applied to each recipe."""
         past, (now,), future = (
             [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
             for edits in (self.past, [self.now], self.future)
@@ -49,14 +49,14 @@ class Edits(msgspec.Struct, frozen=True):
         return Edits(past, now, future, self.session, others)
 
     def up_to(self, recipe: Recipe) -> Edits:
-        """The history of `recipe`, which is at its end, or, where a workbench died as it kept them, one edit later."""
+        """The history of `recipe`. If a workbench crashed while saving, `recipe` is added as one more edit."""
         if self.now.recipe == recipe:
             return self
-        return Edits([*self.past, self.now], Edit(recipe, "the recipe as it was kept"), [])
+        return Edits([*self.past, self.now], Edit(recipe, "the saved recipe"), [])
 
 
 class History:
-    """A recipe that starts as `preset`, or as `kept` where one was kept from last time."""
+    """A recipe with its history, which starts with `kept` (the saved recipe), if any, or with `preset`."""
 
     def __init__(self, preset: Recipe, kept: Recipe | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.preset = preset
@@ -72,17 +72,17 @@ class History:
 
     @property
     def edits(self) -> list[Edit]:
-        """What can be undone to, the latest first: each with the recipe as it was after that act."""
+        """The edits that can be undone, the latest first, each with the recipe after it."""
         return list(reversed(self._past))
 
     @property
     def journal(self) -> list[tuple[int, Edit]]:
-        """Every edit there is, the latest first, and how many steps there are to it: undone ones have positive ones."""
+        """Every edit, the latest first, with its distance from the current one: positive for undone edits."""
         done = list(enumerate([*self._past, self._now], -len(self._past)))
         return [*reversed(list(enumerate(reversed(self._future), 1))), *reversed(done)]
 
     def go(self, steps: int) -> None:
-        """Undo so many edits at once, or, for a positive number, do them again."""
+        """Redo that many edits, or, for a negative number, undo them."""
         for _ in range(abs(steps)):
             (self.redo if steps > 0 else self.undo)()
 
@@ -95,7 +95,7 @@ class History:
         return bool(self._future)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
-        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
+        """Make `recipe` the current one. Edits with the same `merge` name in quick succession are undone together."""
         if recipe == self.recipe:
             return False
         if not self._continues(merge):
@@ -106,21 +106,21 @@ class History:
         return True
 
     def kept(self) -> Edits:
-        """The edits nearest to now, for another session."""
+        """The edits nearest to the current one, to be saved."""
         past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
         now = _plain(self._now)
         while _length(found := Edits(past, now, future)) > KEPT_BYTES and (past or future):
-            # What is far away goes first: the edits nearest to now stand last on both sides.
+            # Drop the farthest edits first: the nearest edits are last in both lists.
             past, future = past[len(past) // 2 + 1 :], future[len(future) // 2 + 1 :]
         return found
 
     def take(self, edits: Edits) -> None:
-        """Go on where another session ended, with the edits that led to the recipe."""
+        """Continue the saved history of another session."""
         self._past, self._future = edits.past, edits.future
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
     def undo(self) -> str:
-        """Go back one edit; returns its title, "" when there is none."""
+        """Undo one edit. Returns its title, "" if there is none."""
         if not self._past:
             return ""
         title = self._now.title
@@ -129,7 +129,7 @@ class History:
         return title
 
     def redo(self) -> str:
-        """Take the last undone edit up again; returns its title, "" when there is none."""
+        """Redo the last undone edit. Returns its title, "" if there is none."""
         if not self._future:
             return ""
         self._past.append(self._now)
@@ -142,7 +142,7 @@ class History:
 
 
 def _plain(edit: Edit) -> Edit:
-    """An edit without what matters only while it is made."""
+    """An edit without its merge state, which is not saved."""
     return msgspec.structs.replace(edit, merge="", at=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Locks between workbenches, which the kernel drops when a process ends, however it ends. No Textual."""
+"""File locks between workbenches, which the kernel releases when a process exits or crashes. No Textual."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-# Who holds a lock for one write has done with it in milliseconds; one that was stopped over it is not waited for.
+# Seconds to wait for a lock. A write holds it for milliseconds; a suspended process is not waited for.
 _PATIENCE = 0.1
 _LOOK = 0.005
 
 
 class FileLock:
-    """A lock that is a file, between processes and within one. Where a file system knows no locks, all have it."""
+    """A lock file, between processes and within one. On a file system without locks, every process gets the lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd = -1
 
     def take(self) -> bool:
-        """Keep everybody else out; whether nobody else has it. Raises `OSError` where the file cannot be made."""
+        """Take the exclusive lock. Returns whether it succeeded. Raises `OSError` if the file cannot be created."""
         return self._locked(fcntl.LOCK_EX)
 
     def share(self) -> bool:
-        """Have it beside whoever else does; whether somebody else does. Raises `OSError` as `take` does."""
+        """Take a shared lock. Returns whether another process has it, too. Raises `OSError` like `take`."""
         others = not self.take()
         self._locked(fcntl.LOCK_SH)
         return others
@@ -42,7 +42,7 @@ class FileLock:
             if fd == self._fd or _is_there(fd, self._path):
                 self._fd = fd
                 return True
-            # Its last holder has removed it in between: somebody else may hold a file of that name already.
+            # The last holder deleted the file in between: another process may hold a new file with that name.
             os.close(fd)
 
     def _opened(self) -> int:
@@ -50,7 +50,7 @@ class FileLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def release(self) -> None:
-        """Let go; the last one leaves no file."""
+        """Release the lock. The last holder deletes the file."""
         if self._fd >= 0:
             if _lock(self._fd, fcntl.LOCK_EX):
                 with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ class FileLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody has the lock `path`."""
+    """Whether any process holds the lock `path`."""
     if not path.exists():
         return False
     lock = FileLock(path)
@@ -74,7 +74,7 @@ def is_held(path: Path) -> bool:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep others out for one write. Raises `OSError` where the lock cannot be made."""
+    """Hold the exclusive lock for one write. Raises `OSError` if the lock file cannot be created."""
     lock, end = FileLock(path), time.monotonic() + _PATIENCE
     while not lock.take() and time.monotonic() < end:
         time.sleep(_LOOK)
@@ -85,7 +85,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 def _lock(fd: int, how: int) -> bool:
-    """Lock at once or not at all; what cannot be locked counts as locked."""
+    """Try to lock without waiting. A file system without locks counts as locked."""
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,10 +1,10 @@
-"""The passes of a recipe as text, in MLIR's own syntax for pipelines, and back. No Textual.
+"""Prints and parses the passes of a recipe in MLIR's pipeline syntax. No Textual.
 
     graph(flash-attention, linear-sums)
     builtin.module(canonicalize, func.func(convert-linalg-to-loops), one-shot-bufferize{dump-alias-sets=true})
 
-Beyond MLIR's syntax, graph passes stand in `graph(...)`, and a comment that spells a pass, `// cse`, is that pass
-switched off. A text too long for a line (the IR of `replace-ir`) stands for itself as `@` and a hash.
+Two extensions: graph passes are in `graph(...)`, and a comment with a pass, such as `// cse`, is a disabled pass. Text
+too long for a line (the IR of `replace-ir`) is represented by `@` and a hash.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WHOLE = re.compile(r"[+-]?\d+")
 
 
 class PipelineError(ValueError):
-    """The text is not a pipeline, or names what does not exist; `offset` is the character where."""
+    """The text is not a valid pipeline, or names something unknown. `offset` is the position in characters."""
 
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
@@ -39,7 +39,7 @@ class PipelineError(ValueError):
 
 @dataclass(frozen=True)
 class Item:
-    """A pass as the text has it; `offset` is where its name stands, `keys` are where its options' names do."""
+    """A pass in the text. `offset` is the position of its name, `keys` are the positions of its options."""
 
     name: str
     anchor: str
@@ -57,14 +57,14 @@ class Item:
 
 
 def option_text(value: OptionValue) -> str:
-    """An option's value as MLIR spells it."""
+    """The value of an option in MLIR's syntax."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def option_value(text: str) -> OptionValue:
-    """What the text of an option stands for: a truth value, a number, or itself.
+    """The value of an option's text: a boolean, a number, or the text itself.
 
-    A number that a recipe cannot hold stays text, which MLIR reads, or refuses, as it reads any other.
+    A number that a recipe cannot store stays a text, which MLIR accepts or rejects.
     """
     if text in ("true", "false"):
         return text == "true"
@@ -78,24 +78,24 @@ def option_value(text: str) -> OptionValue:
 
 
 def misfit(text: str, default: str, words: Sequence[str] = ()) -> str:
-    """Why `text` cannot stand where an option's default is `default`, "" where it can.
+    """The error if `text` is no valid value for an option with the default `default`, else "".
 
-    A default that is a truth value, a whole number or a list of such tells the option's type, and `words` are all that
-    an option takes that takes one of a few; of others the pass itself is the judge.
+    A default that is a boolean, a whole number or a list of these defines the type of the option. `words` are the
+    allowed values, if there is a fixed list. The pass itself checks all other options.
     """
     if not text:
         return ""
     if words:
-        return "" if text in words else f"{text} is none of {', '.join(words)}"
+        return "" if text in words else f"{text} is not one of {', '.join(words)}"
     if "," in default and all(map(_WHOLE.fullmatch, default.split(","))):
         wrong = (part.strip() for part in text.split(",") if misfit(part.strip() or "nothing", "0"))
-        return next((f"{part or 'nothing'} is no whole number" for part in wrong), "")
+        return next((f"{part or 'an empty text'} is not a whole number" for part in wrong), "")
     if default in ("true", "false"):
-        return "" if text.lower() in ("true", "false", "1", "0") else f"{text} is neither true nor false"
+        return "" if text.lower() in ("true", "false", "1", "0") else f"{text} is not true or false"
     if _WHOLE.fullmatch(default):
         if not _WHOLE.fullmatch(text):
-            return f"{text} is no whole number"
-        return "" if -(2**63) <= int(text) < 2**64 else f"{text} is too great for 64 bits"
+            return f"{text} is not a whole number"
+        return "" if -(2**63) <= int(text) < 2**64 else f"{text} does not fit into 64 bits"
     return ""
 
 
@@ -107,7 +107,7 @@ def _short(value: OptionValue) -> str:
 
 
 def spelled(step: PassStep) -> str:
-    """A step as it stands in a pipeline, without its anchor."""
+    """A step in pipeline syntax, without its anchor."""
     options = " ".join(f"{key}={_short(value)}" for key, value in step.options)
     return f"{step.name}{{{options}}}" if options else step.name
 
@@ -116,7 +116,7 @@ def spelled(step: PassStep) -> str:
 
 
 def pipeline_text(steps: Sequence[PassStep]) -> str:
-    """The steps as text, a pass on each line."""
+    """The steps as text, one pass per line."""
     graph = [step for step in steps if step.level == "graph"]
     rest = [step for step in steps if step.level != "graph"]
     parts = [_nest(GRAPH, [(step, spelled(step)) for step in graph], 0)] if graph else []
@@ -124,7 +124,7 @@ def pipeline_text(steps: Sequence[PassStep]) -> str:
 
 
 def mlir_pipeline(steps: Sequence[PassStep]) -> str:
-    """The enabled passes over MLIR on one line, as `mlir-opt --pass-pipeline` takes them."""
+    """The enabled MLIR passes on one line, for `mlir-opt --pass-pipeline`."""
     enabled = [step for step in steps if step.level != "graph" and step.enabled]
     parts = []
     for anchor, group in groupby(enabled, key=lambda step: step.anchor):
@@ -134,7 +134,7 @@ def mlir_pipeline(steps: Sequence[PassStep]) -> str:
 
 
 def _inside(steps: Sequence[PassStep]) -> Iterator[tuple[PassStep | None, str]]:
-    """The entries of the module: passes on it, and nests of those on something inside it."""
+    """The entries of the module: its passes, and nested pipelines of passes on other ops."""
     for anchor, group in groupby(steps, key=lambda step: step.anchor):
         entries = [(step, spelled(step)) for step in group]
         if anchor == MODULE:
@@ -157,12 +157,12 @@ def _nest(name: str, entries: Sequence[tuple[PassStep | None, str]], depth: int)
 
 
 def parse(text: str) -> list[Item]:
-    """The passes in `text`, in order. Raises `PipelineError`."""
+    """Parse the passes in `text`, in order. Raises `PipelineError`."""
     return _Reader(text).pipeline()
 
 
 class _Reader:
-    """Reads a pipeline from left to right."""
+    """A recursive-descent parser for pipelines."""
 
     def __init__(self, text: str) -> None:
         self._text, self._place = text, 0
@@ -183,7 +183,7 @@ class _Reader:
         return self._text[self._place : self._place + 1]
 
     def _skip(self, anchor: str) -> None:
-        """Go on to the next word; comments on the way may spell passes that are off."""
+        """Skip to the next word. Comments on the way may contain disabled passes."""
         found = _SPACE.match(self._text, self._place)
         assert found is not None
         for comment in _COMMENT.finditer(self._text, self._place, found.end()):
@@ -196,14 +196,14 @@ class _Reader:
         try:
             found = _Reader(f"{name}{{{options}}}").pipeline() if options else [Item(name, "", (), False, 0)]
         except PipelineError as error:
-            raise PipelineError(f"the pass that is off: {error.message}", offset + error.offset) from error
+            raise PipelineError(f"in the disabled pass: {error.message}", offset + error.offset) from error
         self._items.append(Item(name, "" if anchor == GRAPH else anchor or MODULE, found[0].options, False, offset))
 
     def _entry(self, anchor: str, top: bool = False) -> None:
         found = _NAME.match(self._text, self._place)
         if found is None:
-            what = f"{self._next!r}" if self._next else "the end"
-            raise PipelineError(f"a pass or an anchor is expected here, not {what}", self._place)
+            what = f"{self._next!r}" if self._next else "the end of the text"
+            raise PipelineError(f"expected a pass or an anchor, found {what}", self._place)
         name, offset = found.group(), found.start()
         self._place = found.end()
         self._skip_blank()
@@ -219,9 +219,9 @@ class _Reader:
 
     def _nested(self, name: str, anchor: str, offset: int, top: bool) -> None:
         if name != GRAPH and "." not in name:
-            raise PipelineError(f"{name!r} is no anchor: those are ops, such as func.func, and {GRAPH}", offset)
+            raise PipelineError(f"{name!r} is not an anchor: use an op such as func.func, or {GRAPH}", offset)
         if anchor != MODULE or (name in (GRAPH, MODULE) and not top):
-            raise PipelineError(f"{name} cannot stand inside {anchor}", offset)
+            raise PipelineError(f"{name} is not allowed inside {anchor}", offset)
         opened = self._place
         self._place += 1
         self._skip(name)
@@ -234,7 +234,7 @@ class _Reader:
                 self._place += 1
                 self._skip(name)
             elif self._next != ")" and self._next:
-                raise PipelineError("a comma or a closing parenthesis is missing here", self._place)
+                raise PipelineError("expected a comma or a closing parenthesis", self._place)
         self._place += 1
 
     def _options(self) -> tuple[tuple[tuple[str, OptionValue], ...], tuple[int, ...]]:
@@ -251,8 +251,8 @@ class _Reader:
             found = _KEY.match(self._text, self._place)
             if found is None:
                 if not self._next:
-                    raise PipelineError("the brace of these options is not closed", opened)
-                raise PipelineError(f"an option's name is expected here, not {self._next!r}", self._place)
+                    raise PipelineError("the brace of the options is not closed", opened)
+                raise PipelineError(f"expected the name of an option, found {self._next!r}", self._place)
             keys.append(found.start())
             self._place = found.end()
             if self._next != "=":
@@ -261,7 +261,7 @@ class _Reader:
             options.append((found.group(), option_value(self._value())))
 
     def _value(self) -> str:
-        """A value: in quotes, in braces, or up to the next space or the closing brace."""
+        """Parse a value: in quotes, in braces, or up to the next space or closing brace."""
         start, quote = self._place, self._next
         if quote and quote in "\"'":
             end = self._text.find(quote, start + 1)
@@ -276,18 +276,18 @@ class _Reader:
         return self._text[start : self._place]
 
 
-# ---- meaning ---------------------------------------------------------------------------------------------------------
+# ---- checking --------------------------------------------------------------------------------------------------------
 
 
 def check(items: Sequence[Item], catalogue: Sequence[PassInfo]) -> None:
-    """Raises `PipelineError` for the first pass or option that the catalogue does not have, or not there."""
+    """Raises `PipelineError` for the first unknown or misplaced pass or option."""
     known = {info.name: info for info in catalogue}
     for item in items:
         info = known.get(item.name)
         if info is None:
-            raise PipelineError(f"there is no pass {item.name!r}{_near(item.name, list(known))}", item.offset)
+            raise PipelineError(f"unknown pass {item.name!r}{_near(item.name, list(known))}", item.offset)
         if (info.level == "graph") != (item.level == "graph"):
-            where = f"stands in {GRAPH}(...)" if info.level == "graph" else f"does not stand in {GRAPH}(...)"
+            where = f"must be inside {GRAPH}(...)" if info.level == "graph" else f"must be outside {GRAPH}(...)"
             raise PipelineError(f"{item.name} {where}", item.offset)
         if info.ours and info.level != "graph" and item.anchor != info.anchor:
             raise PipelineError(f"{item.name} runs on {info.anchor}, not on {item.anchor}", item.offset)
@@ -298,8 +298,8 @@ def _check_options(item: Item, info: PassInfo) -> None:
     names = [option.name for option in info.options]
     for (key, _), offset in zip(item.options, item.keys or [item.offset] * len(item.options), strict=True):
         if key not in names:
-            there = f"it has {', '.join(names)}" if names else "it has none"
-            raise PipelineError(f"{item.name} has no option {key!r}{_near(key, names) or f': {there}'}", offset)
+            there = f"its options are {', '.join(names)}" if names else "it has no options"
+            raise PipelineError(f"{item.name}: unknown option {key!r}{_near(key, names) or f': {there}'}", offset)
 
 
 def _near(name: str, known: Sequence[str]) -> str:
@@ -308,7 +308,7 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 
 def steps_of(items: Sequence[Item], before: Sequence[PassStep]) -> tuple[PassStep, ...]:
-    """The items as steps, graph passes first; what was in `before` keeps its phase, a new one gets its neighbour's."""
+    """The items as steps, graph passes first. A step from `before` keeps its phase, a new one gets its neighbour's."""
     ordered = [item for item in items if item.level == "graph"] + [item for item in items if item.level != "graph"]
     long = {_short(value): value for step in before for _, value in step.options}
     old = _matched(ordered, before)
@@ -322,7 +322,7 @@ def steps_of(items: Sequence[Item], before: Sequence[PassStep]) -> tuple[PassSte
 
 
 def _matched(items: Sequence[Item], before: Sequence[PassStep]) -> list[PassStep | None]:
-    """The step of `before` that each item was, `None` for a new one."""
+    """The step of `before` for each item, `None` for a new item."""
     keys = [(item.name, item.anchor) for item in items]
     old = [(step.name, "" if step.level == "graph" else step.anchor) for step in before]
     found: list[PassStep | None] = [None] * len(items)
@@ -333,7 +333,7 @@ def _matched(items: Sequence[Item], before: Sequence[PassStep]) -> list[PassStep
 
 
 def _phase_near(steps: Sequence[PassStep], item: Item, before: Sequence[PassStep]) -> str:
-    """The phase of the last step of the same level, else of the first that there was."""
+    """The phase of the last step of the same level, else of the first one in `before`."""
     same = [step.phase for step in steps if step.phase and (step.level == "graph") == (item.level == "graph")]
     first = [step.phase for step in before if step.phase and (step.level == "graph") == (item.level == "graph")]
     return same[-1] if same else next(iter(first), "")
@@ -344,14 +344,14 @@ def _phase_near(steps: Sequence[PassStep], item: Item, before: Sequence[PassStep
 
 @dataclass(frozen=True)
 class Candidate:
-    """What could stand here: the word, and what it is."""
+    """A completion: the word and its description."""
 
     word: str
     summary: str
 
 
 def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[int, list[Candidate]]:
-    """Where the word at `offset` begins, and what it could become: passes, or the options of the pass around it."""
+    """The start of the word at `offset`, and its completions: passes, or options of the enclosing pass."""
     start = offset
     while start > 0 and re.match(r"[\w.\-]", text[start - 1]):
         start -= 1
@@ -369,19 +369,19 @@ def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[
 
 
 def _ranked(found: Sequence[Candidate], word: str) -> list[Candidate]:
-    """Those that begin with `word`, then those that hold it or all of its parts."""
+    """The candidates that start with `word`, then those that contain it or all of its parts."""
     parts = [part for part in re.split(r"[-_.]", word.lower()) if part]
     starts = [each for each in found if each.word.lower().startswith(word.lower())]
     holds = [each for each in found if each not in starts and all(part in each.word.lower() for part in parts)]
     return [*starts, *holds]
 
 
-# A comment, a word, blanks, or a character by itself: each is looked at once, however long the text.
+# A comment, a word, blanks or a single character: a linear scan.
 _PARTS = re.compile(r"//[^\n]*|(?P<word>[A-Za-z_][\w.\-]*)|[ \t]+|[^ \t]")
 
 
 def _around(text: str) -> tuple[str, str]:
-    """The name before the innermost open bracket, and that bracket; two empty texts at the top."""
+    """The name before the innermost open bracket, and that bracket; two empty strings at the top level."""
     stack: list[tuple[str, str]] = []
     word = ""
     for match in _PARTS.finditer(text):

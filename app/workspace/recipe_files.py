@@ -1,7 +1,7 @@
-"""The files in which the recipe of one graph is kept between sessions, with its edits. No Textual.
+"""The files that store the recipe of one graph and its edits between sessions. No Textual.
 
-Several workbenches may have a program open. Each keeps what it has at every edit, so the recipe on disk is the one
-that was edited last; what it takes the place of, where another workbench has kept that, stays among the edits.
+Several workbenches may have a program open. Each saves its recipe at every edit, so the file has the recipe that was
+edited last. A recipe of another workbench that it replaces is kept in the edits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
 from buddy.app.workspace.locks import alone
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 
-# Workbenches of which the edits are kept beside one's own, those that kept something last.
+# Maximum number of other workbenches whose edits are kept; the latest ones.
 _OTHERS = 8
 
 Kept = TypeVar("Kept")
@@ -27,7 +27,7 @@ _NEVER: Stamps = (None,)
 
 
 class KeptRecipe:
-    """The recipe in the file `path`, and its edits beside it; `addressed` makes one of the program's graph of it."""
+    """The recipe in the file `path`, with its edits in a second file; `addressed` sets its source and graph."""
 
     def __init__(self, path: Path, addressed: Callable[[Recipe], Recipe]) -> None:
         self.path = path
@@ -40,29 +40,31 @@ class KeptRecipe:
         self._unread: list[Path] = []
 
     def read(self) -> tuple[Recipe | None, Edits | None, str]:
-        """What is kept, and what of it cannot be read, if anything: that is put aside by the next edit."""
+        """The saved history, and an error if it cannot be read. The next edit renames an unreadable file."""
         self._seen, problem = self._stamp(), ""
         recipe = edits = None
         try:
             recipe = self._recipe()
         except (OSError, ValueError) as error:
             self._unread.append(self.path)
-            problem = f"the recipe kept from last time could not be read: {error}"
+            problem = f"the saved recipe could not be read: {error}"
         try:
             edits = self._edits()
         except (OSError, ValueError, RecursionError) as error:
             self._unread.append(self.edits_path)
-            problem = f"the edits kept from last time could not be read: {error}"
+            problem = f"the saved edits could not be read: {error}"
         self._others = dict(edits.others) if edits is not None else {}
         return recipe, edits, problem
 
     def keep(self, recipe: Recipe | None, edits: Edits) -> bool:
-        """Keep a recipe (`None`: there is none to keep) and its edits; whether another workbench had kept something
-        meanwhile. Raises `OSError`."""
+        """Save a recipe (`None` deletes it) and its edits.
+
+        Returns whether another workbench has saved something in between. Raises `OSError`.
+        """
         with alone(self.path.with_suffix(".lock")):
             self._look()
             meanwhile, self._meanwhile = self._meanwhile, False
-            # What cannot be encoded is found before any file has been written.
+            # Encode first, so that an error leaves the files unchanged.
             text, encoded = to_toml(recipe) if recipe is not None else "", self._encoded(edits)
             try:
                 while self._unread:
@@ -78,13 +80,13 @@ class KeptRecipe:
         return meanwhile
 
     def others(self) -> list[Edit]:
-        """What other workbenches have come to in this recipe, the latest of each first."""
+        """The recipes of other workbenches, the latest of each first."""
         self._look()
         histories = reversed(self._others.values())
         return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
 
     def _look(self) -> None:
-        """See what others have kept since the files were read or written here."""
+        """Read what others have saved since the files were last read or written here."""
         if (now := self._stamp()) == self._seen:
             return
         first, self._seen = self._seen == _NEVER, now
@@ -100,7 +102,7 @@ class KeptRecipe:
         self._meanwhile |= not first and edits.session != self._session
 
     def _encoded(self, edits: Edits) -> bytes:
-        """The edits beside those of others, of which the histories are kept while there is room, the recipes always."""
+        """The edits and those of other workbenches: all their recipes, and as much of their histories as fits."""
         others = dict([*self._others.items()][-_OTHERS:])
         oldest = iter([*others])
         while True:
@@ -111,18 +113,18 @@ class KeptRecipe:
             others[session] = Edits([], others[session].now, [], session)
 
     def _stamp(self) -> Stamps:
-        """What tells the files from those that another workbench puts in their place."""
+        """The stamps of the files, which change when another workbench replaces them."""
         return stamp_of(self.path), stamp_of(self.edits_path)
 
     def _recipe(self) -> Recipe | None:
-        """Raises `OSError` and `ValueError` where there is one that cannot be read."""
+        """The saved recipe, `None` if there is none. Raises `OSError` and `ValueError` if it cannot be read."""
         try:
             return self._addressed(from_toml(self.path.read_text("utf-8")))
         except FileNotFoundError:
             return None
 
     def _edits(self) -> Edits | None:
-        """Raises `OSError`, `ValueError` and `RecursionError` where there are some that cannot be read."""
+        """The saved edits. Raises `OSError`, `ValueError` and `RecursionError` if they cannot be read."""
         try:
             found = msgspec.msgpack.decode(self.edits_path.read_bytes(), type=Edits)
         except FileNotFoundError:

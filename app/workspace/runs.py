@@ -1,4 +1,4 @@
-"""The runs of a program in this session and those before: what was run, on what, and what came of it. No Textual."""
+"""The runs of a program in this and earlier sessions: recipes, inputs and results. No Textual."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LENGTH = 50
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """One run: when it ended (seconds since the epoch), its recipe and inputs, and its report.
+    """One run: its end (seconds since the epoch), recipe, inputs and report.
 
-    Of a file of inputs there is the path alone, and `held`, the hash of what it held; of the report, figures and no
-    pictures of values: records are kept for long, and files and pictures may be large.
+    To keep records small, an input file is stored as its path and `held`, the hash of its content, and the report has
+    no images of values.
     """
 
     at: float
@@ -31,7 +31,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
     @property
     def clock(self) -> str:
-        """The time of day when it ended."""
+        """The time of day of its end."""
         return time.strftime("%H:%M:%S", time.localtime(self.at))
 
 
@@ -50,22 +50,22 @@ def _figures(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
 
 
 def without_content(inputs: InputChoice) -> InputChoice:
-    """The inputs as far as they are kept: of a file, its path."""
+    """The inputs without the content of a file."""
     return replace(inputs, content=b"")
 
 
 def content_hash(inputs: InputChoice) -> str:
-    """A hash of what a file of inputs holds, "" where there is none."""
+    """The hash of the content of an input file, "" if the inputs are not from a file."""
     return hashlib.sha256(inputs.content).hexdigest() if inputs.content else ""
 
 
 def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
-    """The runs with another one, the oldest dropped where there are too many."""
+    """The runs with another one added; beyond the limit, the oldest are dropped."""
     return [*runs, record][-LENGTH:]
 
 
 def told_recipe(recipe: Recipe, preset: Recipe | None) -> str:
-    """What is particular about a recipe: its preset, and how many things differ from that."""
+    """A short description of a recipe: its preset, and the number of differences from it."""
     parts = [recipe.preset]
     if preset is not None and recipe.steps != preset.steps:
         on, before = _enabled(recipe), _enabled(preset)
@@ -79,7 +79,7 @@ def told_recipe(recipe: Recipe, preset: Recipe | None) -> str:
 
 
 def _enabled(recipe: Recipe) -> set[tuple[int, str]]:
-    """The passes that are on, by spelling and by how many of that spelling stand before."""
+    """The enabled passes, by text and by the number of earlier passes with the same text."""
     seen: dict[str, int] = {}
     found = set()
     for step in recipe.steps:

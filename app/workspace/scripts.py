@@ -1,4 +1,4 @@
-"""Writes a graph as a script, with its tensors beside it. No Textual."""
+"""Writes a graph as a Python script with its tensors. No Textual."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from buddy.compiler.protocol import Script
 
 
 def write_script(path: Path, script: Script) -> tuple[Path, Path]:
-    """Write `script` as `path`, and what it reads as a `.npz` of the same name; both paths.
+    """Write `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
 
-    Raises `OSError` where they cannot be written.
+    Raises `OSError`.
     """
     values = path.with_suffix(".npz")
     write_whole_bytes(values, script.values)

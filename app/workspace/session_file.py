@@ -1,7 +1,7 @@
-"""What is kept of a session beside the recipes: the layout, bookmarks, runs, inputs. No Textual.
+"""The session file of a program: layout, bookmarks, runs, inputs. No Textual.
 
-It is kept in one file a program, which all workbenches on it write as they change; what each has changed is merged
-with what the others have. A file that cannot be read is said so and put aside: nothing depends on it.
+All workbenches of a program write the same file, and merge their changes with those of the others. An unreadable file
+is reported and renamed, because nothing depends on it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from buddy.app.workspace.locks import alone
 from buddy.app.workspace.runs import LENGTH, RunRecord
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
-FIRST_SCRIPT = "opening a Python script runs it; files of other kinds run no code"
+FIRST_SCRIPT = "opening a .py file executes it; other file types never execute code"
 T = TypeVar("T")
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """How the screen stands. `stage` is the key of the stage shown, `how` the kind of diff.
+    """The saved session. `stage` is the key of the shown stage, `how` the kind of diff.
 
-    A file of `inputs` is its path, to be read again. `source` says whether the source pane was there.
+    An input file is stored as its path, and read again. `source` is true if the source pane was shown.
     """
 
     pane: str = "graph"
@@ -42,24 +42,24 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def read_kept(path: Path) -> tuple[Kept, str]:
-    """What was kept in `path`, and what is wrong with it ("" where nothing is, or there is no file)."""
+    """The session saved in `path`, and an error ("" if it is valid or does not exist)."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=Kept), ""
     except FileNotFoundError:
         return Kept(), ""
     except (OSError, ValueError, RecursionError) as error:
-        return Kept(), f"the layout kept from last time could not be read: {error}"
+        return Kept(), f"the saved layout could not be read: {error}"
 
 
 def write_kept(path: Path, kept: Kept) -> None:
-    """Keep it, whole or not at all, power loss included. Raises `OSError`, and `ValueError` for what has no bytes."""
+    """Save atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
     write_whole_bytes(path, msgspec.msgpack.encode(kept), lasting=True)
 
 
 class KeptSession:
-    """The file at `path` as one workbench keeps it, beside what others have added.
+    """The session file at `path`, merged with the changes of other workbenches.
 
-    Any thread may write it, at any time: it writes what is wanted then.
+    Any thread may call `write` at any time; it writes the latest wanted session.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +70,7 @@ class KeptSession:
         self._wanted = self._mine = self._there = Kept()
 
     def read(self) -> tuple[Kept, str]:
-        """What was kept, and what is wrong with it, if anything: that is put aside by the first write."""
+        """The saved session, and an error. The first write renames an unreadable file."""
         self._seen = stamp_of(self._path)
         kept, problem = read_kept(self._path)
         self._unread = bool(problem)
@@ -78,26 +78,26 @@ class KeptSession:
         return kept, problem
 
     def put_aside(self) -> None:
-        """What was read has something in it that nobody can use: the first write leaves it to be looked at."""
+        """Rename the file at the first write, because it has invalid contents."""
         self._unread = True
 
     def want(self, kept: Kept) -> None:
-        """Have the next write keep it."""
+        """Set the session for the next write."""
         if kept != self._wanted:
             self._wanted = kept
 
     @property
     def is_written(self) -> bool:
-        """Whether the file has all that is wanted."""
+        """Whether the file has the wanted session."""
         return self._wanted is self._mine
 
     def write(self) -> None:
-        """Write what is wanted, whole or not at all. Raises `OSError`, and `ValueError` for what has no bytes."""
+        """Write the wanted session atomically. Raises `OSError`, and `ValueError` if it cannot be encoded."""
         with self._lock:
             mine = self._wanted
             if mine is self._mine:
                 return
-            # A lock of its own: an edit of the recipe, which is kept at once, waits for nobody.
+            # A separate lock, so that saving a recipe edit never waits.
             with alone(self._path.with_name(f".{self._path.name}.lock")):
                 whole = merged(self._mine, self._theirs(), mine)
                 if self._unread:
@@ -108,7 +108,7 @@ class KeptSession:
             self._mine, self._there = mine, whole
 
     def _theirs(self) -> Kept:
-        """What stands there now: long ones are read again only where somebody else has written them."""
+        """The current content of the file. It is read again only if another workbench has written it."""
         if (now := stamp_of(self._path)) != self._seen:
             self._seen = now
             self._there, problem = read_kept(self._path)
@@ -117,7 +117,7 @@ class KeptSession:
 
 
 def merged(base: Kept, theirs: Kept, mine: Kept) -> Kept:
-    """`mine`, with the runs and bookmarks that another workbench has added or taken away since both were at `base`."""
+    """`mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
     runs = sorted(_merged(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-LENGTH:]
     marks = [each.bookmarks if isinstance(each.bookmarks, list) else [] for each in (base, theirs, mine)]
     bookmarks = _merged(*marks)
@@ -130,7 +130,7 @@ def _merged(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T
 
 
 def is_first_script(source: str, store: Path) -> bool:
-    """Whether `source` is the first script that is opened where `store` is; from then on none is."""
+    """Whether `source` is the first script opened with this `store`. Later calls return false."""
     path = source.partition(":")[0]
     if os.path.exists(path) and not path.endswith(".py"):
         return False

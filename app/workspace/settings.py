@@ -1,4 +1,4 @@
-"""The user's settings: `config.toml` in the user's configuration folder, and the themes beside it. No Textual."""
+"""The user's settings: `config.toml` in the configuration folder, and the themes next to it. No Textual."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _AT = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `config.toml` may say; `FIELDS` says what each field means.
+    """The fields of `config.toml`; `FIELDS` describes them.
 
-    `keys` maps the id of an action to the keys that do it instead of those it has; none for no key at all.
+    `keys` maps the id of an action to the keys that replace its default keys; an empty value removes the keys.
     """
 
     theme: str = ""
@@ -34,18 +34,18 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 FIELDS = {
-    "theme": "the colour theme, by its name",
-    "auto_run": "run the program after each edit, and not only on r",
-    "bell_after": "ring the terminal's bell when what took so many seconds ends; 0 never rings",
-    "memory": "GiB that each process of the engine may take; 0 for no cap, without it nine tenths of the machine's",
-    "equal_nan": "NaN equals NaN where outputs are compared with eager's",
-    "timeout": "seconds after which a run is stopped",
-    "keys": "other keys for actions, by the actions' ids",
+    "theme": "name of the colour theme",
+    "auto_run": "run the program after each edit, not only on r",
+    "bell_after": "ring the terminal bell when a job of at least this many seconds ends; 0: never",
+    "memory": "memory limit of each engine process in GiB; 0: no limit; default: 90 % of the machine's memory",
+    "equal_nan": "treat NaN as equal to NaN when outputs are compared with eager",
+    "timeout": "time limit of a run in seconds",
+    "keys": "keys of actions, by action id",
 }
 
 
 def settings_path() -> Path:
-    """Where the settings are; `BUDDY_TUI_CONFIG` names another file."""
+    """The path of the settings file; `BUDDY_TUI_CONFIG` overrides it."""
     import platformdirs
 
     given = os.environ.get("BUDDY_TUI_CONFIG")
@@ -53,18 +53,18 @@ def settings_path() -> Path:
 
 
 def themes_folder(path: Path) -> Path:
-    """Where the user's own themes are: beside the settings."""
+    """The folder of user themes, next to the settings file."""
     return path.parent / "themes"
 
 
 def read_settings(path: Path) -> tuple[Settings, str]:
-    """The settings in the file at `path`, and what is wrong with it ("" where nothing is, or there is no file)."""
+    """The settings in the file at `path`, and an error ("" if it is valid or does not exist)."""
     try:
         text = read_file(path)
     except FileNotFoundError:
         return Settings(), ""
     except (OSError, ValueError) as error:
-        return Settings(), f"{path} is not used: {getattr(error, 'strerror', None) or error}"
+        return Settings(), f"{path} is ignored: {getattr(error, 'strerror', None) or error}"
     try:
         return _settings(text), ""
     except TomlError as error:
@@ -73,7 +73,7 @@ def read_settings(path: Path) -> tuple[Settings, str]:
 
 
 def take_up(path: Path) -> tuple[Settings, list[str]]:
-    """The settings and the user's own themes, ready to be used, and all that is wrong with them."""
+    """Load and apply the settings and the user themes. Returns the settings and all errors."""
     settings, problem = read_settings(path)
     problems = [problem, *add_themes(themes_folder(path))]
     missing = no_such_theme(settings.theme)
@@ -83,7 +83,7 @@ def take_up(path: Path) -> tuple[Settings, list[str]]:
 
 
 def _settings(text: str) -> Settings:
-    """Raises `TomlError` for what is no setting, or no key of an action."""
+    """Parse settings. Raises `TomlError` for an invalid setting or key."""
     data = parse_toml(text)
     try:
         found = msgspec.convert(data, Settings, strict=True)
@@ -97,13 +97,13 @@ def _settings(text: str) -> Settings:
 
 
 def _with_line(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
-    """A validation error in words, with the line of the entry that it is about."""
+    """A validation error with the line of its entry."""
     place = _AT.search(message)
     what = _AT.sub("", message)
     path = [part for part in (place[1] if place else "").split(".") if part]
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
-        what = f"there is no setting {unknown[1]!r}; there are {', '.join(FIELDS)}"
+        what = f"unknown setting {unknown[1]!r}; known: {', '.join(FIELDS)}"
         return TomlError(what, line_of(text, [unknown[1]]))
     if path and path[0].startswith("keys["):
         wrong = [key for key, value in data["keys"].items() if not isinstance(value, str | list)]

@@ -1,4 +1,4 @@
-"""The recipes of a program, one for each of its graphs, and where they are kept between sessions. No Textual."""
+"""The recipes of a program, one for each graph, and their storage between sessions. No Textual."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
 
-# The phase that a graph's IR is at when it begins, and the dialects that are in it.
+# The initial phase of a graph's IR, and its dialects.
 Begin = tuple[str, tuple[str, ...]]
 Origin = Literal["none", "preset", "restored", "edited"]
 
 
 class Workspace:
-    """One program's recipes. `graph` is the number of the graph on the screen: `recipe`, edits and undo are its own.
+    """The recipes of one program. `graph` is the graph on the screen, which `recipe`, edits and undo refer to.
 
-    Every edit is kept at once under `store`, and so is which graph is shown. `plugins` are the files that every recipe
-    names, as the user has given them until the engine has told what they hold.
+    Every edit and the shown graph are saved at once under `store`. `plugins` are the plug-ins of every recipe: as given
+    by the user, until the engine has reported their contents.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Workspace:
 
     @property
     def path(self) -> Path:
-        """The file that keeps the recipe of the graph on the screen."""
+        """The file of the recipe of the graph on the screen."""
         return self.path_of(self.graph)
 
     def path_of(self, graph: int) -> Path:
@@ -64,17 +64,17 @@ class Workspace:
         return self.recipe_of(self.graph)
 
     def recipe_of(self, graph: int) -> Recipe:
-        """The recipe of a graph, whether it has been shown or not."""
+        """The recipe of a graph, which may not have been shown yet."""
         return self._plugged(self._history_of(graph).recipe)
 
     @property
     def preset(self) -> Recipe:
-        """What the recipe was before any edit of the user's."""
+        """The recipe without the user's edits."""
         return self._plugged(self._history.preset)
 
     @property
     def origin(self) -> Origin:
-        """Where the recipe comes from."""
+        """The origin of the recipe."""
         if not self.ready:
             return "none"
         if self._history.restored:
@@ -82,14 +82,14 @@ class Workspace:
         return "preset" if self.recipe == self.preset else "edited"
 
     def begin(self, preset: Recipe) -> None:
-        """A recipe has been chosen: for each graph the one kept for it, or `preset`. Shows the graph shown last."""
+        """Load the saved recipe of each graph, or use `preset`. Shows the graph that was shown last."""
         self._preset, self.ready = preset, True
         self._histories.clear()
         self.graph = self._shown_last()
         self._history_of(self.graph)
 
     def opened(self, graphs: Sequence[GraphInfo]) -> None:
-        """The program has these graphs: recipes of those that begin as IR are without the steps that they are past."""
+        """Set the graphs of the program. Recipes of graphs that start as IR have passes of earlier phases disabled."""
         begins = [(graph.enters, graph.dialects) for graph in graphs]
         if begins != self._begins and any(enters for enters, _ in (*begins, *self._begins)):
             self._histories.clear()
@@ -103,31 +103,31 @@ class Workspace:
         return entering(recipe, *self._begins[graph]) if graph < len(self._begins) else recipe
 
     def show(self, graph: int) -> None:
-        """Go on with the recipe of another graph."""
+        """Switch to the recipe of another graph."""
         self.graph = graph
         self._try(lambda: write_whole(self._shown_path, f"{graph}\n"))
 
     def adopt(self, recipe: Recipe) -> None:
-        """Begin the recipe of a graph that is new with `recipe`, whatever was kept under its number."""
+        """Start a new graph with `recipe`, and ignore a saved recipe with its number."""
         self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._addressed(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
-        """Make `recipe` the current one; acts of one `merge` name in quick succession are undone together."""
+        """Make `recipe` the current one. Edits with the same `merge` name in quick succession are undone together."""
         if not self._history.edit(self._addressed(recipe, self.graph), title, merge):
             return False
         self._try(self._keep)
         return True
 
     def undo(self) -> str:
-        """Go back one edit; returns its title, "" when there is none."""
+        """Undo one edit. Returns its title, "" if there is none."""
         title = self._history.undo()
         if title:
             self._try(self._keep)
         return title
 
     def redo(self) -> str:
-        """Take the last undone edit up again; returns its title, "" when there is none."""
+        """Redo the last undone edit. Returns its title, "" if there is none."""
         title = self._history.redo()
         if title:
             self._try(self._keep)
@@ -135,28 +135,28 @@ class Workspace:
 
     @property
     def journal(self) -> list[tuple[int, Edit]]:
-        """Every edit of the graph on the screen, the latest first, and how many steps there are to it."""
+        """Every edit of the graph on the screen, the latest first, with its distance from the current one."""
         return self._history.journal
 
     def go(self, steps: int) -> None:
-        """Undo so many edits at once, or, for a positive number, do them again."""
+        """Redo that many edits, or, for a negative number, undo them."""
         self._history.go(steps)
         self._try(self._keep)
 
     @property
     def edits(self) -> list[Edit]:
-        """Earlier recipes of the graph on the screen, the latest first, each with the act that led to it."""
+        """Earlier recipes of the graph on the screen, the latest first, each with the title of its edit."""
         return self._history.edits
 
     def edits_of_others(self) -> list[Edit]:
-        """What other workbenches have come to in the recipe on the screen, without what is among its own edits."""
+        """The recipes of other workbenches for the graph on the screen, without those in its own edits."""
         own = {edit.recipe for _, edit in self.journal}
         others = {edit.recipe: edit for edit in reversed(self._file_of(self.graph).others())}
         return [edit for recipe, edit in reversed(others.items()) if recipe not in own]
 
     @property
     def has_others(self) -> bool:
-        """Whether other workbenches have kept edits of the recipe on the screen."""
+        """Whether other workbenches have saved edits of the recipe on the screen."""
         return bool(self._file_of(self.graph).others())
 
     @property
@@ -188,10 +188,10 @@ class Workspace:
         return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
 
     def _plugged(self, recipe: Recipe) -> Recipe:
-        """The recipe with the plug-ins as the engine has loaded them, whatever they held when it was edited."""
+        """The recipe with the plug-ins that the engine has loaded, which may have changed since the edit."""
         return msgspec.structs.replace(recipe, plugins=self.plugins)
 
-    # ---- what is kept --------------------------------------------------------------------------------------------
+    # ---- saving --------------------------------------------------------------------------------------------------
 
     def _try(self, keep: Callable[[], None]) -> None:
         self.news = ""
@@ -199,12 +199,12 @@ class Workspace:
             keep()
             self.problem = ""
         except OSError as error:
-            self.problem = f"the recipe could not be kept: {error}"
+            self.problem = f"the recipe could not be saved: {error}"
 
     def _keep(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
         if self._file_of(self.graph).keep(recipe, self._history.kept()):
-            self.news = "another workbench edits this recipe too: what it came to is among the edits (U)"
+            self.news = "another workbench edited this recipe too: press U to see its edits"
 
     def _file_of(self, graph: int) -> KeptRecipe:
         if graph not in self._files:
@@ -223,7 +223,7 @@ class Workspace:
 
 
 def default_store(machine: str = "") -> Path:
-    """Where recipes are kept; `BUDDY_TUI_STATE` names another folder. Programs of another machine are kept apart."""
+    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Programs on remote hosts have a separate folder."""
     import platformdirs
 
     here = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
@@ -231,7 +231,7 @@ def default_store(machine: str = "") -> Path:
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
-    """The file that keeps the recipe of a graph of `source`, wherever it is opened from."""
+    """The file of the recipe of a graph of `source`. It does not depend on the current folder."""
     path, colon, name = source.partition(":")
     place = os.path.realpath(path) if os.path.exists(path) else path
     number = f"-{graph}" if graph else ""

@@ -67,7 +67,7 @@ def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     draft.drop()
     assert drafts(recipe) == ([], [])
     (tmp_path / "file").write_text("")
-    assert "could not be kept" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
+    assert "could not be saved" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
 
 
 @pytest.mark.parametrize(

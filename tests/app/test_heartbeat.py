@@ -145,8 +145,8 @@ async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open)
         os.kill(_child(bench.app.state.welcome.pid, "buddy.compiler.engine.compiler"), signal.SIGABRT)
         await bench.until(lambda: bench.app.state.log, "the news")
         bench.app.overlays.open_log()
-        await bench.sees("the compiler worker ended: SIGABRT")
-        await bench.sees("another one is being started")
+        await bench.sees("the compiler worker exited: SIGABRT")
+        await bench.sees("another worker is starting")
 
 
 @pytest.mark.slow

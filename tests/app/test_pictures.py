@@ -200,7 +200,7 @@ SCREENS = {
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
     ),
     "trials": Shown(
-        TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0 of 0",
+        TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0/0 tried",
         filled=lambda screen: screen.show(ATTEMPTS),
     ),
 }  # fmt: skip

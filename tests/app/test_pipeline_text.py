@@ -72,17 +72,17 @@ def test_comments_spell_passes_that_are_off() -> None:
     ("text", "place", "message"),
     [
         ("builtin.module(cse", 14, "not closed"),
-        ("builtin.module(cse canonicalize)", 19, "a comma"),
+        ("builtin.module(cse canonicalize)", 19, "expected a comma"),
         ("builtin.module(canonicalize{top-down})", 36, "has no value"),
         ("builtin.module(canonicalize{top-down=1", 27, "brace"),
-        ("nothing(cse)", 0, "is no anchor"),
+        ("nothing(cse)", 0, "is not an anchor"),
         ("builtin.module(csee)", 15, "did you mean cse"),
-        ("graph(cse)", 6, "does not stand in graph"),
-        ("builtin.module(linear-sums)", 15, "stands in graph"),
+        ("graph(cse)", 6, "must be outside graph"),
+        ("builtin.module(linear-sums)", 15, "must be inside graph"),
         ("func.func(fuse-rows)", 10, "runs on builtin.module"),
         ("builtin.module(canonicalize{top-dwn=1})", 28, "did you mean top-down"),
-        ("builtin.module(cse))", 19, "not ')'"),
-        ("func.func(func.func(cse))", 10, "cannot stand inside"),
+        ("builtin.module(cse))", 19, "found ')'"),
+        ("func.func(func.func(cse))", 10, "not allowed inside"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, place: int, message: str) -> None:
@@ -124,10 +124,10 @@ def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str
 
 @pytest.mark.parametrize(
     ("text", "default", "reason"),
-    [("", "true", ""), ("false", "true", ""), ("0", "false", ""), ("maybe", "true", "neither true nor false"),
-     ("-3", "10", ""), ("ten", "10", "no whole number"), ("1.5", "10", "no whole number"),
-     ("99999999999999999999", "10", "too great"), ("anything", "", ""), ("wrong", "aggressive", ""),
-     ("2,0,1", "0,1,2", ""), ("1,x", "0,1,2", "x is no whole number"), ("1,,2", "0,1,2", "nothing is no whole number")],
+    [("", "true", ""), ("false", "true", ""), ("0", "false", ""), ("maybe", "true", "not true or false"),
+     ("-3", "10", ""), ("ten", "10", "not a whole number"), ("1.5", "10", "not a whole number"),
+     ("99999999999999999999", "10", "does not fit"), ("anything", "", ""), ("wrong", "aggressive", ""),
+     ("2,0,1", "0,1,2", ""), ("1,x", "0,1,2", "x is not a whole number"), ("1,,2", "0,1,2", "empty text is not")],
 )  # fmt: skip
 def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, reason: str) -> None:
     assert (misfit(text, default) == "") == (reason == "")
@@ -136,4 +136,4 @@ def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, 
 
 def test_a_word_that_an_option_does_not_take_is_told_with_those_that_it_does() -> None:
     assert misfit("aggressive", "normal", ("normal", "aggressive")) == ""
-    assert misfit("wild", "normal", ("normal", "aggressive")) == "wild is none of normal, aggressive"
+    assert misfit("wild", "normal", ("normal", "aggressive")) == "wild is not one of normal, aggressive"

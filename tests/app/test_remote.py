@@ -98,7 +98,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         pid = app.state.welcome.pid
         (far / "down").touch()
         await bench.until(lambda: bench.shows("link lost"), "the loss")
-        await bench.until(lambda: "trying again in" in app.state.link, "the next try")
+        await bench.until(lambda: "reconnecting in" in app.state.link, "the next try")
         await bench.until(lambda: bench.shows("R tries now"), "what to do")
         assert app.state.engine == "ready"
         assert app.ir.lines

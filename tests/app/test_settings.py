@@ -54,8 +54,8 @@ def test_every_field_is_explained_and_in_the_template(path: Path) -> None:
         ('auto_run = true\nthem = "x"\n', 2, "them"),
         ('[keys]\n\n"graph.toggle" = 3\n', 3, "graph.toggle"),
         ('[keys]\n"graph.togle" = "x"\n', 2, "config --keys"),
-        ('[keys]\nrun = ["x", "ctrl+"]\n', 2, "no key"),
-        ('[keys]\nrun = "g d e"\n', 2, "no key"),
+        ('[keys]\nrun = ["x", "ctrl+"]\n', 2, "not a key"),
+        ('[keys]\nrun = "g d e"\n', 2, "not a key"),
         ('[keys]\n"phase.number" = "x"\n', 2, "cannot be changed"),
     ],
 )

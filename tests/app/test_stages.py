@@ -14,7 +14,7 @@ def names(board: StageBoard) -> list[str]:
 
 def test_stages_appear_as_they_come(stages: list[Stage]) -> None:
     board = StageBoard()
-    board.begin("being compiled")
+    board.begin("compiling")
     for stage in stages[:2]:
         board.add(stage)
     assert names(board) == ["fx", "lower"]
@@ -23,8 +23,8 @@ def test_stages_appear_as_they_come(stages: list[Stage]) -> None:
 def test_during_a_recompilation_the_rest_is_the_last_good_text_stale(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
-    board.begin("being compiled")
-    assert all(row.stale == "being compiled" for row in board.rows())
+    board.begin("compiling")
+    assert all(row.stale == "compiling" for row in board.rows())
     for stage in stages[:3]:
         board.add(stage)
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize~", "convert-linalg-to-loops~"]
@@ -33,7 +33,7 @@ def test_during_a_recompilation_the_rest_is_the_last_good_text_stale(stages: lis
 def test_a_whole_compilation_leaves_nothing_stale(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
-    board.begin("being compiled")
+    board.begin("compiling")
     board.finish(stages[:4])
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize"]
 
@@ -41,7 +41,7 @@ def test_a_whole_compilation_leaves_nothing_stale(stages: list[Stage]) -> None:
 def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
-    board.begin("being compiled")
+    board.begin("compiling")
     for stage in stages[:3]:
         board.add(stage)
     failed = Stage(3, "one-shot-bufferize", "buffers", "t-half", 25, step=1, state="failed")
@@ -53,9 +53,9 @@ def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: l
 
 def test_the_text_of_a_failure_is_never_kept_as_a_good_one(stages: list[Stage]) -> None:
     board = StageBoard()
-    board.begin("being compiled")
+    board.begin("compiling")
     board.fail((*stages[:2], Stage(2, "canonicalize", "fused", "t-half", 5, step=0, state="failed")), "failed")
-    board.begin("being compiled")
+    board.begin("compiling")
     assert names(board) == ["fx~", "lower~"]
 
 
@@ -79,7 +79,7 @@ def test_a_stage_is_kept_as_it_was_before_the_last_edit(stages: list[Stage]) -> 
     board.finish(stages)
     assert board.before_edit(("canonicalize", 0)) is None
     edited = [msgspec.structs.replace(stage, text=f"{stage.text}-edited") for stage in stages]
-    board.begin("being compiled")
+    board.begin("compiling")
     board.add(edited[0])
     former = board.before_edit(("canonicalize", 0))
     assert former is not None

@@ -118,8 +118,8 @@ def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tell
         state.apply(p.WorkerState("compiler", "dead", how, end, again=end == "idle"))
         state.apply(p.WorkerState("compiler", "starting"))
     assert [str(entry) for entry in state.log] == [
-        f"the compiler worker ended: {how} · while nothing was asked of it · another one is being started",
-        f"the compiler worker ended: {how} · as it started · it is started again when it is needed",
+        f"the compiler worker exited: {how} · while it was idle · another worker is starting",
+        f"the compiler worker exited: {how} · while it started · it starts again when it is needed",
     ]
 
 

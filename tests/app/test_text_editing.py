@@ -87,7 +87,7 @@ async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
         area.move_cursor((row, len(lines[row])))
         await bench.press("enter")
         await bench.type("symbol-d")
-        await bench.sees("a comma or a closing parenthesis is missing here")
+        await bench.sees("expected a comma or a closing parenthesis")
         await bench.sees("> symbol-dce")
         await bench.press("ctrl+s")
         assert bench.app.screen is screen, "what is wrong is not let through"

@@ -118,7 +118,7 @@ def test_the_recipe_edited_last_is_restored_and_the_others_are_among_the_edits(t
     one.edit(one.recipe.toggled(0), "first of one")
     assert (one.news, two.has_others) == ("", True)
     two.edit(two.recipe.toggled(1), "first of two")
-    assert "among the edits" in two.news
+    assert "edited this recipe too" in two.news
     one.edit(one.recipe.with_choice("mm", "eager"), "second of one")
     two.edit(two.recipe.toggled(2), "second of two")
     assert [edit.title for edit in one.edits_of_others()][:2] == ["second of two", "first of two"]

@@ -30,14 +30,14 @@ class Told:
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
 def test_what_is_no_time_is_refused(text: str) -> None:
     assert typed_seconds(" 2.5 ") == 2.5
-    with pytest.raises(ValueError, match="is no time: give a number of seconds"):
+    with pytest.raises(ValueError, match="is not a time: give a number of seconds"):
         typed_seconds(text)
 
 
 def test_a_path_may_begin_at_home() -> None:
     assert typed_path(" ~/x ") == Path.home() / "x"
     for text in (NOBODY, "a\0b"):
-        with pytest.raises(ValueError, match="no "):
+        with pytest.raises(ValueError, match=r"unknown home|null character"):
             typed_path(text)
 
 
@@ -54,26 +54,26 @@ def test_a_path_may_begin_at_home() -> None:
 def test_a_home_that_there_is_not_is_said(ask: object) -> None:
     bench = Told()
     ask(bench)  # type: ignore[operator]
-    assert "no home" in bench.said
+    assert "unknown home" in bench.said
 
 
 def test_a_seed_has_64_bits() -> None:
     assert [typed_seed(text) for text in ("7", " -3 ", str(2**63 - 1))] == [7, -3, 2**63 - 1]
     for text in ("", "x", "1.5", "9" * 23, "9" * 5000, str(2**63)):
-        with pytest.raises(ValueError, match="no seed"):
+        with pytest.raises(ValueError, match="not a seed"):
             typed_seed(text)
 
 
 def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     bench = Told()
     Running(bench)._use_seed("9" * 23)  # type: ignore[arg-type]
-    assert "is no seed" in bench.said
+    assert "is not a seed" in bench.said
     parser = Parser("run", "")
     add_input_options(parser)
     with pytest.raises(SystemExit) as left:
         parser.parse_args(["--seed", "9" * 23])
     assert left.value.code == 2
-    assert "is no seed" in capsys.readouterr().err
+    assert "is not a seed" in capsys.readouterr().err
 
 
 def test_a_list_to_choose_from_outlives_a_terminal_of_no_width() -> None:

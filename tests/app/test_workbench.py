@@ -218,10 +218,10 @@ async def test_options_are_edited_in_a_form(workbench: Open) -> None:
         await bench.press(*["tab"] * number)
         await bench.type("many")
         await bench.press("enter")
-        await bench.sees("[!] many is no whole number")
+        await bench.sees("[!] many is not a whole number")
         await bench.press(*["backspace"] * 4)
         await bench.type("7")
-        assert not bench.shows("no whole number")
+        assert not bench.shows("not a whole number")
         await bench.press("enter")
         assert ("max-iterations", 7) in passes.rows[place].step.options
 

@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_edit_stays(tmp_path: Pa
     workspace = Workspace("model.py", (), blocked)
     workspace.begin(recipe)
     workspace.edit(workspace.recipe.toggled(0), "off")
-    assert "could not be kept" in workspace.problem
+    assert "could not be saved" in workspace.problem
     assert not workspace.recipe.steps[0].enabled
 
 
@@ -210,7 +210,7 @@ def test_a_write_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(ValueError, match=r"^is no regular file"):
+    with pytest.raises(ValueError, match=r"^not a regular file"):
         file_choice(tmp_path / "pipe.npy")
     with pytest.raises(ValueError, match=r"^No such file or directory$"):
         file_choice(tmp_path / "nosuch.npy")

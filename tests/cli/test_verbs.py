@@ -302,7 +302,7 @@ def test_diff_shows_a_stage_under_two_recipes_and_two_stages(cli: Verb) -> None:
     assert done.stdout.startswith("--- lower\n+++ ensure-debug-info-scope-on-llvm-func\n@@ -1,")
     done = cli("diff", "samples/addmm.py", "--against", "nosuch")
     assert done.returncode == 2
-    assert "'nosuch' is neither a file nor a preset; there are default" in done.stderr
+    assert "'nosuch' is neither a file nor a preset; known presets: default" in done.stderr
     done = cli("diff", "samples/addmm.py", "--stage", "lower")
     assert "nothing to compare with" in done.stderr
 

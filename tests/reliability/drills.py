@@ -50,7 +50,7 @@ GONE = 60.0
 # Time limit for a report in seconds: a busy worker reads garbage, which crashes it, only when it is done.
 NEWS = 20.0
 _SAID = re.compile(
-    "ended|died|stopped|answered|gone|crashed|could not|SIG|not done|failed|is not the engine|lost|memory|wrong"
+    "ended|exited|died|stopped|answer|gone|crashed|could not|SIG|not done|failed|not a valid frame|lost|memory|wrong"
 )
 
 

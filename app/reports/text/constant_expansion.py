@@ -1,4 +1,4 @@
-"""Long constants, which the engine elides where it prints a line, put back one at a time. No Textual."""
+"""Expands long constants, which the engine elides, one at a time. No Textual."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 from buddy.app.session.lines import Line
 
-# Characters of a constant that are put back: lexing and wrapping them stays quicker than anyone notices.
+# Maximum number of characters expanded, so that lexing and wrapping stay fast.
 LONGEST = 16_000
 _GAP = re.compile(r"… \(([\d,]+) more characters\)")
 
 
 class Gap(NamedTuple):
-    """What was elided of a line: `missing` characters from `start` on, in the line as it is in full.
+    """An elided part of a line: `missing` characters from `start` on, in the full line.
 
-    `tail`: the line was cut there, so that `missing` is what there would be if its constants were elided.
+    With `tail`, the line was truncated there, and `missing` counts the rest with its constants elided.
     """
 
     start: int
@@ -24,7 +24,7 @@ class Gap(NamedTuple):
 
 
 def gaps(line: str) -> list[Gap]:
-    """The gaps of an elided line, in order."""
+    """The gaps of a line, in order."""
     found: list[Gap] = []
     gained = 0
     for match in _GAP.finditer(line):
@@ -35,7 +35,7 @@ def gaps(line: str) -> list[Gap]:
 
 
 class Expansions:
-    """Which gaps of which lines are filled, and with what, and which lines are drawn in full among those in short."""
+    """The filled gaps of lines with their contents, and the lines that are not abbreviated."""
 
     def __init__(self) -> None:
         self._filled: dict[tuple[str, int], dict[int, str]] = {}
@@ -46,27 +46,27 @@ class Expansions:
         self._full.clear()
 
     def draw_full(self, text: str, number: int) -> None:
-        """Have a line drawn in full, until it is closed."""
+        """Show a line without abbreviations, until it is closed."""
         self._full.add((text, number))
 
     def next_gap(self, text: str, number: int, line: str) -> tuple[int, Gap] | None:
-        """The first gap of a line, as the engine gives it, that is not filled, and its place among the gaps."""
+        """The first gap of a line that is not filled, and its index."""
         filled = self._filled.get((text, number), {})
         return next(((place, gap) for place, gap in enumerate(gaps(line)) if place not in filled), None)
 
     def fill(self, text: str, number: int, place: int, content: str, rest: int) -> None:
-        """Put `content` into a gap, and say that `rest` characters are left out."""
+        """Fill a gap with `content`, and mark that `rest` characters are still missing."""
         more = f"… ({rest:,} more characters)" if rest > 0 else ""
         self._filled.setdefault((text, number), {})[place] = content + more
 
     def close(self, text: str, number: int) -> bool:
-        """Elide again what was filled on a line, and draw it in short; whether anything was otherwise."""
+        """Restore the elided and abbreviated form of a line. Returns whether it was changed."""
         full = (text, number) in self._full
         self._full.discard((text, number))
         return self._filled.pop((text, number), None) is not None or full
 
     def applied(self, text: str, number: int, line: Line | None) -> Line | None:
-        """The line with its gaps filled."""
+        """The line with its filled gaps."""
         if line is not None and (text, number) in self._full:
             line = line._replace(full=True)
         filled = self._filled.get((text, number))

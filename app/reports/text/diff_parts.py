@@ -1,4 +1,4 @@
-"""A difference of two texts in parts, equal ones and changed ones: those of some lines, or without folded functions.
+"""Splits the difference of two texts into equal and changed parts, for a range of lines or with folded functions.
 
 A hunk is `(before, removed, after, added)`: `removed` lines from line `before` of one text became `added` lines from
 line `after` of the other. No Textual.
@@ -16,7 +16,7 @@ Hunk = tuple[int, int, int, int]
 
 
 class Hidden(NamedTuple):
-    """What is folded behind a line: how many lines, how many of them came, and how many went."""
+    """The lines folded under a line: their number, and how many of them were added and removed."""
 
     lines: int
     added: int
@@ -27,14 +27,14 @@ NOTHING = Hidden(0, 0, 0)
 
 
 class Part(NamedTuple):
-    """Lines of both texts that are equal, or that changed; what is hidden is so behind the last line after."""
+    """Lines of both texts that are equal or changed; hidden lines are folded under the last line of the new text."""
 
     equal: bool
     place: Hunk
     hidden: Hidden | None = None
 
     def cut(self, line: int) -> tuple[Part, Part]:
-        """The part before a line of the text after that is inside of it, and the rest."""
+        """Split the part at a line of the new text."""
         before, removed, after, added = self.place
         mine = line - after
         gone = min(removed, mine)
@@ -43,14 +43,14 @@ class Part(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The hunks between two places, each a line of the text before and one of the text after."""
+    """The hunks between two positions, each a line of the old text and a line of the new text."""
 
     hunks: list[Hunk]
     begin: tuple[int, int]
     end: tuple[int, int]
 
     def parts(self) -> list[Part]:
-        """All parts, in order; none is empty."""
+        """All parts in order, without empty ones."""
         found: list[Part] = []
         before, after = self.begin
         for start, removed, place, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
@@ -60,7 +60,7 @@ class Section(NamedTuple):
         return [part for part in found if part.place[1] or part.place[3]]
 
     def between(self, first: int, end: int) -> Section:
-        """What of it is at the lines `first` to `end` of the text after; what went at these ends is not."""
+        """The section of lines `first` to `end` of the new text, without lines removed at its ends."""
         kept: list[Hunk] = []
         passed = (0, 0)
         for start, removed, place, added in self.hunks:
@@ -81,9 +81,9 @@ class Section(NamedTuple):
 
 
 def changed_folds(folds: Iterable[Fold], hunks: Sequence[Hunk]) -> list[Fold]:
-    """The folds, in order, behind whose first line anything changed; those inside of others are left out."""
+    """The outermost folds with changes after their first line, in order."""
     found: list[Fold] = []
-    # For each hunk the last line of the text after that it touches; what only went touches the line that follows.
+    # The last line of the new text that each hunk touches; a pure removal touches the next line.
     reach = [after + max(added, 1) - 1 for _, _, after, added in hunks]
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
         place = bisect_right(reach, fold.first)
@@ -93,7 +93,7 @@ def changed_folds(folds: Iterable[Fold], hunks: Sequence[Hunk]) -> list[Fold]:
 
 
 def behind_heads(parts: Iterable[Part], folds: Sequence[Fold]) -> list[Part]:
-    """The parts without the lines behind the first line of each fold; that line's part says what it hides."""
+    """The parts with folds reduced to their first lines; the part of that line has the hidden counts."""
     found: list[Part] = []
     waiting = list(reversed(list(parts)))
     place = 0
@@ -118,7 +118,7 @@ def behind_heads(parts: Iterable[Part], folds: Sequence[Fold]) -> list[Part]:
 
 
 def _hiding(head: Part, part: Part) -> Part:
-    """`head` with one part more hidden behind it."""
+    """`head` with one more part hidden under it."""
     lines, added, removed = head.hidden or NOTHING
     _, gone, _, came = part.place
     changed = (0, 0) if part.equal else (came, gone)

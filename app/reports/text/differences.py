@@ -1,4 +1,4 @@
-"""The rows of a diff: which lines of two texts stand where, with long equal runs folded. Knows no line's text."""
+"""The rows of a diff: the positions of the lines of two texts, with long equal runs folded. Has no texts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal, NamedTuple
 from buddy.app.reports.text.diff_parts import NOTHING, Hidden, Hunk, Part, Section, behind_heads, changed_folds
 from buddy.app.reports.text.folds import Fold
 
-# Equal lines that stay on the screen above and below a change.
+# Equal lines shown above and below a change.
 CONTEXT = 3
-# A fold that hides fewer lines than this is not worth its own line.
+# Minimum number of lines in a fold.
 LEAST_FOLDED = 4
 
 Kind = Literal["same", "fold", "removed", "added", "changed"]
@@ -20,11 +20,11 @@ Layout = Literal["unified", "beside"]
 
 
 class DiffRow(NamedTuple):
-    """A row: its line in the text before and in the text after, -1 where it has none.
+    """A row: its line in the old text and in the new text, -1 for none.
 
-    A row of kind `changed` has both sides next to each other. A `fold` stands for `folded` equal lines from there on.
-    `partner` is the line of the other text that is opposite a removed or an added line, -1 for none. Of any other kind,
-    `folded` lines are folded behind the row, `added` and `removed` of which came and went.
+    A row of kind `changed` has both sides next to each other. A row of kind `fold` represents `folded` equal lines from
+    there on; for other kinds, `folded` lines are folded under the row, of which `added` and `removed` changed.
+    `partner` is the corresponding line of the other text for a removed or added line, -1 for none.
     """
 
     kind: Kind
@@ -37,9 +37,9 @@ class DiffRow(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows of one kind, made of `removed` lines from `before` on and `added` lines from `after` on.
+    """Rows of one kind, for `removed` lines from `before` on and `added` lines from `after` on.
 
-    `origin` is the line after at which the equal lines begin that it is part of, `hidden` what is folded behind it.
+    `origin` is the line of the new text where its run of equal lines starts, `hidden` are the lines folded under it.
     """
 
     kind: Kind
@@ -69,7 +69,7 @@ class DiffRows:
 
     @property
     def hunks(self) -> list[Hunk]:
-        """The changes of the part that is shown."""
+        """The changes in the shown part."""
         return self._section.hunks
 
     @property
@@ -77,13 +77,13 @@ class DiffRows:
         return self._starts[-1]
 
     def arrange(self, layout: Layout) -> None:
-        """Use another layout; what is unfolded stays so."""
+        """Change the layout. Unfolded runs stay unfolded."""
         if layout != self.layout:
             self.layout = layout
             self._measure()
 
     def row(self, number: int) -> DiffRow:
-        """Row `number`, counted from 0."""
+        """Row `number`, starting at 0."""
         place = bisect_right(self._starts, number) - 1
         run, offset = self._runs[place], number - self._starts[place]
         if run.kind == "fold":
@@ -98,7 +98,7 @@ class DiffRows:
         return DiffRow(run.kind, before, after, hidden.lines, -1, hidden.added, hidden.removed)
 
     def row_of(self, line: int) -> int:
-        """The row of a line of the text after, or of the fold that hides it; the nearest one for lines not shown."""
+        """The row of a line of the new text, or of the fold that hides it; the nearest row for a line not shown."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
         place = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
@@ -108,7 +108,7 @@ class DiffRows:
         return self._starts[place] + (0 if run.kind == "fold" else line - run.after)
 
     def line_of(self, number: int) -> int:
-        """The line of the text after at row `number`, or the one that comes after what was removed there."""
+        """The line of the new text at row `number`; for a removed line, the next one."""
         if not self.count:
             return 0
         row = self.row(min(number, self.count - 1))
@@ -116,35 +116,35 @@ class DiffRows:
             return row.after
         return self._runs[bisect_right(self._starts, number) - 1].after
 
-    # ---- a part of it --------------------------------------------------------------------------------------------
+    # ---- visible part --------------------------------------------------------------------------------------------
 
     @property
     def narrowed(self) -> bool:
-        """Whether only a part is shown."""
+        """Whether only a part of the diff is shown."""
         return self._section is not self._whole
 
     def narrow(self, window: tuple[int, int] | None, functions: Iterable[Fold] = ()) -> None:
-        """Show the first to the last line of `window` alone (lines of the text after), everything for `None`.
+        """Show only the lines from the first to the last of `window` (lines of the new text); everything for `None`.
 
-        Of those of `functions` in which anything changed, only the first line is shown.
+        Changed functions of `functions` are reduced to their first line.
         """
         self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
         self._functions = changed_folds(functions, self._section.hunks)
         self._measure()
 
     def widen(self) -> None:
-        """Show everything, folded functions folded."""
+        """Show everything; folded functions stay folded."""
         self._section = self._whole
         self._measure()
 
     def holds(self, line: int) -> bool:
-        """Whether a line of the text after is in the part that is shown."""
+        """Whether a line of the new text is in the shown part."""
         return self._section.begin[1] <= line < max(self._section.end[1], 1)
 
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfold the fold at row `number`, or fold the run that the row is in; whether there was any."""
+        """Unfold the fold at row `number`, or fold the run that contains it. Returns whether there was one."""
         place = bisect_right(self._starts, number) - 1
         run, row = self._runs[place], self.row(number)
         if run.kind == "fold":
@@ -159,13 +159,13 @@ class DiffRows:
         return True
 
     def toggle_all(self) -> None:
-        """Unfold everything, or, if nothing is folded, fold it again."""
+        """Unfold everything, or fold everything again if nothing is folded."""
         folds = [run.origin for run in self._runs if run.kind == "fold"]
         self._open = self._open.union(folds) if folds else set()
         self._measure()
 
     def reveal(self, line: int) -> int:
-        """The row of a line of the text after, unfolded if need be."""
+        """The row of a line of the new text. Unfolds the line if necessary."""
         if self._head_of(line) != line:
             self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
             self._measure()
@@ -176,7 +176,7 @@ class DiffRows:
         return row
 
     def _head_of(self, line: int) -> int:
-        """`line`, or the line shown of the folded function that it is in."""
+        """`line`, or the first line of the folded function that contains it."""
         place = bisect_right(self._functions, (line,)) - 1
         found = self._functions[place] if place >= 0 else None
         return found.first if found is not None and found.first < line <= found.last else line
@@ -185,17 +185,17 @@ class DiffRows:
 
     @property
     def changes(self) -> list[int]:
-        """The rows at which changes begin."""
+        """The first row of each change."""
         return self._changes
 
     def change_after(self, number: int) -> int | None:
-        """The row of the first change below row `number`, going round at the end."""
+        """The row of the first change below row `number`, wrapping around at the end."""
         if not self._changes:
             return None
         return self._changes[bisect_right(self._changes, number) % len(self._changes)]
 
     def change_before(self, number: int) -> int | None:
-        """The row of the last change above row `number`, going round at the start."""
+        """The row of the last change above row `number`, wrapping around at the start."""
         return self._changes[bisect_right(self._changes, number - 1) - 1] if self._changes else None
 
     # ---- runs ----------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class DiffRows:
         parts = behind_heads(self._section.parts(), self._functions)
         for k, part in enumerate(parts):
             if part.equal:
-                # Next to a folded function there is nothing to give a context to.
+                # A folded function needs no context.
                 head = CONTEXT if k and parts[k - 1].hidden is None else 0
                 tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
                 yield from self._equal(part, head, tail)
@@ -224,7 +224,7 @@ class DiffRows:
                 yield _Run("added", *part.place, hidden=part.hidden)
 
     def _equal(self, part: Part, head: int, tail: int) -> Iterator[_Run]:
-        """Equal lines, their middle folded unless it has been unfolded; `head` and `tail` are context of changes."""
+        """Equal lines with their middle folded, unless it is unfolded. `head` and `tail` are the context of changes."""
         before, count, after, _ = part.place
         folded = count - head - tail
         if folded < LEAST_FOLDED or after in self._open:
@@ -236,7 +236,7 @@ class DiffRows:
         yield _Run("same", before + end, tail, after + end, tail, after)
 
     def _runs_from(self, line: int) -> range:
-        """The runs among which a line of the text after is: from the last that begins above it."""
+        """The runs from the last one that starts above a line of the new text."""
         low, high = 0, len(self._runs)
         while low < high:
             middle = (low + high) // 2

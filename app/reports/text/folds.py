@@ -1,4 +1,4 @@
-"""Lines of a text that are not on the screen: folded regions, and all but one function. No Textual."""
+"""Hidden lines of a text: folded regions, and lines outside the shown function. No Textual."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 
 class Fold(NamedTuple):
-    """Line `first` stays on the screen, those behind it up to `last` do not."""
+    """Line `first` stays visible; the lines after it up to `last` are hidden."""
 
     first: int
     last: int
 
 
 class Folds:
-    """The rows of a text of `lines` lines: those within `window` that no fold hides."""
+    """The rows of a text of `lines` lines: the lines in `window` that no fold hides."""
 
     def __init__(self, lines: int, folds: Iterable[Fold] = (), window: tuple[int, int] | None = None) -> None:
         self.start, last = window if window is not None else (0, lines - 1)
@@ -24,18 +24,18 @@ class Folds:
         self.shown = _outermost(inside)
         hidden = [min(fold.last, last) - fold.first for fold in self.shown]
         self._before = [0, *accumulate(hidden)]
-        # The row on which each fold's first line stands.
+        # The row of the first line of each fold.
         pairs = zip(self.shown, self._before, strict=False)
         self._rows = [fold.first - self.start - before for fold, before in pairs]
         self._firsts = [fold.first for fold in self.shown]
         self.count = max(0, last - self.start + 1 - self._before[-1])
 
     def line_of(self, row: int) -> int:
-        """The line on `row`."""
+        """The line at `row`."""
         return self.start + row + self._before[bisect_left(self._rows, row)]
 
     def row_of(self, line: int) -> int:
-        """The row of `line`, or of the fold that hides it; of the nearest row for lines outside the window."""
+        """The row of `line`, or of the fold that hides it; the nearest row for a line outside the window."""
         place = bisect_right(self._firsts, line) - 1
         if place >= 0 and line <= self.shown[place].last:
             return self._rows[place]
@@ -43,11 +43,11 @@ class Folds:
         return max(0, min(row, self.count - 1))
 
     def hides(self, line: int) -> bool:
-        """Whether `line` is not on any row."""
+        """Whether `line` has no row."""
         return not self.count or self.line_of(self.row_of(line)) != line
 
     def behind(self, line: int) -> int:
-        """How many lines are folded behind `line`."""
+        """The number of lines folded under `line`."""
         place = bisect_left(self._firsts, line)
         if place == len(self._firsts) or self._firsts[place] != line:
             return 0
@@ -55,7 +55,7 @@ class Folds:
 
 
 def _outermost(folds: Iterable[Fold]) -> list[Fold]:
-    """The folds that no other one hides, in order."""
+    """The outermost folds, in order."""
     kept: list[Fold] = []
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
         if not kept or fold.first > kept[-1].last:
@@ -64,5 +64,5 @@ def _outermost(folds: Iterable[Fold]) -> list[Fold]:
 
 
 def unfolded(folds: Iterable[Fold], line: int) -> set[Fold]:
-    """The folds that leave `line` on the screen."""
+    """The folds without those that hide `line`."""
     return {fold for fold in folds if not fold.first < line <= fold.last}

@@ -1,8 +1,7 @@
-"""The jumps of a function of assembly as arrows beside its lines. No Textual.
+"""Draws the jumps of an assembly function as arrows in the margin. No Textual.
 
-Jumps to the same label share one arrow. Each arrow has a lane, the innermost that is free over its whole length, the
-shortest arrows first: a loop inside another is drawn inside it. What no lane on the screen has room for is marked at
-its two ends alone.
+Jumps to the same label share one arrow. Each arrow gets the innermost lane that is free over its length, the shortest
+arrows first, so inner loops are drawn inside outer ones. Arrows without a visible lane are marked only at their ends.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Cell = tuple[str, str]
 
 
 class Arrow(NamedTuple):
-    """From lines `sources` to the label in line `target`; it reaches from `first` to `last`, in lane `lane`."""
+    """An arrow from lines `sources` to the label in line `target`, from line `first` to `last` in lane `lane`."""
 
     first: int
     last: int
@@ -29,7 +28,7 @@ class Arrow(NamedTuple):
 
 
 class JumpArrows:
-    """Arrows for `jumps`, pairs of a jump's line and that of its label."""
+    """Arrows for `jumps`, which are pairs of a jump's line and its label's line."""
 
     def __init__(self, jumps: Sequence[tuple[int, int]]) -> None:
         self._lanes: list[list[Arrow]] = [[] for _ in range(LANES)]
@@ -49,7 +48,7 @@ class JumpArrows:
         self._ends |= dict.fromkeys((arrow.target, *arrow.sources), arrow)
 
     def cells(self, line: int, cursor: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """What stands beside `line`, `lanes` + 1 columns; the arrow that begins or ends at line `cursor` stands out."""
+        """The margin of `line`, of `lanes` + 1 columns. Arrows that start or end at line `cursor` are highlighted."""
         end, marked = self._ends.get(line), self._ends.get(cursor)
         reach = end.lane if end is not None and end.lane < lanes else 0
         drawn = []
@@ -66,7 +65,7 @@ class JumpArrows:
         return [*drawn, (_head(line, end, lanes, glyphs), "key" if end is not None and end == marked else "dim")]
 
     def below(self, line: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """What stands beside the further lines of the screen that `line` takes."""
+        """The margin of the continuation lines of `line`."""
         arrows = [self._over(lane, line) for lane in reversed(range(lanes))]
         bars = [(_glyph("bar" if one is not None and line < one.last else "", glyphs), "dim") for one in arrows]
         return [*bars, (" ", "dim")]
@@ -78,13 +77,13 @@ class JumpArrows:
 
 
 def _overlaps(placed: list[Arrow], arrow: Arrow) -> bool:
-    """Whether one of the arrows of a lane, which are in order and apart, meets `arrow`."""
+    """Whether `arrow` overlaps one of the arrows of a lane, which are sorted and disjoint."""
     before = bisect_right(placed, arrow.last, key=lambda one: one.first) - 1
     return before >= 0 and placed[before].last >= arrow.first
 
 
 def _head(line: int, end: Arrow | None, lanes: int, glyphs: Glyphs) -> str:
-    """What touches the text: the point of an arrow, or its shaft; of one without a lane, which way it goes."""
+    """The column next to the text: the tip or the shaft of an arrow, or the direction of an arrow without a lane."""
     if end is None:
         return " "
     if line == end.target:

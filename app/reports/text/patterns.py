@@ -1,4 +1,4 @@
-"""What a user types to search for: a regular expression, or, behind `\\V`, plain text as in vim. No Textual."""
+"""Search patterns: a regular expression or, after `\\V`, plain text as in vim. No Textual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLAIN = "\\V"
 
 
 class Pattern(NamedTuple):
-    """`source` is a regular expression if `regex`, plain text otherwise; `typed` is what the user wrote."""
+    """`source` is a regular expression if `regex`, plain text otherwise; `typed` is the user's input."""
 
     typed: str
     source: str
@@ -24,7 +24,7 @@ class Pattern(NamedTuple):
         return self.source if self.regex else re.escape(self.source)
 
     def compiled(self) -> re.Pattern[str]:
-        """Raises `PatternError` for a regular expression that is none."""
+        """The compiled pattern. Raises `PatternError` for an invalid regular expression."""
         return compiled(self.expression, self.ignore_case)
 
 
@@ -32,12 +32,12 @@ NOTHING = Pattern("", "")
 
 
 def read_pattern(typed: str) -> Pattern:
-    """The pattern that `typed` stands for; case matters where it has capitals."""
+    """Parse the user's input. The search is case-sensitive if the input has capitals."""
     plain = typed.startswith(PLAIN)
     source = typed.removeprefix(PLAIN) if plain else typed
     return Pattern(typed, source, not plain, source == source.lower())
 
 
 def exact(expression: str) -> Pattern:
-    """A regular expression in which case matters."""
+    """A case-sensitive regular expression."""
     return Pattern(expression, expression)

@@ -1,4 +1,4 @@
-"""Where a search found something, stage by stage: counts, where it appears first, where it is gone. No Textual."""
+"""Search matches by stage: counts, the first stage with matches, and the stage where they disappear. No Textual."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.protocol import Hits
 
 @dataclass(frozen=True)
 class Appearance:
-    """What was found in a stage; `same_as` names the earlier stage of equal text, whose lines are these."""
+    """The matches in a stage; `same_as` names an earlier stage with the same text, and so the same lines."""
 
     row: StageRow
     hits: Hits
@@ -23,7 +23,7 @@ class Appearance:
 
 
 def appearances(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[Appearance]:
-    """The stages in which something was found, in order."""
+    """The stages with matches, in order."""
     by_text = {hits.text: hits for hits in found}
     seen: dict[str, str] = {}
     listed = []
@@ -36,7 +36,7 @@ def appearances(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[Appeara
 
 
 def story(rows: Sequence[StageRow], listed: Sequence[Appearance]) -> str:
-    """Where it appears first, and after which stage it is gone: `appears first after A, gone after B`."""
+    """A summary of the stages with matches: `first in A (3 lines), gone after B`."""
     if not listed:
         return "in no stage"
     last = next(place for place, row in enumerate(rows) if row.key == listed[-1].row.key)
@@ -51,6 +51,6 @@ def _lines(found: Appearance) -> str:
 
 
 def told(found: Appearance, first: bool) -> str:
-    """What stands beside a stage's name in the list."""
+    """The text next to the name of a stage in the list."""
     facts = [_lines(found), f"as {found.same_as}" if found.same_as else "", "first" if first else ""]
     return ", ".join(fact for fact in facts if fact)

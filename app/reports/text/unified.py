@@ -1,4 +1,4 @@
-"""Differences as text in the unified format that `diff -u` and `patch` know. No Textual."""
+"""Prints differences in the unified format of `diff -u` and `patch`. No Textual."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Hunk = tuple[int, int, int, int]
 
 
 def unified(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
-    """Runs of changed lines with their context; `hunks` are those of `buddy.compiler.protocol.Compared`.
+    """The unified diff of two texts; `hunks` are those of `buddy.compiler.protocol.Compared`.
 
-    Lines that correspond but are spelled differently (a structural diff leaves them out) are given as they are after.
+    Lines that a structural diff ignores are printed as in the new text.
     """
     one, two = before.splitlines(), after.splitlines()
     lines = [f"--- {title_before}", f"+++ {title_after}"]
@@ -21,7 +21,7 @@ def unified(before: str, after: str, hunks: Sequence[Hunk], title_before: str, t
 
 
 def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
-    """Hunks whose contexts meet stand together."""
+    """Group hunks whose contexts overlap."""
     group: list[Hunk] = []
     for hunk in hunks:
         if group and hunk[0] - (group[-1][0] + group[-1][1]) > 2 * CONTEXT:
@@ -49,5 +49,5 @@ def _group_lines(one: list[str], two: list[str], group: list[Hunk]) -> list[str]
 
 
 def _span(start: int, end: int) -> str:
-    """A range as the format has it: an empty one is named by the line before it."""
+    """A range in unified format; an empty range has the number of the line before it."""
     return f"{start + (end > start)},{end - start}"

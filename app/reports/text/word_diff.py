@@ -1,4 +1,4 @@
-"""Which words of two lines differ. No Textual."""
+"""The words that differ between two lines. No Textual."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import lru_cache
 
-# Lines that have less in common are two lines, not one that was changed: marking most of both would say nothing.
+# Lines with less in common are unrelated: marking most of their words would not help.
 LEAST_ALIKE = 0.4
-# difflib's time grows with the square of the number of words; lines of this many take about a millisecond.
+# difflib is quadratic in the number of words; lines of this length take about a millisecond.
 MOST_WORDS = 160
 _WORD = re.compile(r"[\w.$%#@!^\-]+|\s+|.")
 
@@ -18,7 +18,7 @@ Spans = tuple[tuple[int, int], ...]
 
 @lru_cache(maxsize=512)
 def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans, Spans]:
-    """Runs of characters `(start, end)` of each line that the other does not have; none where the lines are unlike.
+    """The ranges `(start, end)` of differing characters in each line; empty if the lines are unrelated.
 
     Without `names`, SSA values and aliases count as equal, unless nothing else differs.
     """
@@ -32,7 +32,7 @@ def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans
 
 
 def _differing(one: list[str], other: list[str], here: list[str], there: list[str]) -> tuple[Spans, Spans]:
-    """The spans of the words of `one` and `other` where `here` and `there` differ."""
+    """The spans of the words of `one` and `other` at the positions where `here` and `there` differ."""
     start, end = _ends(here, there)
     a, b = here[start : len(here) - end], there[start : len(there) - end]
     matcher = SequenceMatcher(None, a, b, autojunk=False)
@@ -48,7 +48,7 @@ def _differing(one: list[str], other: list[str], here: list[str], there: list[st
 
 
 def _ends(here: list[str], there: list[str]) -> tuple[int, int]:
-    """How many words at the beginning, and of the others at the end, are the same."""
+    """The number of equal words at the start, and of the remaining words at the end."""
     most = min(len(here), len(there))
     start = next((k for k in range(most) if here[k] != there[k]), most)
     end = next((k for k in range(most - start) if here[-1 - k] != there[-1 - k]), most - start)

@@ -1,17 +1,17 @@
-"""A long line in pieces that fit the screen. No Textual."""
+"""Wraps long lines. No Textual."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-# What continues a line stands this far to the right of where the line begins, where there is room for that.
+# Indentation of continuation pieces, relative to the line, if there is room.
 CONTINUED = 4
-# A break between words leaves no more than this share of a piece empty.
+# Maximum share of a piece that a break between words may leave empty.
 LEAST_FILLED = 0.6
 
 
 class Piece(NamedTuple):
-    """Characters `first` to `last` of a line, drawn `indent` columns to the right."""
+    """Characters `first` to `last` of a line, indented by `indent` columns."""
 
     first: int
     last: int
@@ -19,7 +19,7 @@ class Piece(NamedTuple):
 
 
 def pieces(text: str, room: int) -> list[Piece]:
-    """`text` in pieces of at most `room` columns, broken behind a space or a comma where one is near the end."""
+    """`text` in pieces of at most `room` columns, broken after a space or a comma if one is near the end."""
     if len(text) <= room or room <= 0:
         return [Piece(0, len(text), 0)]
     indent = min(len(text) - len(text.lstrip(" ")) + CONTINUED, room // 3)
@@ -33,6 +33,6 @@ def pieces(text: str, room: int) -> list[Piece]:
 
 
 def _break(text: str, start: int, end: int) -> int:
-    """Where a piece that may reach `end` ends."""
+    """The end of a piece that is limited to `end`."""
     least = start + int((end - start) * LEAST_FILLED)
     return max(text.rfind(" ", least, end), text.rfind(",", least, end)) + 1 or end
