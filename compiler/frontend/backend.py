@@ -23,6 +23,7 @@ from buddy.compiler.frontend.errors import FallbackError, OptionError, Unsupport
 from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
+from buddy.compiler.frontend.quantization.tensors import check_quantised
 from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
 from buddy.compiler.frontend.results import Results, converted
 from buddy.compiler.frontend.verify import Verified
@@ -85,13 +86,12 @@ def buddy_backend(
     settings = Settings.of(options, mode)
     guarded = compile_graph is None and settings.fallback == "eager" and not show_faults
     compile_one = compile_graph or (compile_or_leave if guarded else compile_aten)
-    ragged = next(
-        (n.name for n in module.graph.nodes if n.op == "placeholder" and _is_ragged(n.meta.get("example_value"))), ""
-    )
-    if ragged:
-        refusal = UnsupportedGraphError(Diagnostic(f"{ragged} is a jagged nested tensor, or a ragged dim of one"))
+    try:
+        _check_ragged(module)
+        check_quantised(module)
+    except UnsupportedGraphError as refusal:
         if settings.fallback == "error":
-            raise refusal
+            raise
         return _left_to_eager(module, refusal).forward
 
     def guard(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
@@ -380,6 +380,14 @@ class Specialised:
 
 def _is_dynamic(module: torch.fx.GraphModule) -> bool:
     return any(_has_symbols(n.meta.get("example_value")) for n in module.graph.nodes if n.op == "placeholder")
+
+
+def _check_ragged(module: torch.fx.GraphModule) -> None:
+    """Raises `UnsupportedGraphError` for a Dynamo graph with a jagged nested tensor among its inputs."""
+    for node in module.graph.nodes:
+        if node.op == "placeholder" and _is_ragged(node.meta.get("example_value")):
+            what = f"{node.name} is a jagged nested tensor, or a ragged dim of one"
+            raise UnsupportedGraphError(Diagnostic(what))
 
 
 def _is_ragged(value: Any) -> bool:

@@ -15,6 +15,7 @@ from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, targ
 from buddy.compiler.frontend.complex_numbers import by_parts
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
+from buddy.compiler.frontend.quantization.tensors import by_integers, is_marked, mark_quantised
 from buddy.compiler.frontend.schemas import schema_of
 from buddy.compiler.frontend.slices import tell_slices
 from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
@@ -27,9 +28,6 @@ from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.runtime.torch_values import form_of, from_torch, plain_argument
 
-_QUANTISED = "buddy.quantised"
-_QUANTISES = {"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"}
-_READS_QUANTISED = {"dequantize", "int_repr", "q_scale", "q_zero_point", "q_per_channel_scales"}
 _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 
 
@@ -75,15 +73,17 @@ def to_buddy(
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
 
-    Symbolic sizes are expressions of the inputs' sizes; the nodes that compute them are removed. Complex numbers are
-    computed by their parts. Raises `UnsupportedGraphError` for unsupported dtypes, data-dependent sizes and
-    higher-order ops.
+    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Complex numbers
+    are computed by their parts, quantised ones by integers. Raises
+    `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
     """
     known = default_ops_map() if ops_map is None else ops_map
     for node in aten.module.graph.nodes:  # parts have separate memory
         _check_strides(node)
     converter = _Converter(Conversion(Graph(name, func_name)), known)
-    converter.run(replace(aten, module=by_parts(aten.module, default_decompositions(known))))
+    table = default_decompositions(known)
+    mark_quantised(aten.module.graph.nodes)
+    converter.run(replace(aten, module=by_parts(by_integers(aten.module, table), table)))
     return converter.result
 
 
@@ -97,7 +97,7 @@ class _Converter:
 
     def run(self, aten: AtenGraph) -> None:
         nodes = list(aten.module.graph.nodes)
-        _mark_quantised(nodes)
+        mark_quantised(nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
         self.symbols = self.result.symbols = Symbols(placeholders)
         self.result.graph.symbols = self.symbols.sources
@@ -275,7 +275,7 @@ def has_storage_of_its_own(value: torch.Tensor) -> bool:
 
 def _check_quantised(node: Node) -> None:
     """Rejects nodes that return or read a quantized tensor."""
-    if any(tensor.meta.get(_QUANTISED) for tensor in (node, *node.all_input_nodes)):
+    if any(map(is_marked, (node, *node.all_input_nodes))):
         raise _unsupported(node, "works on a quantized tensor")
 
 
@@ -284,15 +284,6 @@ def _check_ragged(placeholder: Node) -> None:
     value = placeholder.meta.get("val")
     if isinstance(value, torch.SymInt) and value.node.is_nested_int():
         raise _unsupported(placeholder, "is the ragged dim of a jagged nested tensor")
-
-
-def _mark_quantised(nodes: Iterable[Node]) -> None:
-    """Marks the nodes that return quantized tensors: while tracing, PyTorch reports that they hold plain floats."""
-    for node in nodes:
-        packet = target_key(node.target).split(".")[0]
-        reads = any(parent.meta.get(_QUANTISED) for parent in node.all_input_nodes)
-        if packet in _QUANTISES or (reads and packet not in _READS_QUANTISED):
-            node.meta[_QUANTISED] = True
 
 
 def _check_results(node: Node) -> None:

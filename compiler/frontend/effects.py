@@ -1,4 +1,4 @@
-"""Removes the tokens by which AOTAutograd orders ops with effects: graphs here keep the program's order anyway."""
+"""What only orders or checks a traced graph is taken out of it: tokens of effects, assertions about element types."""
 
 from __future__ import annotations
 
@@ -11,13 +11,26 @@ from torch.fx.node import has_side_effect
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
+_ASSERT_FORM = torch.ops.aten._assert_tensor_metadata.default
+
+
+def without_assertions_of_form(module: GraphModule) -> None:
+    """Take off what asserts the element type, device or layout of a tensor, as programs of `torch.export` do.
+
+    Tracing has checked these on the forms that the graph is compiled for; a call with others is traced again.
+    """
+    found = [node for node in module.graph.nodes if node.target is _ASSERT_FORM]
+    for node in found:
+        module.graph.erase_node(node)
+    if found:
+        module.recompile()
 
 
 def without_tokens(module: GraphModule) -> None:
-    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens, which the graph itself
-    makes.
+    """Make each `with_effects(token, op, …)` a call of `op`, and let go of the tokens, which the graph itself makes.
 
-    Operands that are not ops (subgraphs) are unchanged.
+    AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
+    What is no op (a subgraph) stays as it is.
     """
     wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
     if not all(isinstance(node.args[1], OpOverload) for node in wrapped):

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Origin
 from buddy.compiler.frontend.capture import Recorder
+from buddy.compiler.frontend.effects import without_assertions_of_form
 from buddy.compiler.frontend.random_numbers import by_counter, new_seed
 from buddy.compiler.frontend.resampling import resampled_as_in_eager
 
@@ -51,6 +52,7 @@ def export(
         tensors = [_tensor(program, spec, given) for spec in specs]
         origins = tuple(Origin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
         graph = program.graph_module
+        without_assertions_of_form(graph)
         drawing = by_counter(graph, decompositions)
         if drawing is not None:
             origins, tensors = (*origins, Origin("random_seed", is_state=False)), [*tensors, new_seed()]

@@ -21,7 +21,8 @@ def behind_views(node: Node) -> tuple[Node, list[Node]]:
     while node.op == "call_function" and storage is not None:
         maker = node.args[0] if node.target is getitem else node
         parents = [parent for parent in maker.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
-        if not parents:
+        # PyTorch traces a quantised tensor as the floats that it stands for; in eager these are other memory.
+        if not parents or maker.target is torch.ops.aten.dequantize.self:
             break
         views.append(maker)
         node = parents[0]

@@ -24,11 +24,6 @@ def eight_bits(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return y * 2 + x, x.exp()
 
 
-def quantised(x: torch.Tensor) -> torch.Tensor:
-    stored = torch.quantize_per_tensor(x * 2, 0.1, 10, torch.quint8)
-    return stored.t().dequantize() + x.t().exp()
-
-
 def selected_from_columns(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.t()[x[0] > 0].sum() * 2, (x.exp() + 1).sin()
 
@@ -46,7 +41,6 @@ def drawn_between(x: torch.Tensor) -> torch.Tensor:
 
 REASONS: dict[Callable[..., Any], str] = {
     eight_bits: "has the element type torch.float8_e8m0fnu",
-    quantised: "works on a quantized tensor",
     selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input tells",
     read_by_strides: "reads the strides of a tensor that is not contiguous",
     drawn_between: "has the element type torch.float8_e8m0fnu",

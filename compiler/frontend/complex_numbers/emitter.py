@@ -55,9 +55,9 @@ class Emitter(TorchDispatchMode):
             yield
 
     def drop_unused(self) -> None:
-        """Removes emitted nodes without users."""
+        """Take off emitted nodes that nobody reads, but assertions."""
         for node in reversed(self._emitted):
-            if not node.users:
+            if not node.users and not node.is_impure():
                 self.graph.erase_node(node)
 
     def emit(self, target: Any, args: Any, kwargs: Mapping[str, Any], value: Any, name: str = "") -> Node:
