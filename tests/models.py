@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+DEPTH, WIDTH = 24, 64
+
 
 class Block(nn.Module):
     """A normalised feed-forward block with its residual: eight nodes, the least that the partition takes out."""
@@ -33,6 +35,21 @@ class Stack(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return torch.softmax(self.head(x), -1)
+
+
+class Amplifying(nn.Module):
+    """Layers each of which makes a small difference larger, as those of an untrained deep network do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(DEPTH))
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.sin(3 * layer(x))
+        return self.norm(x)
 
 
 def stack(blocks: int = 3) -> tuple[nn.Module, torch.Tensor]:

@@ -70,7 +70,9 @@ def spread(output: OutputReport) -> str:
     if output.spread < 0:
         others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
         return f"different positions, with values within {output.tolerance}" if others else ""
-    return f"error {error(output.max_abs)}; two correct runs differ by up to {error(output.spread)}"
+    found, between = (f" (rms {error(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
+    told = f"error {error(output.max_abs)}{found}"
+    return f"{told}; two correct runs differ by up to {error(output.spread)}{between}"
 
 
 def load(found: Load) -> str:

@@ -29,14 +29,16 @@ OWN_INPUTS = InputChoice()
 
 
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One output compared with eager. `where` is the first index out of tolerance.
+    """One output compared with eager. `where` is the first index that differs beyond the element type's tolerance; of
+    an output that is wrong within it, the index that differs most.
 
-    The verdict `nan` means that the output has NaN exactly where eager has it, and is right otherwise, but NaN was not
-    declared equal to NaN. `nans` and `eager_nans` count them on either side; `zero_signs` counts zeros with another
-    sign than eager's, which no comparison rejects.
+    The verdict `nan` is that of an output that has NaN just where eager's has, and is right otherwise, while nobody has
+    said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
+    the other sign than eager's, which no comparison minds.
 
-    `spread` is how far two correct runs of the program may differ, as `runtime.sensitivity` measures it; -1 if it was
-    not measured because the result is within the tolerance of its element type.
+    `spread` is how far two correct runs of the program may be apart, as `runtime.sensitivity` measures it; -1 where
+    nobody has asked, since the result is within a few roundings of eager's. `rms` and `spread_rms` are the root mean
+    squares of the differences and of the spread, where there is one.
 
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
     the output, laid out as rows of its last dim.
@@ -63,6 +65,8 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     eager_nans: int = 0
     zero_signs: int = 0
     spread: float = -1.0
+    rms: float = -1.0
+    spread_rms: float = -1.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -30,7 +30,8 @@ class CapturedGraph:
     `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
     sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
     `torch_dialect()` imports the graph by torch-mlir; None for a part of a captured graph. `runtime.sensitivity` caches
-    `spreads`.
+    `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run from the generator's state
+    `random`.
     """
 
     graph: Graph
@@ -46,3 +47,6 @@ class CapturedGraph:
     timed: Eager | None = None
     seed: int | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
+    further_spreads: tuple[Spread, ...] | None = field(default=None, init=False)
+    exact: list[Any] = field(default_factory=list, init=False)
+    random: torch.Tensor | None = field(default=None, init=False)

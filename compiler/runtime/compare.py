@@ -4,8 +4,8 @@ Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
 with the figures of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
 part because sums taken in another order differ by roundings of the addends, however small the sum comes out. Where
-that is exceeded, `sensitivity` may widen it by what the program itself makes of roundings. An infinity equals only
-itself; NaN equals NaN only where that is asked for; zeros are equal whatever their sign.
+that is exceeded, `sensitivity` may widen it by what the program itself makes of roundings, and elsewhere narrow it. An
+infinity equals only itself; NaN equals NaN only where that is asked for; zeros are equal whatever their sign.
 """
 
 from __future__ import annotations
@@ -211,14 +211,19 @@ def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) ->
 
 
 def _first_index(wrong: torch.Tensor | None) -> str:
-    if wrong is None:
-        return ""
-    flat = wrong.reshape(-1)
-    if not bool(flat.any()):
-        return ""
-    position = int(flat.int().argmax())
+    return _index_of_greatest(wrong.int()) if wrong is not None and bool(wrong.any()) else ""
+
+
+def index_of_greatest(compiled: torch.Tensor, eager: torch.Tensor) -> str:
+    """Where two tensors differ most, among elements that are finite in both."""
+    return _index_of_greatest((_wide(compiled) - _wide(eager)).abs().nan_to_num(0.0, 0.0))
+
+
+def _index_of_greatest(values: torch.Tensor) -> str:
+    """The first index of the greatest value."""
+    position = int(values.reshape(-1).argmax())
     index = []
-    for size in reversed(wrong.shape):
+    for size in reversed(values.shape):
         index.append(position % size)
         position //= size
     return str(list(reversed(index)))

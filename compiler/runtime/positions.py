@@ -1,6 +1,8 @@
 """Results that are positions (argmax, topk, sort): right where they point to what eager chose, but for roundings.
 
-Two correct runs may choose different ones of two numbers that are closer than their roundings are.
+Two correct runs may choose different ones of two numbers that are closer than their roundings are. Of numbers that are
+equal in eager and in double precision alike, roundings are no matter: ops that are documented to give the first one
+have to.
 """
 
 from __future__ import annotations
@@ -25,14 +27,20 @@ _BESIDE_VALUES = {
     "max.dim": 1, "min.dim": 1, "median.dim": 1, "nanmedian.dim": 1, "kthvalue.default": 2, "topk.default": 2,
     "sort.default": 1, "sort.stable": 1,
 }  # fmt: skip
+# Which of equal numbers the others give is not said.
+_FIRST = frozenset(("argmax.default", "argmin.default", "max.dim", "min.dim"))
 _log = logging.getLogger("buddy.runner")
 
 
 class Choice(NamedTuple):
-    """What positions are chosen of, `operand`, and along which dim; of all elements where that is None."""
+    """What positions are chosen of, `operand`, and along which dim; of all elements where that is None.
+
+    Of equal numbers, `takes_first` says whether the first one has to be chosen.
+    """
 
     operand: Op
     dim: int | None
+    takes_first: bool
 
 
 def choice_of(result: Op | object) -> Choice | None:
@@ -45,7 +53,8 @@ def choice_of(result: Op | object) -> Choice | None:
     if place is None:
         return None
     dim = argument(maker, place, "dim", -1 if picks else None)
-    return Choice(maker.args[0], dim)
+    takes_first = maker.target in _FIRST or maker.kwargs.get("stable") is True
+    return Choice(maker.args[0], dim, takes_first)
 
 
 def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: torch.Tensor, multiple: float) -> float:
@@ -67,6 +76,10 @@ def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: tor
     found = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
     one, other = (_chosen(x, choice.dim, positions).double() for positions in (ours, eager))
     near = (one == other) | ((one - other).abs() <= found) | (one.isnan() & other.isnan())
+    if choice.takes_first:
+        same = [_chosen(exact, choice.dim, positions) for positions in (ours, eager)]
+        later = (ours > eager).reshape(one.shape)
+        near &= ~((one == other) & (same[0] == same[1]) & later)
     return found if bool(near.all()) else 0.0
 
 

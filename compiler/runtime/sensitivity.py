@@ -1,28 +1,37 @@
 """How far two correct runs of one program may be apart, measured on the program itself.
 
-A deep program is further from another correct run of itself than a few roundings: each op rounds, and what follows may
-magnify that. So where a result is beyond its element type's own tolerance, the program runs once more in double
-precision, node by node, and eager's differences from that, the *spread*, tell how much rounding matters here. Compiled
-code that is as good as eager has errors of that size, too, in other directions: the greatest of its differences from
-eager may be `MULTIPLE` times the greatest of the spread, and their root mean square `MULTIPLE` times that of the
-spread. The second shows faults that move every element by less than roundings move the worst.
+How far depends on the program: each op rounds, and what follows may magnify that or hide it. So unless a result is
+within a few roundings of eager's, the program runs once more in double precision, node by node, and eager's differences
+from that, the *spread*, tell how much rounding matters here. Compiled code that is as good as eager has errors of that
+size, too, in other directions. Three figures of its differences from eager may each be `MULTIPLE` times that of the
+spread: the greatest; the root mean square, which shows faults that move every element by less than roundings move the
+worst; and the root mean square of each row, channel or other slice of `THINNEST` numbers or more, which shows faults in
+one of them. A result that exceeds one is called wrong only if it also does with `RUNS` more runs, whose results are
+rounded at random: that eager's errors are small by chance is no fault.
+
+Where there is no spread to go by, the tolerance of the element type decides: for results of fewer than `FEWEST`
+numbers, of double precision, and of programs that double precision says nothing of. A result beyond that tolerance is
+wrong unless the spread allows it, however few its numbers are.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import torch
 
 from buddy.compiler.protocol import OutputReport
-from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
+from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
 from buddy.compiler.runtime.in_step import InStep
 from buddy.compiler.runtime.node_by_node import SEED, symbols_at
 from buddy.compiler.runtime.positions import choice_of, room
+from buddy.compiler.runtime.random_rounding import RandomlyRounded
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -33,15 +42,33 @@ MULTIPLE = 4.0
 # Where double precision is further than this from eager, as a share of the result's root mean square, the program
 # is not the same in both, as one that computes something else each time, or its result says nothing (bfloat16: 2**-8).
 MOST = 1 / 8
+# Roundings that a result may differ by even where eager happens to make fewer: of the sums of products before it, which
+# compiled code keeps in float32 and adds up in another order, and of the result itself, on both sides.
+_OF_SUMS, _OF_RESULT = 16, 2
+# Of fewer numbers the errors of a few runs tell too little: that all of them are small by chance is likely.
+FEWEST, THINNEST = 64, 16
+RUNS = 3
 _WIDE = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
 
 class Spread(NamedTuple):
-    """Of the differences between a result and the same in double precision the greatest, and the root mean square."""
+    """The differences between two tensors: the greatest, and root mean squares of all, and of slices by their dim.
+
+    Of a spread, unless it is `whole`, some ops were computed in the program's own precision on both sides: there may be
+    more to it.
+    """
 
     largest: float
     rms: float
+    slices: Mapping[int, torch.Tensor] = {}
+    whole: bool = True
+
+    def with_those_of(self, other: Spread) -> Spread:
+        """The greater of each figure."""
+        slices = {dim: torch.maximum(rms, other.slices[dim]) for dim, rms in self.slices.items()}
+        whole = self.whole and other.whole
+        return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, whole)
 
 
 def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
@@ -52,6 +79,7 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
     which has to be that of eager's run; without it both began from `SEED`.
     """
     if captured.spreads is None:
+        captured.random = random
         try:
             captured.spreads = _measured(captured, expected, random)
         except Exception as error:  # what an op raises, which may be the script's own
@@ -65,25 +93,52 @@ def compared(
 ) -> OutputReport:
     """Result `index` of `captured` beside eager's, which is a tensor of `expected`.
 
-    Where it is beyond the tolerance of its element type, what the spread allows decides; of positions, what they point
-    to.
+    What the spread allows decides, where there is one; of positions, what they point to.
     """
     name, eager = str(captured.graph.results[index]), expected[index]
     report = compare(name, ours, eager, equal_nan=equal_nan)
-    if report.verdict != "mismatch" or not math.isfinite(report.max_abs):
+    if ours is None or report.verdict == "missing" or not math.isfinite(report.max_abs):
         return report
-    choice = choice_of(captured.graph.results[index])
-    if choice is not None and ours is not None:
+    choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
+    if choice is not None:
         near = room(captured, choice, ours, eager, MULTIPLE)
         told = f"{near:.1e} of what eager chose"
         return msgspec.structs.replace(report, verdict="ok", where="", tolerance=told) if near else report
-    found = spreads(captured, expected)
-    if not found or ours is None:
+    is_close = report.verdict != "mismatch"
+    right, spread = is_right(captured, expected, index, ours, is_close)
+    if spread is None:
         return report
-    spread = found[index]
-    if is_within(ours, eager, spread):
+    if right and not is_close:
         report = compare(name, ours, eager, allowed(eager.dtype, spread), equal_nan=equal_nan)
-    return msgspec.structs.replace(report, spread=spread.largest)
+    elif is_close and not right:
+        told, where = limit_in_words(eager.dtype, spread, is_close), index_of_greatest(ours, eager)
+        report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=told)
+    rms = differences(ours, eager).rms
+    return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms)
+
+
+def is_right(
+    captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor, is_close: bool
+) -> tuple[bool, Spread | None]:
+    """Whether result `index` is right, and the spread that says so, if any does.
+
+    `is_close` says whether it is within its element type's tolerance, which decides of whole numbers.
+    """
+    eager = expected[index]
+    if not _is_rounded(eager) or (is_close and are_few_roundings(ours, eager)):
+        return is_close, None
+    found = spreads(captured, expected)
+    if not found:
+        return is_close, None
+    spread = found[index]
+    if is_close and not (spread.whole and eager.numel() >= FEWEST and spread.rms <= MOST * _size(eager).rms):
+        return True, spread
+    if is_within(ours, eager, spread):
+        return True, spread
+    further = further_spreads(captured)
+    if further:
+        spread = spread.with_those_of(further[index])
+    return is_within(ours, eager, spread), spread
 
 
 def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
@@ -92,10 +147,32 @@ def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
     wide = ours.to(exact.dtype)
     if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
         return False
-    found, size = _apart(wide, exact), _apart(exact, torch.zeros_like(exact)).rms
-    if spread.rms > MOST * size:
+    found, size, few = differences(wide, exact), _size(exact), _few(eager.dtype)
+    if spread.rms > MOST * size.rms:
         return False
-    return found.largest <= MULTIPLE * spread.largest and found.rms <= MULTIPLE * spread.rms
+    least = max(MULTIPLE * spread.rms, few * size.rms)
+    if found.rms > least or found.largest > max(MULTIPLE * spread.largest, few * size.largest):
+        return False
+    pairs = ((rms, spread.slices[dim]) for dim, rms in found.slices.items() if dim in spread.slices)
+    return all(bool((ours <= (MULTIPLE * theirs).clamp(min=least)).all()) for ours, theirs in pairs)
+
+
+def are_few_roundings(ours: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Whether roundings explain the differences of a result in any program; true of results that are not rounded."""
+    if not _is_rounded(eager) or torch.equal(ours, eager):
+        return True
+    found, size, few = differences(ours, eager), _size(eager), _few(eager.dtype)
+    return found.largest <= few * size.largest and found.rms <= few * size.rms
+
+
+def _is_rounded(eager: torch.Tensor) -> bool:
+    """Whether double precision tells something of the errors of a result."""
+    return eager.dtype in TOLERANCES and eager.dtype not in _WIDE.values()
+
+
+def _few(dtype: torch.dtype) -> float:
+    """What a few roundings amount to, as a share of a result's size."""
+    return (_OF_SUMS * torch.finfo(torch.float32).eps + _OF_RESULT * torch.finfo(dtype).eps) / 2
 
 
 def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
@@ -104,27 +181,73 @@ def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
     return own if own == EXACT else Tolerance(own.absolute, own.relative, own.source, MULTIPLE * spread.largest)
 
 
+def limit_in_words(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
+    """What a wrong result exceeds, which is within its element type's tolerance or not."""
+    if spread is None or not is_close:
+        return str(allowed(dtype, spread or Spread(0.0, 0.0)))
+    return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"
+
+
 def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
+    with _generator_from(random):
+        run = InStep(captured.graph, captured.tensors, _symbols(captured), (), "float64")
+        captured.exact = run.finish()
+    found = (differences(one, other) for one, other in zip(expected, captured.exact, strict=True))
+    return tuple(each._replace(whole=not run.in_narrow) for each in found)
+
+
+def further_spreads(captured: CapturedGraph) -> tuple[Spread, ...]:
+    """As `spreads`, which comes first, of `RUNS` runs that round at random: the greatest of their figures."""
+    if captured.further_spreads is None:
+        try:
+            runs = [_randomly_rounded(captured, seed) for seed in range(RUNS)]
+        except Exception as error:  # as of the run in double precision
+            _log.debug("no runs with random roundings", exc_info=error)
+            captured.further_spreads = ()
+            return ()
+        found = ([differences(run[index], one) for run in runs] for index, one in enumerate(captured.exact))
+        captured.further_spreads = tuple(reduce(Spread.with_those_of, each) for each in found)
+    return captured.further_spreads
+
+
+def _randomly_rounded(captured: CapturedGraph, seed: int) -> list[Any]:
+    with _generator_from(captured.random):
+        return RandomlyRounded(captured.graph, captured.tensors, _symbols(captured), seed).finish()
+
+
+def _symbols(captured: CapturedGraph) -> dict[str, int]:
+    return symbols_at(captured.graph, captured.tensors, captured.numbers)
+
+
+@contextmanager
+def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
+    """Without gradients, and torch's generator in the state `random` or of `SEED`; afterwards in that of before."""
     before = torch.get_rng_state()
     try:
         torch.manual_seed(SEED)
         if random is not None:
             torch.set_rng_state(random)
         with torch.no_grad():
-            symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
-            exact = InStep(captured.graph, captured.tensors, symbols, (), "float64").finish()
+            yield
     finally:
         torch.set_rng_state(before)
-    return tuple(_apart(one, other) for one, other in zip(expected, exact, strict=True))
 
 
-def _apart(rounded: Any, exact: Any) -> Spread:
-    """The differences of elements that are finite in both."""
+def differences(rounded: Any, exact: Any) -> Spread:
+    """The differences of elements that are finite in both; 0 for what is no float."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
         return Spread(0.0, 0.0)
-    wide = rounded.detach().to(exact.dtype)
-    difference = (wide - exact)[wide.isfinite() & exact.isfinite()].abs()
-    if not difference.numel():
+    kind = _WIDE[rounded.is_complex()]
+    wide, other = rounded.detach().to(kind), exact.detach().to(kind)
+    finite = wide.isfinite() & other.isfinite()
+    square = torch.where(finite, (wide - other).abs(), 0.0).square()
+    if not bool(finite.any()):
         return Spread(0.0, 0.0)
-    return Spread(float(difference.max()), float(difference.square().mean().sqrt()))
+    dims = [dim for dim, size in enumerate(square.shape) if size > 1 and square.numel() // size >= THINNEST]
+    slices = {dim: square.movedim(dim, 0).flatten(1).mean(1).sqrt() for dim in dims}
+    return Spread(math.sqrt(float(square.max())), math.sqrt(float(square.sum() / finite.sum())), slices)
+
+
+def _size(tensor: torch.Tensor) -> Spread:
+    return differences(tensor, torch.zeros_like(tensor))

@@ -18,6 +18,11 @@ def test_what_two_correct_runs_differ_by_is_said_beneath_the_table() -> None:
     assert lines[row + 1] == "y: error 3.1e-05; two correct runs differ by up to 2.4e-05"
 
 
+def test_the_root_mean_square_decides_too_and_is_said() -> None:
+    wrong = OutputReport("y", (2,), "float32", 3e-6, 1e-6, "mismatch", spread=2e-6, rms=2.5e-6, spread_rms=3e-7)
+    assert "y: error 3.0e-06 (rms 2.5e-06); two correct runs differ by up to 2.0e-06 (rms 3.0e-07)" in text_of(wrong)
+
+
 def test_other_positions_are_said_to_be_as_good() -> None:
     near = OutputReport("argmax", (2,), "int64", 64.0, 1.0, "ok", tolerance="1.2e-04 of what eager chose")
     assert "argmax: other positions, of numbers within 1.2e-04 of what eager chose" in text_of(near)

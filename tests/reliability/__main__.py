@@ -26,7 +26,7 @@ from tests.reliability import whole
 from tests.reliability.campaign import Campaign, Plan, carried_out, faults, told
 
 # Each is a module of this package.
-NAMES = ("drills", "far_drills", "recipes", "inputs", "soak")
+NAMES = ("drills", "far_drills", "recipes", "inputs", "verdicts", "soak")
 
 
 def campaign(name: str) -> Campaign:
