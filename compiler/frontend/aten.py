@@ -30,6 +30,7 @@ from buddy.compiler.frontend import (
     random_numbers,
     recurrent,
     resampling,
+    symbolic_floats,
 )
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.frontend.others import decompositions_of_others
@@ -110,6 +111,7 @@ def run_aot(
             effects.without_tokens(aten)
             effects.without_assertions_of_form(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
+            symbolic_floats.computed_in_tensors(aten)
             offsets = offsets_relied_on(aten)
             read_in_eager = copied(aten) if offsets else aten
             strided_from_memory(aten)

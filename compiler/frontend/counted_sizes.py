@@ -69,7 +69,8 @@ def _places(mask: torch.Tensor, count: Size) -> torch.Tensor:
 
 def nonzero(x: torch.Tensor) -> torch.Tensor:
     """The positions [count, rank] of nonzero elements, stored dim by dim, as in eager."""
-    return aten.nonzero_static.default(x, size=_count_once(x)).t().contiguous().t()
+    size = _count_once(x)
+    return aten.nonzero_static.default(x != 0 if x.is_complex() else x, size=size).t().contiguous().t()
 
 
 def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

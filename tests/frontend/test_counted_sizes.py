@@ -34,6 +34,11 @@ def selections_of_views(x: torch.Tensor) -> Results:
     return x[rows, 1:3], x[rows, 2] + 1, x[1:, columns], x.t()[1:3, rows] * 2, x[rows, None, ::2], x.t()[x.t() > 1]
 
 
+def of_complex_numbers(x: torch.Tensor) -> Results:
+    z = torch.complex(x, x + 1)
+    return z.masked_select(x > 0), z[x[:, 2] > 1] * 2, z.conj()[:, x[0] > 0] + 1, torch.nonzero(z)
+
+
 def writes(x: torch.Tensor) -> Results:
     y = x.clone()
     y[x > 0] = x[x > 0] * 2
@@ -77,7 +82,7 @@ def slices(x: torch.Tensor) -> Results:
     return x.flatten()[n:], x.flatten()[:n] * 2, (x + 1).flatten()[n:-n:2], x.narrow(1, n % 3, 2), x.flatten()[-n:9] + 1
 
 
-PROGRAMS = [positions, selections, selections_of_views, writes, runs, counts, numbers, slices]
+PROGRAMS = [positions, selections, selections_of_views, of_complex_numbers, writes, runs, counts, numbers, slices]
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)

@@ -117,6 +117,18 @@ GROUPS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]
         matrix,
     ),
     "numbers that are sizes": (lambda x: (x / x.shape[0], x * x.shape[1] ** -0.5, x.shape[0] * 2), matrix),
+    "floats made of sizes": (
+        lambda x: (
+            x * (1 / x.shape[0]),
+            x.long() * (x.shape[1] / 3),
+            x.bfloat16() + x.shape[0] / 7,
+            x.half() * (x.shape[0] / 7),
+            torch.full_like(x, 1 / x.shape[1]),
+            nn.functional.batch_norm(x, x[0] * 1, x[0].abs(), training=True),
+            nn.functional.scaled_dot_product_attention(x[None], x[None] * 2, x[None]),
+        ),
+        matrix,
+    ),
     "read by index": (lambda i: nn.functional.embedding(i, TABLE), lambda a, b: (torch.randint(0, 50, (a, b)),)),
     "padded and scanned": (lambda x: (nn.functional.pad(x, (1, 2)), x.cumsum(0), x.var(), x.argmax(-1)), matrix),
     "mirrored": (

@@ -96,6 +96,13 @@ def pow_(out: torch.Tensor, base: Any, exponent: Any) -> Pair:
     return power(x, n)
 
 
+@rule(aten.ldexp.Tensor)
+def ldexp(out: torch.Tensor, x: Any, exponent: Any) -> Pair:
+    """The product with a power of 2; one whose exponent is real has the imaginary part 0, as in eager."""
+    factor = pow_(out, 2.0, exponent) if isinstance(exponent, Pair) else torch.pow(2.0, exponent)
+    return pair_of(x) * factor
+
+
 def _one(divisor: Pair) -> Pair:
     return Pair(1.0, 0.0) / divisor
 

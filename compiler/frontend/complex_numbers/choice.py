@@ -98,3 +98,8 @@ def index_fill(out: torch.Tensor, x: Pair, dim: int, index: torch.Tensor, value:
 @rule(aten.nan_to_num.default)
 def nan_to_num(out: torch.Tensor, x: Pair, *numbers: Any) -> Pair:
     return x.map(lambda part: torch.nan_to_num(part, *numbers))
+
+
+@rule(aten.nonzero_static.default)
+def nonzero_static(out: torch.Tensor, x: Pair, **kwargs: Any) -> torch.Tensor:
+    return aten.nonzero_static.default(_is_true(x), **kwargs)

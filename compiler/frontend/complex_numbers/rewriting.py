@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, free_unbacked_symbols
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
@@ -40,12 +40,12 @@ def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
 
 
 def _ruled(node: Node) -> bool:
-    """Whether a node has complex numbers and a rule; data-dependent sizes have none."""
+    """Whether a node works on complex numbers, and there is a rule for it."""
     if node.target not in RULES:
         return False
     leaves = [leaf for n in (node, *node.all_input_nodes) for leaf in tree_leaves(n.meta.get("val"))]
     found = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex]
-    return bool(found) and all(t.dtype in _KNOWN and not free_unbacked_symbols(t) for t in found)
+    return bool(found) and all(t.dtype in _KNOWN for t in found)
 
 
 class _Rewriting:
@@ -81,13 +81,19 @@ class _Rewriting:
     def _copy(self, node: Node) -> None:
         new = self.emitter.graph.node_copy(node, self._whole)
         new.meta = {**node.meta, STANDS_FOR: node} if _is_complex(node) else dict(node.meta)
+        size = node.meta.get("val")
+        if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and size.node.expr.is_symbol:
+            new.meta.setdefault("unbacked_bindings", {size.node.expr: ()})  # by which FX finds what gives it
         self.wholes[node] = new
 
     def _apply(self, node: Node) -> bool:
         """Replaces `node` by its rule; returns whether the rule applied."""
         args, kwargs = (map_arg(value, self._operand) for value in (_plain(node.args), _plain(node.kwargs)))
         with self.emitter.at(node):
-            result = RULES[node.target](node.meta["val"], *args, **kwargs)
+            try:
+                result = RULES[node.target](node.meta["val"], *args, **kwargs)
+            except GuardOnDataDependentSymNode:
+                result = NotImplemented  # it asks for a size that depends on data
             if result is NotImplemented:
                 return False
             if isinstance(result, torch.Tensor):

@@ -25,6 +25,8 @@ ARITHMETIC: dict[str, Callable[..., Any]] = {
     "div": lambda x, y, r: x / y,
     "div of a number": lambda x, y, r: 1 / x,
     "div of large numbers": lambda x, y, r: x * 1e18 / (y * 1e30),
+    "ldexp": lambda x, y, r: torch.ldexp(x, y) + torch.ldexp(x, r > 0) + torch.ldexp(r, x),
+    "nonzero, so many": lambda x, y, r: torch.nonzero_static(x * (r > 0), size=9),
     "square": lambda x, y, r: x**2,
     "lerp": lambda x, y, r: torch.lerp(x, y, 0.7j),
     "addcmul": lambda x, y, r: torch.addcmul(x, y, x, value=2),
