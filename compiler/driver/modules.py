@@ -15,7 +15,7 @@ from buddy.compiler.graph.partition import Partition
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.lowering import NodeError, lower
+from buddy.compiler.ops.lowering import NodeError, lower, new_context
 from buddy.compiler.ops.packed_parameters import pack_parameters
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.presets import default_recipe, unpacked
@@ -23,6 +23,8 @@ from buddy.compiler.protocol.recipe import Recipe
 
 Run = Callable[..., list[Any]]
 Flavour = Literal["linalg", "tosa"]
+# What `graph.graph.GraphLowering` wants of this module.
+__all__ = ["TopLevel", "lower_to_llvm", "new_context", "runnable", "set_device", "top_level"]
 
 
 class TopLevel(NamedTuple):
@@ -65,6 +67,14 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
         if ir.StringAttr(op.operation.attributes["sym_name"]).value == name:
             with module.context:
                 op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
+
+
+def lower_to_llvm(graph: Graph) -> None:
+    """Take the module that `graph` holds to the LLVM dialect with the default pipeline, in place.
+
+    Raises `CompilationError` when a pass fails.
+    """
+    to_llvm_dialect(graph._imported_module, default_recipe(flavour=graph.settings.flavour), graph._locations)
 
 
 def runnable(found: TopLevel, graph: Graph) -> Run:

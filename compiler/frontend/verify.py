@@ -101,9 +101,9 @@ class Verified:
 
     def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, and what is known of it; why none can be named."""
+        from buddy.compiler.driver.observed_program import observed_program
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
-        from buddy.compiler.tools.numerics import observed_program
 
         try:
             captured = self._captured(arguments)
