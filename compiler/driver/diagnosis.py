@@ -1,4 +1,4 @@
-"""What to tell a person when a compilation ends early: what happened, where, and what to do."""
+"""`CompilationError`, and what to tell a person when a compilation ends early: what happened, where, what to do."""
 
 from __future__ import annotations
 
@@ -34,6 +34,15 @@ _NO_HELPER = {
     True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types have to meet",
 }
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
+
+
+class CompilationError(Exception):
+    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+        self.stages = stages or []
 
 
 def of_node(error: NodeError) -> Diagnostic:

@@ -7,8 +7,8 @@ from typing import Any, Literal, NamedTuple
 
 from buddy.compiler.codegen import calling_convention, functions
 from buddy.compiler.driver import diagnosis
-from buddy.compiler.driver.compilation import CompilationError
-from buddy.compiler.driver.compile_graph import to_llvm_dialect
+from buddy.compiler.driver.compile_graph import run_in_place
+from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.partition import Partition
@@ -74,21 +74,21 @@ def lower_to_llvm(graph: Graph) -> None:
 
     Raises `CompilationError` when a pass fails.
     """
-    to_llvm_dialect(graph._imported_module, default_recipe(flavour=graph.settings.flavour), graph._locations)
+    run_in_place(graph._imported_module, default_recipe(flavour=graph.settings.flavour), graph._locations)
 
 
 def runnable(found: TopLevel, graph: Graph) -> Run:
     """A top-level module that computes `graph`, compiled in place and linked.
 
     The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
-    Raises `CompilationError` as `to_llvm_dialect` does.
+    Raises `CompilationError` as `run_in_place` does.
     """
     from buddy.compiler.runtime import LoadedProgram
 
     module, name = found.module, graph._func_name
     recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # any tensors may come with each call
     calls = eager_calls(module.operation)
-    entry = to_llvm_dialect(module, recipe, graph._locations)
+    entry = run_in_place(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
     objects = functions.compile_functions(module.operation, graph._locations, recipe.opt_level)

@@ -168,7 +168,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
     Raises `FallbackError` and whatever compiling raises when they do not.
     """
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     own = own or Own()
 
@@ -333,7 +333,7 @@ def compiled_for_all_sizes(
     Where `settings` allow no eager, that is so too of a part that would be in eager for want of them. With `guarded`
     whatever a backward graph raises leaves it to eager.
     """
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
