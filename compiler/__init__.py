@@ -6,9 +6,9 @@ Importing this package imports nothing heavy; each module names what it needs.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.support import renamed_modules
+from buddy.compiler.support import hooks, renamed_modules
 
 if TYPE_CHECKING:
     from buddy.compiler.tools.record import Session
@@ -17,6 +17,22 @@ if __name__ != "buddy.compiler":
     raise ImportError(f"`import {__name__}` would load a second copy of buddy.compiler: write `import buddy.compiler`")
 
 renamed_modules.install()
+
+
+def _graph_lowering() -> Any:
+    from buddy.compiler.driver import modules
+
+    return modules
+
+
+def _autotuner() -> Any:
+    from buddy.compiler.tools.tune.on_demand import TunedRecipe
+
+    return TunedRecipe
+
+
+hooks.graph_lowering.provide(_graph_lowering)
+hooks.autotuner.provide(_autotuner)
 
 
 def record() -> AbstractContextManager[Session]:

@@ -6,40 +6,34 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from traceback import format_exception
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.codegen import assembly, calling_convention, functions
-from buddy.compiler.codegen.calling_convention import Entry
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
-from buddy.compiler.codegen.machines import MachineError, machine_of
 from buddy.compiler.codegen.objects.remarks import RemarksError
 from buddy.compiler.driver import diagnosis, snapshots
-from buddy.compiler.driver.graph_stages import GraphPassError, GraphStages
+from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
+from buddy.compiler.driver.graph_stages import GraphStages
 from buddy.compiler.driver.notebook import html_of
+from buddy.compiler.driver.phases import artifact_of, check_code, check_target, lowered_graph, spec_of
+from buddy.compiler.driver.pipeline import Observer, OnStep, Step, run_mlir_passes
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph import serialize
-from buddy.compiler.graph.graph import Graph, symbols_of
+from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.sizes import plain_size
-from buddy.compiler.graph.transform import TransformError
-from buddy.compiler.graph.transform.observe import observed
-from buddy.compiler.graph.types import GraphError
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.ops import OWN_FLAVOURS
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.imported_module import GivenIRError, given_for, lowered_given
-from buddy.compiler.ops.lowering import Lowered, NodeError, lower, new_context
+from buddy.compiler.ops.lowering import Lowered, new_context
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.passes.base import PassContext, Remark
-from buddy.compiler.passes.pass_runner import StepError, run_step
-from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Diagnostic, Stage
-from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
+from buddy.compiler.passes.base import Remark
+from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Stage
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.stage_text import StageText
 
@@ -48,17 +42,6 @@ MAX_SNAPSHOTS = 400
 MAX_ARTIFACTS = 64
 
 OnStage = Callable[[Stage, StageText], None]
-# Called with a step of the recipe, or `LOWERING` or `CODE`, before it starts, unless its result is cached.
-OnStep = Callable[[int], None]
-
-
-class CompilationError(Exception):
-    """A compilation failed. `stages` includes the IR at the failure, marked as failed, if there is any."""
-
-    def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
-        self.stages = stages or []
 
 
 @dataclass(frozen=True)
@@ -204,7 +187,7 @@ class Compiler:
 
     def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
         key = self._keys(recipe).top
-        graph = transformed(self._graphs, recipe, progress.add, progress.on_step)
+        graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
             progress.on_step(LOWERING)
             self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
@@ -216,19 +199,10 @@ class Compiler:
 
     def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
         keys = self._keys(recipe)
-        snapshot = self._top(keys.top, lowered, progress)
-        trail = [(snapshot.stage, snapshot.text)]
-        for index, step in enumerate(recipe.steps):
-            if step.level != "mlir" or not step.enabled:
-                continue
-            known = self._snapshots.get(keys.after_step[index])
-            if not known:
-                progress.on_step(index)
-            snapshot = known.placed(step, index) if known else self._step(snapshot, recipe, index, trail)
-            self._remember(keys.after_step[index], snapshot)
-            progress.add(snapshot, reused=known is not None)
-            trail.append((snapshot.stage, snapshot.text))
-        return snapshot, keys.after_step[-1] if keys.after_step else keys.top
+        top = self._top(keys.top, lowered, progress)
+        observer = _StageObserver(self, recipe, keys, top, progress)
+        run_mlir_passes(top.operation, recipe, self._locations, observer)
+        return observer.snapshot, keys.after_step[-1] if keys.after_step else keys.top
 
     def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
         known = self._snapshots.get(key)
@@ -237,24 +211,6 @@ class Compiler:
         self._remember(key, snapshot)
         progress.add(snapshot, reused=known is not None)
         return snapshot
-
-    def _step(self, before: Snapshot, recipe: Recipe, index: int, trail: Sequence[tuple[Stage, StageText]]) -> Snapshot:
-        """Runs step `index` of `recipe` on a clone and returns the snapshot after it; `trail` are the stages so far."""
-        step = recipe.steps[index]
-        with self._context, self._locations.nowhere(self._context):
-            operation = before.operation.clone(ip=False).operation
-            context = PassContext.of(recipe, self._locations)
-            start = time.perf_counter()
-            try:
-                run_step(operation, step, context)
-            except StepError as error:
-                failed = [snapshots.at_failure(operation, self._locations, step, index)]
-                helpers = diagnosis.converters_of(error, before.operation, recipe, self._locations)
-                rewriter = diagnosis.last_rewriter(error.place, trail) if error.place else ""
-                raise CompilationError(diagnosis.of_step(error, step, index, helpers, rewriter), failed) from error
-            seconds = time.perf_counter() - start
-            remarks = tuple(context.remarks)
-            return snapshots.after_step(before, operation, self._locations, step, index, seconds, remarks)
 
     def _remember(self, key: str, snapshot: Snapshot) -> None:
         self._snapshots[key] = snapshot
@@ -280,11 +236,16 @@ class Compiler:
         return self._artifacts[key]
 
     def _for_host(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
-        left = diagnosis.left_over(last.operation, recipe, self._locations)
-        if left is not None:
-            raise CompilationError(left)
+        entry = check_code(last.operation, last.entry, graph, recipe, self._locations)
         self._translate(key, last)
-        return self._objects(key, recipe, graph, lowered, last)
+        start = time.perf_counter()
+        objects = functions.compile_functions(last.operation, self._locations, recipe.opt_level, recipe.target)
+        seconds = time.perf_counter() - start
+        text = assembly.print_assembly(objects, self._locations)
+        made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
+        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
+        calls = eager_calls(lowered.module.operation)
+        return artifact_of(graph, recipe, last.operation, entry, calls, objects)
 
     def _for_device(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
         if last.entry is None:
@@ -295,8 +256,8 @@ class Compiler:
             raise CompilationError(error.diagnostic) from error
         self._remember(key + "ir", snapshots.of_text("translate", "ir", found.llvm, found.llvm_seconds, "llvm"))
         self._remember(key + "ptx", snapshots.of_text("codegen", "ptx", found.ptx, found.ptx_seconds, "ptx"))
-        arguments = calling_convention.arguments(last.entry, [_spec(op) for op in graph.placeholders])
-        results = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
+        arguments = calling_convention.arguments(last.entry, [spec_of(op) for op in graph.placeholders])
+        results = tuple(spec_of(op) for op in graph.results if isinstance(op, Op))
         return Artifact(graph._func_name, (), arguments, results, device=found.program)
 
     def _translate(self, key: str, last: Snapshot) -> None:
@@ -309,115 +270,62 @@ class Compiler:
         text = print_llvm(content, self._locations)
         self._remember(key + "ir", snapshots.of_text("translate", "ir", text, seconds, "llvm"))
 
-    def _objects(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
-        check_entry(last.operation, last.entry, graph)
-        start = time.perf_counter()
-        objects = functions.compile_functions(last.operation, self._locations, recipe.opt_level, recipe.target)
-        seconds = time.perf_counter() - start
-        text = assembly.print_assembly(objects, self._locations)
-        made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
-        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
-        calls = eager_calls(lowered.module.operation)
-        return artifact_of(graph, recipe, last.operation, last.entry, calls, objects)
 
+class _StageObserver(Observer[Any]):
+    """Takes each pass's module from the compiler's snapshots, or lets the pass work on a clone and keeps that as one.
 
-def check_target(recipe: Recipe) -> None:
-    """Raises `CompilationError` for a target without code generation."""
-    try:
-        machine_of(recipe.target)
-    except MachineError as error:
-        raise CompilationError(error.diagnostic) from error
+    `snapshot` is the last one; each becomes a stage of `progress`.
+    """
+
+    def __init__(self, compiler: Compiler, recipe: Recipe, keys: PrefixKeys, top: Snapshot, progress: _Progress):
+        super().__init__(progress.on_step)
+        self.snapshot = top
+        self._compiler, self._recipe, self._keys, self._progress = compiler, recipe, keys, progress
+        self._context, self._locations = compiler._context, compiler._locations
+        self._trail = [(top.stage, top.text)]
+        self._start = 0.0
+
+    def known(self, at: Step) -> Any:
+        found = self._compiler._snapshots.get(self._keys.after_step[at.number])
+        if found is None:
+            return None
+        self._take(at, found.placed(at.step, at.number), reused=True)
+        return self.snapshot.operation
+
+    def before(self, at: Step, state: Any) -> Any:
+        super().before(at, state)
+        with self._context, self._locations.nowhere(self._context):
+            clone = state.clone(ip=False).operation
+        self._start = time.perf_counter()
+        return clone
+
+    def after(self, at: Step, state: Any, remarks: Sequence[Remark]) -> None:
+        seconds = time.perf_counter() - self._start
+        with self._context, self._locations.nowhere(self._context):
+            found = snapshots.after_step(
+                self.snapshot, state, self._locations, at.step, at.number, seconds, tuple(remarks)
+            )
+        self._take(at, found, reused=False)
+
+    def failure(self, at: Step, state: Any, error: StepError) -> CompilationError:
+        """The IR as the pass left it, the passes that would have helped, and which one last rewrote the lines."""
+        with self._context, self._locations.nowhere(self._context):
+            failed = [snapshots.at_failure(state, self._locations, at.step, at.number)]
+            helpers = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
+        rewriter = diagnosis.last_rewriter(error.place, self._trail) if error.place else ""
+        return CompilationError(diagnosis.of_step(error, at.step, at.number, helpers, rewriter), failed)
+
+    def _take(self, at: Step, snapshot: Snapshot, reused: bool) -> None:
+        self.snapshot = snapshot
+        self._compiler._remember(self._keys.after_step[at.number], snapshot)
+        self._progress.add(snapshot, reused)
+        self._trail.append((snapshot.stage, snapshot.text))
 
 
 def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
     """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
     return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
-
-
-def transformed(
-    stages: GraphStages, recipe: Recipe, add: Callable[[Snapshot, bool], None], on_step: OnStep = lambda _step: None
-) -> Graph:
-    """Runs the recipe's graph passes, passes a stage for each to `add`, and returns the graph.
-
-    `on_step` is called before each pass.
-
-    Raises `CompilationError` if one of them fails.
-    """
-    try:
-        return stages.after(recipe, add, on_step)
-    except GraphPassError as error:
-        raise graph_pass_failure(error) from error
-
-
-def lowered_graph(
-    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
-) -> Lowered:
-    """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
-
-    Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
-    dialect, and for an invalid imported module.
-    """
-    try:
-        given = given_for(graph, recipe)
-        if given is not None:
-            return lowered_given(graph, given, context, locations)
-        if recipe.flavour not in OWN_FLAVOURS:
-            raise CompilationError(diagnosis.no_lowerings(recipe.flavour))
-        return lower(graph, recipe, context, locations, first)
-    except GivenIRError as error:
-        raise CompilationError(error.diagnostic) from error
-    except NodeError as error:
-        raise CompilationError(diagnosis.of_node(error)) from error
-
-
-def check_entry(module: Any, entry: Entry | None, graph: Graph) -> None:
-    """Raises `CompilationError` if a module in the LLVM dialect does not match the calling convention `entry`, or
-    writes more or less than the graph's results.
-    """
-    if entry is None:
-        raise CompilationError(diagnosis.no_entry(graph._func_name))
-    results = [op for op in graph.results if isinstance(op, Op)]
-    passed = [(number, op, _spec(op)) for number, op in enumerate(results) if 0 not in _spec(op).shape]
-    arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
-    if calling_convention.words_of(module, graph._func_name) != arity:
-        raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
-    for (number, op, spec), written in zip(passed, entry.results, strict=False):
-        room = spec.bytes
-        if room is not None and written is not None and room != written:
-            raise CompilationError(diagnosis.wrong_room(op.stable, number, written, room))
-
-
-def artifact_of(
-    graph: Graph, recipe: Recipe, module: Any, entry: Entry | None, calls: Sequence[EagerCall],
-    objects: Sequence[functions.FunctionObject],
-) -> Artifact:  # fmt: skip
-    """Builds the artifact of a checked `module` and its objects."""
-    assert entry is not None
-    placeholders = [_spec(op) for op in graph.placeholders]
-    results = [_spec(op) for op in graph.results if isinstance(op, Op)]
-    images = [found.data for found in objects]
-    return calling_convention.artifact(
-        graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
-        observed(graph), recipe.target,
-    )  # fmt: skip
-
-
-def graph_pass_failure(error: GraphPassError) -> CompilationError:
-    """Returns the error to raise when a graph pass failed."""
-    return CompilationError(diagnosis.of_step(_failed(error), error.step, error.index))
-
-
-def _failed(error: GraphPassError) -> StepError:
-    """The error that the graph pass reported, or one that blames the pass."""
-    if isinstance(error.cause, (TransformError, GraphError)):
-        return StepError(str(error))
-    said = "".join(format_exception(error.cause))
-    return StepError(f"a fault in the pass itself, {type(error.cause).__name__}: {error}", said)
-
-
-def _spec(op: Op) -> TensorSpec:
-    return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
 
 
 def _trim(kept: OrderedDict[str, Any], limit: int) -> None:

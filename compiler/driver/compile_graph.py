@@ -7,33 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from buddy.compiler.codegen import calling_convention, functions, objects
-from buddy.compiler.driver import diagnosis, graph_stages, program_cache
-from buddy.compiler.driver.compilation import (
-    CompilationError,
-    artifact_of,
-    check_entry,
-    check_target,
-    graph_pass_failure,
-    lowered_graph,
-)
+from buddy.compiler.codegen import functions, objects
+from buddy.compiler.codegen.calling_convention import Entry
+from buddy.compiler.driver import graph_stages, program_cache
+from buddy.compiler.driver.diagnosis import CompilationError
+from buddy.compiler.driver.phases import artifact_of, check_code, check_target, lowered_graph
+from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import Lowered, new_context
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.passes.base import PassContext
-from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
-from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.protocol.artifact import Artifact, EagerCall
 from buddy.compiler.protocol.recipe import CODE, Recipe
 
 # Programs with fewer nodes have too few functions to make helper processes worthwhile.
 MIN_NODES = 64
 
 OnLowered = Callable[[Lowered], None]
-# Called with each step of the recipe before it starts, and with `CODE` before code generation.
-OnStep = Callable[[int], None]
 
 
 def compile_graph(
@@ -52,22 +44,16 @@ def compile_graph(
     if len(graph.body) >= MIN_NODES and not recipe.target:
         objects.start()
     with collector_paused():
-        try:
-            rewritten = graph_stages.graph_after(graph, recipe, on_step)
-        except graph_stages.GraphPassError as error:
-            raise graph_pass_failure(error) from error
+        rewritten = graph_stages.graph_after(graph, recipe, on_step)
         trusted = first is None and on_step is None and program_cache.is_ours(graph, recipe)
         done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
-        left = diagnosis.left_over(done.module, recipe, done.locations)
-        if left is not None:
-            raise CompilationError(left)
-        check_entry(done.module, done.entry, rewritten)
+        entry = check_code(done.module, done.entry, rewritten, recipe, done.locations)
         with done.module.context, done.locations.nowhere(done.module.context):
             done.locations.fill(done.module)
         if on_step is not None:
             on_step(CODE)
         images = functions.compile_functions(done.module, done.locations, recipe.opt_level, recipe.target)
-        return artifact_of(rewritten, recipe, done.module, done.entry, done.calls, images)
+        return artifact_of(rewritten, recipe, done.module, entry, done.calls, images)
 
 
 class Through(NamedTuple):
@@ -82,14 +68,11 @@ class Through(NamedTuple):
 
 def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
     """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
-    try:
-        rewritten = graph_stages.graph_after(graph, recipe)
-    except graph_stages.GraphPassError as error:
-        raise graph_pass_failure(error) from error
+    rewritten = graph_stages.graph_after(graph, recipe)
     with collector_paused():
         locations = LocationSets()
         lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
-        to_llvm_dialect(lowered.module, recipe, locations)
+        run_in_place(lowered.module, recipe, locations)
     return Through(rewritten, lowered, locations)
 
 
@@ -112,8 +95,8 @@ def collector_paused() -> Iterator[None]:
 class _Done(NamedTuple):
     module: Any
     locations: LocationSets
-    entry: calling_convention.Entry | None
-    calls: Any
+    entry: Entry | None
+    calls: tuple[EagerCall, ...]
 
 
 def _in_llvm_dialect(
@@ -137,7 +120,8 @@ def _in_llvm_dialect(
     operation = lowered.module.operation
     calls = eager_calls(operation)
     try:
-        entry = to_llvm_dialect(lowered.module, recipe, locations, not trusted, on_step)
+        verification: Verification = "before-mlir" if trusted else "every"
+        entry = run_in_place(lowered.module, recipe, locations, verification, on_step)
         if trusted:
             operation.verify()
     except (CompilationError, ir.MLIRError):
@@ -147,26 +131,15 @@ def _in_llvm_dialect(
     return _Done(operation, locations, entry, calls)
 
 
-def to_llvm_dialect(
-    module: Any, recipe: Recipe, locations: LocationSets, verify: bool = True, on_step: OnStep | None = None
-) -> calling_convention.Entry | None:
-    """Runs the MLIR passes of `recipe` on a top-level module, in place; `verify` verifies the IR after each.
+def run_in_place(
+    module: Any, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
+    on_step: OnStep | None = None,
+) -> Entry | None:  # fmt: skip
+    """Take a top-level module through the MLIR passes of `recipe`, in place.
 
-    Without it, only the output of our passes before an MLIR pass is verified, because MLIR's passes may abort the
-    process on invalid IR. Returns the calling convention of the entry, `None` if its arguments never became buffers.
-    Raises `CompilationError` if a pass fails; the module may then be partly rewritten.
+    Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
+    pass fails; the module may then be half rewritten.
     """
-    entry = calling_convention.Reader()
-    entry.read(module.operation)
-    own = own_passes()
-    steps = [(index, step) for index, step in enumerate(recipe.steps) if step.level == "mlir" and step.enabled]
-    for (index, step), (_, following) in zip(steps, [*steps[1:], (0, None)], strict=True):
-        if on_step is not None:
-            on_step(index)
-        handed_over = step.name in own and following is not None and following.name not in own
-        try:
-            run_step(module.operation, step, PassContext.of(recipe, locations), verify or handed_over)
-        except StepError as error:
-            raise CompilationError(diagnosis.of_step(error, step, index)) from error
-        entry.read(module.operation)
-    return entry.last
+    observer = EntryObserver(module.operation, on_step)
+    run_mlir_passes(module.operation, recipe, locations, observer, verification)
+    return observer.entry

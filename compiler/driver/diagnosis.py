@@ -1,4 +1,4 @@
-"""Diagnostics of failed compilations: what happened, where, and what to do."""
+"""`CompilationError`, and what to tell a person when a compilation ends early: what happened, where, what to do."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from buddy.compiler.protocol.text.structure import shapes
 
 _FINAL, _MODULE = "llvm", "builtin.module"
 _LOWERING = ("loops", _FINAL)
-# Conversions leave such a cast if another conversion has yet to convert its type. Translating it would crash the
-# process.
+# Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
 _CAST = "builtin.unrealized_conversion_cast"
 _FOR_A_DEVICE = Diagnostic(
     "the recipe compiles kernels for a GPU, which this process cannot run",
@@ -35,6 +34,15 @@ _NO_HELPER = {
     True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types must match",
 }
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
+
+
+class CompilationError(Exception):
+    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+
+    def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
+        super().__init__(str(diagnostic))
+        self.diagnostic = diagnostic
+        self.stages = stages or []
 
 
 def of_node(error: NodeError) -> Diagnostic:

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from traceback import format_exception
 
 from buddy.compiler.driver import snapshots
+from buddy.compiler.driver.pipeline import Observer, OnStep, Step, enabled_steps, run_pipeline
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.transform import run_transform
-from buddy.compiler.graph.transform.notes import Note
+from buddy.compiler.graph.transform import TransformError, run_transform
+from buddy.compiler.graph.types import GraphError
 from buddy.compiler.passes.base import Remark
-from buddy.compiler.protocol.recipe import PassStep, Recipe, digest
+from buddy.compiler.passes.pass_runner import StepError
+from buddy.compiler.protocol.recipe import Recipe, digest
 
 # Maximum number of cached graphs, as plain data.
 MAX_GRAPHS = 64
 
 OnSnapshot = Callable[[Snapshot, bool], None]
+
+
+def graph_after(graph: Graph, recipe: Recipe, on_step: OnStep | None = None) -> Graph:
+    """A copy of `graph` after the graph passes of `recipe`, with no stage kept; `on_step` is called with each.
+
+    Raises `CompilationError` when one of them fails.
+    """
+    copy = _Copy(serialize.to_bytes(graph))
+    return run_pipeline(copy, enabled_steps(recipe, "graph"), _transform, Observer(on_step)).graph
 
 
 class GraphStages:
@@ -28,69 +41,77 @@ class GraphStages:
         self._data = serialize.to_bytes(graph)
         self._known: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
-    def after(self, recipe: Recipe, add: OnSnapshot, on_step: Callable[[int], None]) -> Graph:
-        """The graph after the graph passes of `recipe`.
+    def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
+        """The graph after the graph passes of `recipe`; `add` is told each stage, and whether it was known, `on_step`
+        is called with each pass that is run.
 
-        `add` is called with each stage and whether it was cached, `on_step` with each pass before it starts.
-
-        Raises `GraphPassError` if a graph pass raises.
+        Raises `CompilationError` when one of them fails.
         """
-        graph, data, key = serialize.from_bytes(self._data), self._data, ""
-        snapshot = snapshots.of_graph("graph", graph, -1, 0.0, None)
-        add(snapshot, False)
-        for index, step in enumerate(recipe.steps):
-            if step.level != "graph" or not step.enabled:
-                continue
-            key = digest(key, step.name, step.options)
-            known = self._known.get(key)
-            if not known:
-                on_step(index)
-            data, snapshot = known if known else self._run(data, snapshot, step, index)
-            self._remember(key, data, snapshot)
-            add(snapshot.placed(step, index), known is not None)
-        return serialize.from_bytes(data)
+        observer = _StageObserver(self._data, self._known, add, on_step)
+        run_pipeline(_Copy(self._data), enabled_steps(recipe, "graph"), _transform, observer)
+        return serialize.from_bytes(observer.data)
 
-    @staticmethod
-    def _run(data: bytes, before: Snapshot, step: PassStep, index: int) -> tuple[bytes, Snapshot]:
-        graph, start = serialize.from_bytes(data), time.perf_counter()
-        notes = _transform(graph, step, index)
-        seconds = time.perf_counter() - start
-        remarks = tuple(Remark(step.name, (note.node,), note.text) for note in notes)
-        return serialize.to_bytes(graph), snapshots.of_graph(step.name, graph, index, seconds, before, remarks)
 
-    def _remember(self, key: str, data: bytes, snapshot: Snapshot) -> None:
-        self._known[key] = data, snapshot
-        self._known.move_to_end(key)
+class _Copy:
+    """A graph as plain data, and made of it once it is needed; passes change the latter."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    @cached_property
+    def graph(self) -> Graph:
+        return serialize.from_bytes(self.data)
+
+
+class _StageObserver(Observer[_Copy]):
+    """Remembers the graph after each prefix of graph passes, and gives each as a stage to `add`."""
+
+    def __init__(
+        self, data: bytes, known: OrderedDict[str, tuple[bytes, Snapshot]], add: OnSnapshot, on_step: OnStep | None
+    ) -> None:
+        super().__init__(on_step)
+        self.data = data
+        self._known, self._add = known, add
+        self._key, self._start = "", 0.0
+        self._snapshot = snapshots.of_graph("graph", serialize.from_bytes(data), -1, 0.0, None)
+        add(self._snapshot, False)
+
+    def known(self, at: Step) -> _Copy | None:
+        self._key = digest(self._key, at.step.name, at.step.options)
+        found = self._known.get(self._key)
+        if found is None:
+            return None
+        self._take(at, *found, known=True)
+        return _Copy(self.data)
+
+    def before(self, at: Step, state: _Copy) -> _Copy:
+        super().before(at, state)
+        copy = _Copy(self.data)
+        _ = copy.graph  # made before the clock starts
+        self._start = time.perf_counter()
+        return copy
+
+    def after(self, at: Step, state: _Copy, remarks: Sequence[Remark]) -> None:
+        seconds = time.perf_counter() - self._start
+        found = snapshots.of_graph(at.step.name, state.graph, at.number, seconds, self._snapshot, tuple(remarks))
+        self._take(at, serialize.to_bytes(state.graph), found, known=False)
+
+    def _take(self, at: Step, data: bytes, snapshot: Snapshot, known: bool) -> None:
+        self.data, self._snapshot = data, snapshot
+        self._known[self._key] = data, snapshot
+        self._known.move_to_end(self._key)
         while len(self._known) > MAX_GRAPHS:
             self._known.popitem(last=False)
+        self._add(snapshot.placed(at.step, at.number), known)
 
 
-def graph_after(graph: Graph, recipe: Recipe, on_step: Callable[[int], None] | None = None) -> Graph:
-    """A copy of `graph` after the graph passes of `recipe`, without stages.
-
-    `on_step` is called with each pass before it starts.
-
-    Raises `GraphPassError` if a graph pass raises.
-    """
-    copy = serialize.from_bytes(serialize.to_bytes(graph))
-    for index, step in enumerate(recipe.steps):
-        if step.level == "graph" and step.enabled:
-            if on_step is not None:
-                on_step(index)
-            _transform(copy, step, index)
-    return copy
-
-
-def _transform(graph: Graph, step: PassStep, index: int) -> list[Note]:
+def _transform(copy: _Copy, at: Step) -> list[Remark]:
+    """Run a graph pass in place. Raises `StepError` with its message, or with the traceback of a fault in it."""
     try:
-        return run_transform(graph, step.name, dict(step.options))
+        notes = run_transform(copy.graph, at.step.name, dict(at.step.options))
+    except (TransformError, GraphError) as error:
+        raise StepError(str(error)) from error
     except Exception as error:
-        raise GraphPassError(step, index, error) from error
-
-
-class GraphPassError(Exception):
-    """Graph pass number `index` of a recipe failed; `cause` is its exception."""
-
-    def __init__(self, step: PassStep, index: int, cause: Exception) -> None:
-        super().__init__(str(cause))
-        self.step, self.index, self.cause = step, index, cause
+        said = "".join(format_exception(error))
+        raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", said) from error
+    return [Remark(at.step.name, (note.node,), note.text) for note in notes]

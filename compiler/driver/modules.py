@@ -7,15 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 from buddy.compiler.codegen import calling_convention, functions
 from buddy.compiler.driver import diagnosis
-from buddy.compiler.driver.compilation import CompilationError
-from buddy.compiler.driver.compile_graph import to_llvm_dialect
+from buddy.compiler.driver.compile_graph import run_in_place
+from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.partition import Partition
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.lowering import NodeError, lower
+from buddy.compiler.ops.lowering import NodeError, lower, new_context
 from buddy.compiler.ops.packed_parameters import pack_parameters
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.presets import default_recipe, unpacked
@@ -23,6 +23,8 @@ from buddy.compiler.protocol.recipe import Recipe
 
 Run = Callable[..., list[Any]]
 Flavour = Literal["linalg", "tosa"]
+# What `graph.graph.GraphLowering` wants of this module.
+__all__ = ["TopLevel", "lower_to_llvm", "new_context", "runnable", "set_device", "top_level"]
 
 
 class TopLevel(NamedTuple):
@@ -67,18 +69,26 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
                 op.operation.attributes["buddy.device"] = ir.StringAttr.get(device.value)
 
 
-def runnable(found: TopLevel, graph: Graph) -> Run:
-    """Compiles a top-level module of `graph` in place and links it.
+def lower_to_llvm(graph: Graph) -> None:
+    """Take the module that `graph` holds to the LLVM dialect with the default pipeline, in place.
 
-    The returned callable takes torch tensors in the order of the module's arguments and returns a list. Raises
-    `CompilationError` like `to_llvm_dialect`.
+    Raises `CompilationError` when a pass fails.
+    """
+    run_in_place(graph._imported_module, default_recipe(flavour=graph.settings.flavour), graph._locations)
+
+
+def runnable(found: TopLevel, graph: Graph) -> Run:
+    """A top-level module that computes `graph`, compiled in place and linked.
+
+    The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
+    Raises `CompilationError` as `run_in_place` does.
     """
     from buddy.compiler.runtime import LoadedProgram
 
     module, name = found.module, graph._func_name
     recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # each call may bring other tensors
     calls = eager_calls(module.operation)
-    entry = to_llvm_dialect(module, recipe, graph._locations)
+    entry = run_in_place(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
     objects = functions.compile_functions(module.operation, graph._locations, recipe.opt_level)

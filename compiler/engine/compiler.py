@@ -98,7 +98,7 @@ class CompilerWorker:
 def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
     """Collects LLVM's remarks on the code that a `Compiler` generates for `recipe`."""
     from buddy.compiler.codegen.objects.remarks import RemarksError
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     try:
         return CodeRemarks(compiler.code_remarks(recipe))
@@ -113,7 +113,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
     For another backend, the result is top-level IR.
     """
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     packer, recipe = Packer(channel, known), recipe.handed_over()
     make = _natively if recipe.backend == NATIVE else _for_iree
@@ -143,7 +143,7 @@ def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes
     """Top-level IR, and the program for IREE. Raises `CompilationError` if IREE cannot compile it."""
     from buddy.compiler.codegen.iree.artifact import to_bytes
     from buddy.compiler.codegen.iree.program import NotForIree, program_of
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
     try:

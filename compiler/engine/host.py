@@ -20,7 +20,6 @@ from buddy.compiler.engine.bisection_process import begin_bisection
 from buddy.compiler.engine.runner_process import (
     compile_in_child,
     export_in_child,
-    import_in_child,
     measure_in_child,
     remark_in_child,
     run_in_child,
@@ -121,6 +120,8 @@ class Host:
 
     def _import(self, frontend: str) -> None:
         """Imports each graph with `frontend` and notes the rejected ones; raises if all are rejected."""
+        from buddy.compiler.frontend.torch_dialect import import_in_child
+
         captured = [found for found in self._program.graphs if found.graph.given is None]
         self._progress(f"importing by {frontend}")
         refused = []
@@ -166,6 +167,8 @@ class Host:
 
 def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Reply:
     """Has torch-mlir import the graph; the import is kept in addition to its nodes."""
+    from buddy.compiler.frontend.torch_dialect import import_in_child
+
     if captured.graph.given is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):

@@ -5,27 +5,20 @@ Compiled graphs run in such a process, and graphs that need the script's own reg
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from buddy.compiler.engine.compiler import code_remarks, compiled
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.worker_messages import (
     Activity,
-    CodeRemarks,
-    CompileDone,
     CompileHere,
-    CompilerNote,
     Execute,
     Executed,
     ExportProgram,
-    GraphImported,
     Measure,
     Measured,
     ProgramExported,
@@ -37,18 +30,10 @@ from buddy.compiler.protocol.worker_messages import (
     WatchNodes,
 )
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Task, in_child
+from buddy.compiler.support.processes.forked_reply import Words, reply_in_child
 from buddy.compiler.support.scratch import EXPORT, sweep
 
-
-class _Words(NamedTuple):
-    """The messages for a child whose work raised, and for one that crashed."""
-
-    failed: str
-    crashed: Diagnostic
-
-
-_RUN_WORDS = _Words(
+_RUN_WORDS = Words(
     "the run failed",
     Diagnostic(
         "the compiled kernel crashed",
@@ -56,7 +41,7 @@ _RUN_WORDS = _Words(
         "the graph and its stages are still available; switch off the last pass you changed, or an op, and run again",
     ),
 )
-_COMPILE_WORDS = _Words(
+_COMPILE_WORDS = Words(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
@@ -64,96 +49,46 @@ _COMPILE_WORDS = _Words(
         "look at the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
-_EXPORT_WORDS = _Words(
+_EXPORT_WORDS = Words(
     "the export failed",
     Diagnostic("LLVM crashed", "generating code for the export", "choose another target, or fewer kinds"),
-)
-_IMPORT_WORDS = _Words(
-    "the import by torch-mlir failed",
-    Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
 )
 
 
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     """Runs and compares in a child; the reply is the result, or how the child ended without one."""
     channel.send(RunnerState(True))
-    reply = _in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
+    reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
 
 
 def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
     """Runs with and without counters in a child."""
-    return _in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
+    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
 
 
 def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
-    return _in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_WORDS, request.timeout)
+    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_WORDS, request.timeout)
 
 
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     """Compiles in a child, which has every class, lowering and pass that the script has registered."""
-    return _in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
+    return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
 def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     """Exports a compiled program in a child, which generates code for the requested target."""
-    reply = _in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+    reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
     # A child that was killed leaves its temporary folder.
     sweep(_folder(request).parent, EXPORT)
     return reply
 
 
-def import_in_child(channel: Channel, captured: Any) -> GraphImported | Refused:
-    """Imports a graph with torch-mlir in a child, because only the child loads MLIR."""
-    reply = _in_child(channel, lambda _: _imported(captured), _IMPORT_WORDS)
-    assert isinstance(reply, GraphImported | Refused)
-    return reply
-
-
-def _imported(captured: Any) -> GraphImported:
-    from buddy.compiler.frontend.torch_dialect import of_captured
-
-    return GraphImported(of_captured(captured))
-
-
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
-    return _in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
-
-
-def _in_child(channel: Channel, work: Callable[[Channel], Reply], words: _Words, timeout: float = math.inf) -> Reply:
-    types = (
-        CompilerNote
-        | CompileDone
-        | GraphImported
-        | CodeRemarks
-        | Executed
-        | Measured
-        | Watched
-        | ProgramExported
-        | Refused
-    )
-    was_stopped = False
-
-    def stopped(is_so: bool) -> None:
-        nonlocal was_stopped
-        was_stopped = True
-        channel.send(RunnerState(True, stopped=is_so))
-
-    task = Task(
-        work, lambda error: Refused(_diagnostic(error, words.failed)), types, channel.send, timeout, stopped=stopped
-    )
-    ended = in_child(channel, task)
-    if was_stopped:
-        channel.send(RunnerState(False))
-    if ended.reply is not None:
-        return ended.reply
-    if ended.how == "crashed":
-        what = f"{words.crashed.what} ({ended.status})"
-        return Refused(msgspec.structs.replace(words.crashed, what=what, detail=ended.tail))
-    return Refused(_too_slow(timeout) if ended.how == "late" else Diagnostic("it was cancelled", severity="note"))
+    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
 
 
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
@@ -240,10 +175,10 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
 
 
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+    from buddy.compiler.driver.observed_program import observed_program
     from buddy.compiler.runtime.choose_inputs import chosen_tensors
     from buddy.compiler.runtime.node_by_node import symbols_at
     from buddy.compiler.runtime.nodes import compare_nodes
-    from buddy.compiler.tools.numerics import observed_program
 
     def tell(what: str, done: float) -> None:
         channel.send(Activity(what, done))
@@ -257,16 +192,3 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
         captured, program, reference=request.reference, threads=recipe.threads, graph=request.graph, on_progress=tell
     )
     return Watched(report)
-
-
-def _diagnostic(error: Exception, failed: str) -> Diagnostic:
-    found = getattr(error, "diagnostic", None)
-    if isinstance(found, Diagnostic):
-        return found
-    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a forked process", "see the log")
-
-
-def _too_slow(timeout: float) -> Diagnostic:
-    what = f"the run took longer than {timeout:g} s and was stopped"
-    todo = "give it more time (--timeout, in the palette Time of a run) or fewer repeats"
-    return Diagnostic(what, "the runner", todo)

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 
@@ -35,7 +35,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.sizes import bind
-from buddy.compiler.tools.tune.on_demand import TunedRecipe
+from buddy.compiler.support import hooks
 
 # Maximum number of cached versions per dynamic graph; the least recently used is evicted, and recompiled when its sizes
 # return.
@@ -46,6 +46,15 @@ Build = Callable[[Graph, Recipe], Artifact]
 _RAISED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
+
+
+class Autotuner(Protocol):
+    """The recipe of one graph, which its first call may replace by a faster one: `tools.tune.on_demand.TunedRecipe`."""
+
+    recipe: Recipe
+
+    def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+        """Another recipe to compile the graph by from now on, found by calls on these values; mostly `None`."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
 
     Raises `FallbackError` and any compile error if they do not.
     """
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     own = own or Own()
 
@@ -241,7 +250,7 @@ class CompiledGraph:
         self.recipe = recipe = chosen_in(graph, settings.recipe(training), whole, has_own=bool(first))
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         tuned = _is_tuned(graph, recipe, settings, first, build)
-        self._tuned = TunedRecipe(graph, recipe, settings.tune) if tuned else None
+        self._tuned: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if tuned else None
         frozen = settings.freezes(training)
         self._make = lambda recipe: _loaded(make(graph, recipe), frozen)
         self._program = self._make(self._tuned.recipe if self._tuned else recipe) if graph.results else None
@@ -324,7 +333,7 @@ def compiled_for_all_sizes(
     If `settings` allow no fallback, the same holds for a part that would run in eager for lack of static sizes. With
     `guarded`, a backward graph that raises falls back to eager.
     """
-    from buddy.compiler.driver.compilation import CompilationError
+    from buddy.compiler.driver.diagnosis import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":

@@ -26,14 +26,21 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.imported_ir import GivenIR
 from buddy.compiler.protocol.recipe import TORCH_MLIR
 from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
+from buddy.compiler.protocol.worker_messages import GraphImported, Refused
 from buddy.compiler.runtime import philox
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forked_reply import Words, reply_in_child
 
 # The file name in the importer's locations.
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
 _TODO = "use the frontend dynamo, or take the op out of the program"
+_IN_CHILD = Words(
+    "importing by torch-mlir failed",
+    Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
+)
 
 
 def of_captured(captured: CapturedGraph) -> GivenIR:
@@ -47,6 +54,13 @@ def of_captured(captured: CapturedGraph) -> GivenIR:
             )
         )
     return captured.torch_dialect()
+
+
+def import_in_child(channel: Channel, captured: CapturedGraph) -> GraphImported | Refused:
+    """What torch-mlir's importer makes of a graph, in a child of this process, which alone has MLIR."""
+    reply = reply_in_child(channel, lambda _: GraphImported(of_captured(captured)), _IN_CHILD)
+    assert isinstance(reply, GraphImported | Refused)
+    return reply
 
 
 def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
@@ -73,9 +87,7 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
 
 def _check(graph: Graph) -> None:
     if graph.symbols:
-        raise _refused(
-            graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes"
-        )
+        raise _refused(graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes")
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
         raise _refused(graph, "an input has no elements, which the frontend torch-mlir does not support")
 

@@ -19,9 +19,10 @@ from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.compare import Tolerance
 from buddy.compiler.runtime.deviations import Deviations
 from buddy.compiler.runtime.positions import choice_of, room
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_right, limit_in_words, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, Spread, allowed, is_within, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -56,10 +57,9 @@ class Verified:
         try:
             expected = self._eager(arguments)
             difference = _difference(results, expected)
-            if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
+            if difference is not None:  # more than a few roundings: how many does this program make?
                 captured = self._captured(arguments)
-                spreads(captured, expected, before)
-                difference = _difference(results, expected, captured)
+                difference = _difference(results, expected, spreads(captured, expected, before), captured)
         finally:
             torch.set_rng_state(after)
         if difference is None:
@@ -85,7 +85,7 @@ class Verified:
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
         return CapturedGraph(graph, info, [*_tensors(arguments), *conversion.constants], None, numbers=numbers)
 
-    # ---- diagnostics ---------------------------------------------------------------------------------------------
+    # ---- what is said of a difference ----------------------------------------------------------------------------
 
     def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
         op, why = self._first_node(arguments)
@@ -101,9 +101,9 @@ class Verified:
 
     def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
+        from buddy.compiler.driver.observed_program import observed_program
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
-        from buddy.compiler.tools.numerics import observed_program
 
         try:
             captured = self._captured(arguments)
@@ -129,8 +129,9 @@ def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _difference(
-    results: Sequence[Any], expected: Sequence[Any], captured: CapturedGraph | None = None
-) -> tuple[int, str] | None:
+    results: Sequence[Any], expected: Sequence[Any], spread: Sequence[Spread] = (),
+    captured: CapturedGraph | None = None,
+) -> tuple[int, str] | None:  # fmt: skip
     """The first result that is not what is expected, by its number, and in which way; `None` where all are.
 
     Without the program, `captured`, a result is right that is so in any program.
@@ -142,16 +143,11 @@ def _difference(
         if (has := _form(ours)) != (wanted := _form(theirs)):
             return index, f"it is {has}, and eager's is {wanted}"
         deviation = deviations.of(ours.detach(), theirs.detach())
-        spread = None
-        if captured is None:
-            right = deviation.ok and are_few_roundings(ours, theirs)
-        else:
-            right, spread = is_right(captured, expected, index, ours.detach(), deviation.ok)
-        if right:
+        if deviation.ok or (spread and is_within(ours, theirs, spread[index])):
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not room(captured, choice, ours, theirs, MULTIPLE):
-            return index, _in_words(deviation, limit_in_words(theirs.dtype, spread, deviation.ok))
+            return index, _in_words(deviation, allowed(theirs.dtype, spread[index] if spread else Spread(0.0, 0.0)))
     return None
 
 
@@ -161,7 +157,7 @@ def _form(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
 
 
-def _in_words(deviation: Deviation, tolerance: str) -> str:
+def _in_words(deviation: Deviation, tolerance: Tolerance) -> str:
     place = f" (first at {deviation.where})" if deviation.where else ""
     if deviation.share < 0:
         return f"an element is infinite or NaN on one side only{place}"

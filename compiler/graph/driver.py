@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, graph_lowering
 from buddy.compiler.graph.linking import depth_first
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.partition import Call, Function, Partition
@@ -75,14 +75,13 @@ class GraphDriver:
 
     def _main(self, pack: bool) -> Any:
         """Returns the main graph's module with its function's arguments, a `TopLevel`."""
-        from buddy.compiler.driver.modules import set_device, top_level
-
+        lowering = graph_lowering()
         declared = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
-        found = top_level(self._graph, pack, Partition(declared, body))
+        found = lowering.top_level(self._graph, pack, Partition(declared, body))
         for name, subgraph in self._subgraphs.items():
             if subgraph.device is not DeviceType.CPU:
-                set_device(found.module, name, subgraph.device)
+                lowering.set_device(found.module, name, subgraph.device)
         return found
 
     def _declaration(self, name: str) -> Function:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
@@ -13,6 +13,7 @@ from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
 from buddy.compiler.protocol.artifact import Symbol
 from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.support import hooks
 
 Transform = Callable[["Graph"], object]
 
@@ -370,9 +371,7 @@ class Graph:
     def _ctx(self) -> Any:
         """Returns the MLIR context of the graph's module."""
         if self._context is None:
-            from buddy.compiler.ops.lowering import new_context
-
-            self._context = new_context()
+            self._context = graph_lowering().new_context()
         return self._context
 
     @property
@@ -391,21 +390,16 @@ class Graph:
         parameters, in the order of `params`, and the inputs follow. Raises `CompilationError` for a node that can be
         neither compiled nor called in eager.
         """
-        from buddy.compiler.driver.modules import top_level
-
-        self._imported_module = top_level(self, do_params_pack).module
+        self._imported_module = graph_lowering().top_level(self, do_params_pack).module
 
     def lower_to_llvm_ir(self) -> None:
         """Lowers `_imported_module`, creating it if necessary, to the LLVM dialect with the default pipeline.
 
         Raises `CompilationError` if a pass fails.
         """
-        from buddy.compiler.driver.compile_graph import to_llvm_dialect
-        from buddy.compiler.protocol.presets import default_recipe
-
         if self._imported_module is None:
             self.lower_to_top_level_ir()
-        to_llvm_dialect(self._imported_module, default_recipe(flavour=self.settings.flavour), self._locations)
+        graph_lowering().lower_to_llvm(self)
 
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
         """Lowers the graph again, completely, and returns a function from its tensors to a list of results.
@@ -413,11 +407,10 @@ class Graph:
         The tensors are those of the function of `lower_to_top_level_ir`. `_imported_module` is left in the LLVM
         dialect. Raises `CompilationError` as the steps do.
         """
-        from buddy.compiler.driver.modules import runnable, top_level
-
-        found = top_level(self, do_params_pack)
+        lowering = graph_lowering()
+        found = lowering.top_level(self, do_params_pack)
         self._imported_module = found.module
-        return runnable(found, self)
+        return lowering.runnable(found, self)
 
     def __str__(self) -> str:
         """Returns the graph as text, one node per line, with its result types."""
@@ -426,6 +419,25 @@ class Graph:
             types = ", ".join(str(meta) for meta in op.metas)
             lines.append(f"  {op!r}" + (f" : {types}" if types else ""))
         return "\n".join([*lines, "}", ""])
+
+
+class GraphLowering(Protocol):
+    """What makes MLIR of a graph that a script holds: `driver/modules.py`, which lies above this layer.
+
+    `top_level` gives an object with the `module`, which `runnable` takes; `parts` is a `Partition`.
+    """
+
+    def new_context(self) -> Any: ...
+    def top_level(self, graph: Graph, pack: bool, parts: Any = None) -> Any: ...
+    def set_device(self, module: Any, name: str, device: DeviceType) -> None: ...
+    def lower_to_llvm(self, graph: Graph) -> None: ...
+    def runnable(self, found: Any, graph: Graph) -> Callable[..., list[Any]]: ...
+
+
+def graph_lowering() -> GraphLowering:
+    """The functions of the layer above; the first call loads MLIR."""
+    found: GraphLowering = hooks.graph_lowering()
+    return found
 
 
 def _announce(node: Op, parent: Op) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.driver import graph_stages
+from buddy.compiler.driver.pipeline import Observer, run_mlir_passes
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import lower, new_context
@@ -87,9 +88,8 @@ def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Re
         graph = graph_stages.graph_after(subject.part.graph, recipe)
         locations, context = LocationSets(), new_context()
         module = lower(graph, recipe, context, locations, trials.first()).module.operation
-        for step in recipe.steps[: max(place, 0)]:
-            if step.enabled and step.level == "mlir":
-                run_step(module, step, PassContext.of(recipe, locations), verify=False)
+        prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(place, 0)])
+        run_mlir_passes(module, prefix, locations, Observer(), "never")
         before = _functions(module)
         channel.send(Before(_text(module)))
         if place >= 0:

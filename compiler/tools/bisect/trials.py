@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import torch
 
-from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.serialize import graph_hash
 from buddy.compiler.protocol import Criterion
 from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble

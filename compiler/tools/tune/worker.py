@@ -49,7 +49,7 @@ def _handed(begin: BeginHanded) -> Any:
 
 
 def _loaded(channel: Channel, begin: Begin) -> Any:
-    from buddy.compiler.engine.runner_process import import_in_child
+    from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program
 

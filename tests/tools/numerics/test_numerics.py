@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from buddy.compiler.driver.observed_program import observed_program
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import named
@@ -25,7 +26,6 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import fingerprints
 from buddy.compiler.runtime.node_by_node import symbols_at
 from buddy.compiler.runtime.nodes import compare_nodes
-from buddy.compiler.tools.numerics import observed_program
 from tests.models import stack
 from tests.programs import captured
 

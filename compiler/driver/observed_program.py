@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from buddy.compiler.driver import compile_graph
+from buddy.compiler.driver.observation import observation
+from buddy.compiler.driver.single_node_programs import own_programs
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics_report import ObservedProgram
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.tools.observation import observation
-from buddy.compiler.tools.single_node_programs import own_programs
 
 
 def observed_program(

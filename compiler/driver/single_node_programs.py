@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.codegen import objects
 from buddy.compiler.driver import compile_graph
-from buddy.compiler.driver.compilation import CompilationError
+from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.extraction import ExtractionError, extracted
 from buddy.compiler.graph.graph import Graph
