@@ -18,7 +18,6 @@ from buddy.app.reports.frontend_comparison import Road, levels, roads
 from buddy.app.workspace.frontends import flavours_of
 from buddy.compiler.protocol import (
     FindOrigins,
-    Followed,
     FollowNode,
     GraphInfo,
     ListPresets,
@@ -26,7 +25,6 @@ from buddy.compiler.protocol import (
     NodeTrace,
     Origin,
     OriginsFound,
-    Presets,
     Stage,
 )
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Recipe, preset_of
@@ -105,7 +103,7 @@ async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe,
         raise UsageError(_no_node(options.wanted, recipe))
     if info.enters:
         raise UsageError(f"graph {recipe.graph} begins as IR: no frontend has captured its nodes")
-    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+    presets = (await engine.client.request(ListPresets(0))).presets
     flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
     sides = []
     for road in roads(recipe, presets, flavour):
@@ -133,8 +131,8 @@ async def _answered(
         stage = choose(stages, lines[1])
         first = int(lines[2])
         last = int(lines[3] or first)
-        frame = FindOrigins(engine.client.next_request(), stage.text, first - 1, last - 1)
-        return _Up(info, stage, (first, last), await engine.client.ask(frame, OriginsFound))
+        frame = FindOrigins(0, stage.text, first - 1, last - 1)
+        return _Up(info, stage, (first, last), await engine.client.request(frame))
     raise UsageError(_no_node(options.wanted, recipe))
 
 
@@ -155,8 +153,8 @@ def is_at(row: NodeRow, path: str, line: int) -> bool:
 
 async def _followed(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> tuple[NodeRow, dict[str, NodeTrace]]:
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
-    frame = FollowNode(engine.client.next_request(), texts, row.stable, _LIMIT)
-    found = await engine.client.ask(frame, Followed)
+    frame = FollowNode(0, texts, row.stable, _LIMIT)
+    found = await engine.client.request(frame)
     return row, {trace.text: trace for trace in found.traces}
 
 

@@ -141,12 +141,13 @@ class Workbench(App[int]):
         """What panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_chrome)
-        jobs, layout = Jobs(self, status, self._note_busy), Layout(self, status)
         session.say = lambda message: status.say(message)
+        layout, queries = Layout(self, status), StageQueries(session, session.say)
+        jobs = Jobs(self, status, queries, self._note_busy)
         dialogs = Dialogs(self, session.say, glyphs)
         return WorkbenchContext(
             session=session,
-            queries=StageQueries(session, session.say),
+            queries=queries,
             edits=RecipeEditor(session),
             status=status,
             dialogs=dialogs,
@@ -265,7 +266,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparing or self.ir.searching or self.parting.searching,
+            busy=busy or self.ir.comparing or self.ir.searching,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 # What `iree-compile` goes through, in its own words and order: each is a stage of a recipe whose backend is IREE.
 IREE_PHASES = (
@@ -23,17 +23,15 @@ IREE_PHASES = (
 )
 
 
-class DescribeBackend(Frame, frozen=True):
+class DescribeBackend(Request["BackendDescribed"], frozen=True):
     """What backend `name` takes and finds: `BackendDescribed`."""
 
-    request: int
     name: str
 
 
-class CheckFlags(Frame, frozen=True):
+class CheckFlags(Request["FlagsChecked"], frozen=True):
     """Whether backend `name` takes `flags`: `FlagsChecked`."""
 
-    request: int
     name: str
     flags: tuple[str, ...]
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 
 # Who speaks where LLVM does: it prints no name of a pass.
 LLVM = "llvm"
 
 
-class ExplainCode(Frame, frozen=True):
+class ExplainCode(Request["CodeExplained"], frozen=True):
     """Have LLVM say what it does to each node's code under a recipe: `CodeExplained`, or `Failed` where it cannot.
 
     Functions are compiled once more for that, so it takes as long as generating machine code does.
     """
 
-    request: int
     recipe: Recipe
 
 

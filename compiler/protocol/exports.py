@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 
 ExportKind = Literal["asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel"]
@@ -20,7 +20,7 @@ class ExportedFile(msgspec.Struct, frozen=True):
     size: int
 
 
-class Export(Frame, frozen=True):
+class Export(Request["Exported"], frozen=True):
     """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine: `Exported`.
 
     `directory` is what `folder` is relative to, "" for the engine's own. Functions and files are called after `name`,
@@ -28,7 +28,6 @@ class Export(Frame, frozen=True):
     in the way is written over by `force` alone; `command` is told in the README.
     """
 
-    request: int
     recipe: Recipe
     kinds: tuple[ExportKind, ...]
     folder: str

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.recipe import Recipe
 
 
-class Extract(Frame, frozen=True):
+class Extract(Request["Extracted"], frozen=True):
     """Make a graph of the `nodes`, stable or FX names, of the graph of `recipe`, with their real inputs: `Extracted`.
 
     It is one more graph of the program until that is opened again; the same nodes give the same graph.
     """
 
-    request: int
     recipe: Recipe
     nodes: tuple[str, ...]
 
@@ -26,10 +25,9 @@ class Extracted(Frame, frozen=True):
     info: GraphInfo
 
 
-class WriteScript(Frame, frozen=True):
+class WriteScript(Request["Script"], frozen=True):
     """The graph of `recipe` as a script that needs nothing but torch: `Script`."""
 
-    request: int
     recipe: Recipe
 
 

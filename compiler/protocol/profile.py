@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.profile_report import ProfileReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
 
-class Profile(Frame, frozen=True):
+class Profile(Request["Profiled"], frozen=True):
     """Compile a recipe with counters in its code, and run it: `Progress`, then `Profiled` or `Failed`.
 
     What is on the screen stays. With `peak`, what the machine can do at most is measured, once.
     """
 
-    request: int
     recipe: Recipe
     repeats: int = 10
     timeout: float = 120.0

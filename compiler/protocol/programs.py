@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, RunReport
@@ -13,7 +13,7 @@ IN_VAIN = "recipe"
 FOLDED = "folded"
 
 
-class Open(Frame, frozen=True):
+class Open(Request["Captured"], frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
     `plugins` are loaded first. One that has another hash than its file is told of in the notes. `shapes`, each as
@@ -22,7 +22,6 @@ class Open(Frame, frozen=True):
     run code.
     """
 
-    request: int
     source: str
     arguments: tuple[str, ...] = ()
     directory: str = ""
@@ -32,26 +31,24 @@ class Open(Frame, frozen=True):
     trusts: bool = False
 
 
-class Compile(Frame, frozen=True):
+class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe: `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
     A newer `Compile` replaces one that has not begun; one that runs is finished unless cancelled. One `beside` the
     recipe on the screen, for comparing, replaces none and is replaced by none.
     """
 
-    request: int
     recipe: Recipe
     beside: bool = False
 
 
-class Run(Frame, frozen=True):
+class Run(Request["Ran"], frozen=True):
     """Compile if needed, run, and compare with eager: the frames of `Compile`, then `Ran` or `Failed`.
 
     `beside` is as for `Compile`. With `values`, `Ran` brings inputs and outputs, too; with `keep`, the engine keeps
     them for `FetchValues` until the graph's next such run. NaN equals NaN only with `equal_nan`.
     """
 
-    request: int
     recipe: Recipe
     repeats: int = 10
     timeout: float = 120.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class FollowNode(Frame, frozen=True):
+class FollowNode(Request["Followed"], frozen=True):
     """The lines of each of `texts` that come from the node with the stable name `node`: `Followed`."""
 
-    request: int
     texts: tuple[str, ...]
     node: str
     limit: int = 200
@@ -39,10 +38,9 @@ class Followed(Frame, frozen=True):
     traces: tuple[NodeTrace, ...]
 
 
-class FindOrigins(Frame, frozen=True):
+class FindOrigins(Request["OriginsFound"], frozen=True):
     """The nodes that lines `first` to `last` of `text` come from: `OriginsFound`."""
 
-    request: int
     text: str
     first: int
     last: int
@@ -65,10 +63,9 @@ class OriginsFound(Frame, frozen=True):
     total: int = 0
 
 
-class OpenPython(Frame, frozen=True):
+class OpenPython(Request["PythonOpened"], frozen=True):
     """The Python file `path` that nodes of the program come from, each line with its nodes: `PythonOpened`."""
 
-    request: int
     source: str
     arguments: tuple[str, ...]
     graph: int
@@ -84,10 +81,9 @@ class PythonOpened(Frame, frozen=True):
     lines: int
 
 
-class FindJumps(Frame, frozen=True):
+class FindJumps(Request["Jumps"], frozen=True):
     """The jumps inside the function of assembly that line `line` of `text` is in: `Jumps`."""
 
-    request: int
     text: str
     line: int
 

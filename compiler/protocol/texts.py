@@ -1,4 +1,4 @@
-"""Frames that read the texts of stages: lines, symbols, regions, nodes, other forms of a text."""
+"""Frames that read the texts of stages: lines, symbols, regions, other forms of a text."""
 
 from __future__ import annotations
 
@@ -6,91 +6,60 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class FetchLines(Frame, frozen=True):
-    request: int
+class FetchLines(Request["Lines"], frozen=True):
     text: str
     start: int
     count: int
 
 
-class FetchText(Frame, frozen=True):
+class FetchText(Request["Text"], frozen=True):
     """The whole of a text in one `Text` frame: for `dump` and for writing a stage to a file."""
 
-    request: int
     text: str
 
 
-class ListSymbols(Frame, frozen=True):
+class ListSymbols(Request["Symbols"], frozen=True):
     """The functions, globals and graphs of `text`: `Symbols`."""
 
-    request: int
     text: str
     language: str
 
 
-class ListTypes(Frame, frozen=True):
+class ListTypes(Request["Types"], frozen=True):
     """The long types that stand more than once in `text`, a text of MLIR: `Types`."""
 
-    request: int
     text: str
 
 
-class FindRegion(Frame, frozen=True):
+class FindRegion(Request["Region"], frozen=True):
     """The region that line `line` of `text` opens, or else is in: `Region`."""
 
-    request: int
     text: str
     line: int
 
 
-class FetchCharacters(Frame, frozen=True):
+class FetchCharacters(Request["Characters"], frozen=True):
     """`count` characters of a line from `start`, constants and all: `Characters`."""
 
-    request: int
     text: str
     line: int
     start: int = 0
     count: int = 1 << 16
 
 
-class Reprint(Frame, frozen=True):
+class Reprint(Request["Reprinted"], frozen=True):
     """Print a text of MLIR anew in MLIR's generic form, as a text of its own: `Reprinted`."""
 
-    request: int
     text: str
 
 
-class DescribeOp(Frame, frozen=True):
+class DescribeOp(Request["OpSummary"], frozen=True):
     """What the dialect's own documentation says of the op `name`, such as `linalg.generic`: `OpSummary`."""
 
-    request: int
     name: str
-
-
-class FindNode(Frame, frozen=True):
-    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
-
-    request: int
-    text: str
-    node: str
-    limit: int = 10_000
-
-
-class FindPlace(Frame, frozen=True):
-    """Where to look for a node in `text`, and what is to be seen there, in one answer.
-
-    The pages of `page` lines that hold the `around` lines on both sides of the line that is most the node's own come as
-    `Lines`, then that line in a `Found`. Where the text has no line of the node, there is the first page.
-    """
-
-    request: int
-    text: str
-    node: str
-    page: int
-    around: int
 
 
 class Lines(Frame, frozen=True):

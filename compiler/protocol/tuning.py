@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
@@ -20,14 +20,13 @@ class Variation(msgspec.Struct, frozen=True):
     values: tuple[OptionValue, ...]
 
 
-class Tune(Frame, frozen=True):
+class Tune(Request["Tuned"], frozen=True):
     """Search for the fastest recipe around `recipe`: an `Attempted` for each one tried, then `Tuned` or `Failed`.
 
     `jobs` processes try recipes, each on its own copy of the program; with `cluster`, the address of a Dask scheduler,
     its workers do. No new recipe is begun after `seconds`; one that takes more than `each` is given up.
     """
 
-    request: int
     recipe: Recipe
     variations: tuple[Variation, ...] = ()
     seconds: float = 60.0

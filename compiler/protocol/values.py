@@ -6,27 +6,25 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 Which = Literal["input", "output", "eager", "difference"]
 Element = bool | int | float | str
 
 
-class ListValues(Frame, frozen=True):
+class ListValues(Request["ValueList"], frozen=True):
     """The tensors of the latest run of graph number `graph` that was to keep them: `ValueList`."""
 
-    request: int
     graph: int = 0
 
 
-class FetchValues(Frame, frozen=True):
+class FetchValues(Request["Values"], frozen=True):
     """A window of a tensor: `Values`.
 
     `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. What is left of the dims is shown as a matrix, the
     last dim along its rows. A `difference` is the output less eager.
     """
 
-    request: int
     graph: int
     which: Which
     name: str
@@ -37,10 +35,9 @@ class FetchValues(Frame, frozen=True):
     columns: int = 20
 
 
-class MapDifferences(Frame, frozen=True):
+class MapDifferences(Request["DifferenceMap"], frozen=True):
     """Where output `name` differs from eager: `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix."""
 
-    request: int
     graph: int
     name: str
     slices: str = ""

@@ -188,7 +188,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
         app, ir = bench.app, bench.app.ir
         ir.focus()
         await show(bench, "plan-memory")
-        compare = app.session.compare
+        compare = app.context.queries.compare
 
         async def cancelled_at_once(*arguments: Any) -> Any:
             asked = asyncio.ensure_future(compare(*arguments))
@@ -197,7 +197,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
             await bench.app.action_act("cancel")
             return await asked
 
-        monkeypatch.setattr(app.session, "compare", cancelled_at_once)
+        monkeypatch.setattr(app.context.queries, "compare", cancelled_at_once)
         await press(bench, "d")
         assert ir.diff is None
         assert not ir.comparing
