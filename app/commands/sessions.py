@@ -218,8 +218,8 @@ class Sessions:
             return Shown(pane, graphs=graphs)
         names = [row.stage.name for row in ir.rows]
         stage = _stage_word(ir.shown.key, names)
-        other = next((row for row in ir.rows if ir.other is not None and row.stage == ir.other), None)
-        if ir.diff is None or other is None:
+        other = next((row for row in ir.rows if ir.document.other is not None and row.stage == ir.document.other), None)
+        if ir.document.diff is None or other is None:
             return Shown(pane, stage, graphs=graphs)
         return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
 

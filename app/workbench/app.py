@@ -280,7 +280,7 @@ class Workbench(App[int]):
             catalogue=bool(state.passes),
             presets=bool(state.presets),
             found=bool(self.ir.matches.lines),
-            diff=self.ir.diff is not None,
+            diff=self.ir.document.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
             runs=bool(state.runs),

@@ -77,7 +77,7 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
             # What others take of the cores is the machine's, as in the keyboard's test.
             before, started, late = client.received_bytes, time.monotonic(), waited(os.getpid())
             ir.choose(row)
-            await bench.until(lambda row=row: ir.text == row.stage.text, "the first page")
+            await bench.until(lambda row=row: ir.document.text == row.stage.text, "the first page")
             seconds.append(time.monotonic() - started - (waited(os.getpid()) - late))
             await asyncio.sleep(0.5)
             whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
@@ -101,7 +101,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         await bench.until(lambda: "trying again in" in app.state.link, "the next try")
         await bench.until(lambda: bench.shows("R tries now"), "what to do")
         assert app.state.engine == "ready"
-        assert app.ir.lines
+        assert app.ir.document.lines
         await bench.press("space")
         assert app.workspace.can_undo
         await bench.press("u")
