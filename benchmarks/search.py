@@ -14,7 +14,7 @@ import time
 
 from support.engine import TimedEngine, run, warm_engine
 
-from buddy.compiler.protocol import FoundEach, SearchEach
+from buddy.compiler.protocol import SearchEach
 
 BUDGET_MS = 300
 # (pattern, is a regular expression, ignores case)
@@ -41,7 +41,7 @@ async def times(engine: TimedEngine, names: tuple[str, ...], search: tuple[str, 
     for _ in range(rounds):
         start = time.perf_counter()
         request = SearchEach(engine.client.next_request(), names, *search)
-        answer = await engine.client.ask(request, FoundEach)
+        answer = await engine.client.request(request)
         taken.append((time.perf_counter() - start) * 1e3)
     lines = sum(len(hits.lines) for hits in answer.hits) if answer else 0
     return {"first_ms": round(taken[0]), "median_ms": round(statistics.median(taken[1:])), "lines": lines}

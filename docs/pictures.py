@@ -42,7 +42,7 @@ async def compiled(app: Workbench, pilot: Any) -> None:
     await until(pilot, lambda: state.problem is not None or (not state.busy and state.compiled is not None), "IR")
     if state.problem is not None:
         raise RuntimeError(str(state.problem))
-    await until(pilot, lambda: app.ir.stage is None or app.ir.text == app.ir.stage.text, "lines")
+    await until(pilot, lambda: app.ir.stage is None or app.ir.document.text == app.ir.stage.text, "lines")
 
 
 async def overview(app: Workbench, pilot: Any) -> None:

@@ -12,7 +12,7 @@ from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.reports.bisection import finding_json, finding_lines, write_finding
-from buddy.compiler.protocol import Bisect, Bisected, Criterion, Progress
+from buddy.compiler.protocol import Bisect, Criterion, Progress
 
 
 def parser() -> arguments.Parser:
@@ -51,7 +51,7 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
         if isinstance(frame, Progress):
             engine.console.progress(frame.what)
 
-    found = await client.ask(Bisect(client.next_request(), recipe, criterion_of(options)), Bisected, came)
+    found = await client.request(Bisect(0, recipe, criterion_of(options)), came)
     engine.console.done()
     saved: list[str] = []
     if options.output is not None:

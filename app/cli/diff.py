@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recip
 from buddy.app.reports.formatting import table
 from buddy.app.reports.text.unified import unified
 from buddy.app.session.stages import keyed
-from buddy.compiler.protocol import Compared, ListPresets, Presets, Stage
+from buddy.compiler.protocol import Compare, Compared, ListPresets, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 _EPILOG = """
@@ -87,7 +87,7 @@ async def _other(engine: Headless, options: argparse.Namespace, mine: Recipe, se
     wanted = options.against or next(iter(second), None)
     if wanted is None:
         return None
-    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+    presets = (await engine.client.request(ListPresets(0))).presets
     if options.against and wanted in [preset.name for preset in presets]:
         return engine.from_preset(preset_named(presets, wanted).recipe, mine)
     read = recipe_in(wanted, [preset.name for preset in presets] if options.against else [], options.trust)
@@ -123,9 +123,9 @@ class _Difference(NamedTuple):
 
 
 async def _compared(engine: Headless, options: argparse.Namespace, before: _Side, after: _Side) -> _Difference:
-    how = "structural" if options.structural else "line"
+    how: Literal["line", "structural"] = "structural" if options.structural else "line"
     client = engine.client
-    found = await client.compare(before.stage.text, after.stage.text, how, after.stage.language)  # type: ignore[arg-type]
+    found = await client.request(Compare(0, before.stage.text, after.stage.text, how, after.stage.language))
     text = ""
     if options.stage and found.hunks:
         one, two = await client.fetch_text(before.stage.text), await client.fetch_text(after.stage.text)

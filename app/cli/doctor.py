@@ -17,7 +17,7 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, converse
 from buddy.app.cli.surroundings import Facts, short
 from buddy.app.session.client import RequestFailed
-from buddy.compiler.protocol import ListPasses, Passes
+from buddy.compiler.protocol import ListPasses
 
 SELF_TEST = "buddy.compiler.support.self_test:model"
 # Seconds. The program compiles in one second, and importing torch takes a few.
@@ -105,7 +105,7 @@ async def _engine(engine: Headless, options: argparse.Namespace, found: _Finding
 async def _mlir(engine: Headless) -> Facts:
     """The MLIR bindings that the engine uses, and the passes and dialects that they register."""
     try:
-        found = await engine.client.ask(ListPasses(engine.client.next_request()), Passes)
+        found = await engine.client.request(ListPasses(0))
     except RequestFailed as failed:
         return [("bindings", str(failed.diagnostic))]
     there = found.bindings

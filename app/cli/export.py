@@ -12,7 +12,7 @@ from buddy.app.cli.dump import choose
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports import formatting
-from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
+from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
 
 _EPILOG = """
 Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, built
@@ -75,7 +75,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
         options.force,
         command,
     )
-    made = await engine.answer(frame, Exported)
+    made = await engine.answer(frame)
     if options.json:
         files = {file.name: file.size for file in made.files}
         print(json.dumps({"source": options.source, "folder": made.folder, "files": files}, indent=2))

@@ -13,7 +13,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.files import save_script
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.reports.run_report import as_json, as_text
-from buddy.compiler.protocol import Extract, Extracted
+from buddy.compiler.protocol import Extract
 
 
 def parser() -> arguments.Parser:
@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe, client = await engine.graph_of_program(options, script, options.nodes), engine.client
-    extracted = await client.ask(Extract(client.next_request(), recipe, tuple(options.nodes)), Extracted)
+    extracted = await client.request(Extract(0, recipe, tuple(options.nodes)))
     own = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []
     if options.output is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from buddy.app.cli.headless import Headless
 from buddy.app.cli.recipes import UsageError
 from buddy.app.workspace.scripts import write_script
-from buddy.compiler.protocol import Script, WriteScript
+from buddy.compiler.protocol import WriteScript
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -24,7 +24,7 @@ def writing(path: Path) -> Iterator[None]:
 
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
     """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths."""
-    made = await engine.client.ask(WriteScript(engine.client.next_request(), recipe), Script)
+    made = await engine.client.request(WriteScript(0, recipe))
     with writing(path):
         files = [str(found) for found in write_script(path, made)]
     engine.console.note(f"wrote {' and '.join(files)}")

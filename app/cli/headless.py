@@ -36,15 +36,16 @@ from buddy.compiler.protocol import (
     GraphInfo,
     ListPresets,
     Open,
-    Presets,
     Printout,
     Progress,
     Ran,
+    Request,
     Run,
     RunReport,
     Stage,
     StageDone,
     WorkerState,
+    answer_type,
 )
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.recipe import Recipe, rebased
@@ -122,7 +123,7 @@ class Headless:
 
     async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source. Returns the recipes of the graphs that the options select."""
-        presets = await self.client.ask(ListPresets(self.client.next_request()), Presets)
+        presets = await self.client.request(ListPresets(0))
         bases = base_recipes(options, presets.presets, arguments)
         wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend
@@ -163,27 +164,26 @@ class Headless:
 
     async def compile(self, recipe: Recipe) -> Compilation:
         """All stages of `recipe`. Raises `Failure`."""
-        return await self._followed(Compile(self.client.next_request(), recipe), Compiled)
+        return await self._followed(Compile(self.client.next_request(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False
     ) -> Compilation:
         """All stages of `recipe` and its report. Raises `Failure`."""
         request = self.client.next_request()
-        return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan), Ran)
+        return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
 
-    async def answer(self, frame: Any, last: type[Answer]) -> Answer:
-        """Send `frame` and return its final answer, of type `last`. Prints progress. Raises `Failure`."""
+    async def answer(self, frame: Request[Answer]) -> Answer:
+        """What answers `frame`; progress is told on the console. Raises `Failure`."""
         found: list[Any] = []
-        await self._follow(frame, last, found.append)
-        answer = found[-1]
-        assert isinstance(answer, last)
+        await self._follow(frame, found.append)
+        answer: Answer = found[-1]
         return answer
 
     async def _opened(self, frame: Open, timeout: float) -> Captured:
         opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
-            await self._follow(frame, Captured, opening.take)
+            await self._follow(frame, opening.take)
         except Failure:
             if not opening.too_long:
                 raise
@@ -195,11 +195,11 @@ class Headless:
         assert opening.captured is not None
         return opening.captured
 
-    async def _followed(self, frame: Any, last: type) -> Compilation:
+    async def _followed(self, frame: Request[Any]) -> Compilation:
         compilation = Compilation()
         try:
             limit = lambda: self._step_seconds if compilation.compiled is None else math.inf  # noqa: E731
-            await self._follow(frame, last, compilation.take, limit)
+            await self._follow(frame, compilation.take, limit)
         except Failure as failure:
             raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
         for who, _node, text in compilation.compiled.remarks if compilation.compiled else ():
@@ -208,11 +208,11 @@ class Headless:
         return compilation
 
     async def _follow(
-        self, frame: Any, last: type, take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
+        self, frame: Request[Any], take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Send `frame` and pass its answers to `take`, up to a frame of type `last`.
+        """Send `frame` and give what answers it to `take`, until the one that ends the request.
 
-        Raises `Failure`, also if no frame arrives for `limit()` seconds after a progress message.
+        Raises `Failure`, also where nothing comes for `limit()` seconds after it was said what is under way.
         """
         self.client.send(frame)
         frames, at = self.client.frames(), ""
@@ -223,9 +223,7 @@ class Headless:
             except asyncio.TimeoutError:
                 self.client.send(Cancel(frame.request))
                 todo = "disable it (--disable), or give it more time (--step-timeout)"
-                raise Failure(
-                    Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)
-                ) from None
+                raise Failure(Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)) from None
             if isinstance(answer, Progress):
                 at = answer.what
             if isinstance(answer, Printout):
@@ -236,7 +234,7 @@ class Headless:
                 raise Failure(answer.diagnostic, answer.stages)
             else:
                 take(answer)
-            if isinstance(answer, last):
+            if isinstance(answer, answer_type(type(frame))):
                 self.console.done()
                 return
 
@@ -252,9 +250,7 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
         console.error(error.diagnostic)
         return FAILURE
     except EngineLost as error:
-        console.error(
-            Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail)
-        )
+        console.error(Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail))
         return FAILURE
 
 

@@ -18,7 +18,7 @@ from buddy.app.reports import numerics
 from buddy.app.reports.formatting import table
 from buddy.app.reports.numerics_changes import without_each
 from buddy.app.reports.run_report import failure_json
-from buddy.compiler.protocol import CompareNodes, Extract, Extracted, GraphInfo, NodesCompared
+from buddy.compiler.protocol import CompareNodes, Extract, GraphInfo
 from buddy.compiler.protocol.numerics_report import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -90,13 +90,13 @@ async def _compared(
     request = engine.client.next_request()
     every = options.every if every is None else every
     frame = CompareNodes(request, recipe, options.reference, own, every, options.timeout, inputs_of(options))
-    return (await engine.answer(frame, NodesCompared)).report
+    return (await engine.answer(frame)).report
 
 
 async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
     """Write the node as a script, with a `.npz` of the inputs that it has in eager."""
     client = engine.client
-    extracted = await client.ask(Extract(client.next_request(), recipe, (node,)), Extracted)
+    extracted = await client.request(Extract(0, recipe, (node,)))
     return await save_script(engine, replace(recipe, graph=extracted.graph), path)
 
 

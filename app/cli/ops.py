@@ -10,7 +10,7 @@ from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import ListOps, OpInfo, Ops
+from buddy.compiler.protocol import ListOps, OpInfo
 
 
 def main(words: Sequence[str]) -> int:
@@ -19,8 +19,8 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    request = ListOps(engine.client.next_request(), arguments.directory(options), arguments.plugins(options))
-    found = await engine.client.ask(request, Ops)
+    request = ListOps(0, arguments.directory(options), arguments.plugins(options))
+    found = await engine.client.request(request)
     for note in found.notes:
         engine.console.note(f"note: {note}")
     return show(options, found.ops, lambda item: f"{item.target} {item.op}", _table)

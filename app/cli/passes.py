@@ -10,7 +10,7 @@ from buddy.app.cli.catalogue import catalogue_parser, show
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, converse
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import DialectInfo, ListPasses, Passes, PassInfo
+from buddy.compiler.protocol import DialectInfo, ListPasses, PassInfo
 
 
 def parser() -> arguments.Parser:
@@ -26,8 +26,8 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    request = ListPasses(engine.client.next_request(), arguments.directory(options), arguments.plugins(options))
-    found = await engine.client.ask(request, Passes)
+    request = ListPasses(0, arguments.directory(options), arguments.plugins(options))
+    found = await engine.client.request(request)
     for note in found.notes:
         engine.console.note(f"note: {note}")
     if options.dialects:

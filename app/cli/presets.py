@@ -11,7 +11,7 @@ from buddy.app.cli.headless import Failure, Headless, converse_on
 from buddy.app.cli.recipes import preset_named
 from buddy.app.reports.formatting import table
 from buddy.app.reports.preset_facts import PipelineFacts
-from buddy.compiler.protocol import ListPresets, Presets
+from buddy.compiler.protocol import ListPresets
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
 
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.program(options, script)
-    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+    presets = (await engine.client.request(ListPresets(0))).presets
     chosen = [preset_named(presets, name) for name in options.only] or [
         preset for preset in presets if preset.suits(recipes[0])
     ]

@@ -16,7 +16,7 @@ from buddy.app.reports import formatting, profile
 from buddy.app.reports.compile_times import by_function, compile_flame, compile_json
 from buddy.app.reports.formatting import table
 from buddy.app.reports.run_report import failure_json
-from buddy.compiler.protocol import GraphInfo, Profile, Profiled, ProfileReport, Sampling, Stage
+from buddy.compiler.protocol import GraphInfo, Profile, ProfileReport, Sampling, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 _SHOWN, _HOT = 20, 10
@@ -81,7 +81,7 @@ async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) ->
     """The profile of runs."""
     request = engine.client.next_request()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
-    report, info = (await engine.answer(frame, Profiled)).report, engine.graphs[recipe.graph]
+    report, info = (await engine.answer(frame)).report, engine.graphs[recipe.graph]
     root = profile.flame(report, info)
     return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top, options.hot))
 

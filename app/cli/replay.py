@@ -22,7 +22,7 @@ from buddy.app.reports.reproducer import (
 )
 from buddy.app.reports.run_report import as_text
 from buddy.app.workspace.input_files import file_choice
-from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol import Run, Stage
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
@@ -68,7 +68,9 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Descript
     values = options.folder / VALUES
     ran = None
     if not found.problem:
-        ran = await engine.client.run_beside(recipe, options.repeats, _inputs(values), True, options.equal_nan)
+        inputs, equal_nan = _inputs(values), options.equal_nan
+        run = Run(0, recipe, options.repeats, beside=True, inputs=inputs, values=True, equal_nan=equal_nan)
+        ran = await engine.client.request(run)
     same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
     ok = not changed and (ran is None or not ran.report.wrong)
     if options.json:

@@ -13,6 +13,7 @@ from buddy.app.cli.headless import Headless, converse
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.reproducer import Engine, Subject, holds_other_things, write_reproducer
 from buddy.app.session.client import RequestFailed
+from buddy.compiler.protocol import Compile, Run
 
 
 def parser() -> arguments.Parser:
@@ -41,7 +42,9 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
     recipe = (await engine.program(options, script))[0]
     client, inputs = engine.client, inputs_of(options)
     made = Engine(
-        client.compile_beside, client.fetch_text, lambda each: client.run_beside(each, 1, inputs, values=True)
+        lambda each: client.request(Compile(0, each, beside=True)),
+        client.fetch_text,
+        lambda each: client.request(Run(0, each, 1, beside=True, inputs=inputs, values=True)),
     )
     subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
         shapes=arguments.shapes_of(options),

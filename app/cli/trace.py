@@ -18,7 +18,6 @@ from buddy.app.reports.frontend_comparison import Road, levels, roads
 from buddy.app.workspace.frontends import flavours_of
 from buddy.compiler.protocol import (
     FindOrigins,
-    Followed,
     FollowNode,
     GraphInfo,
     ListPresets,
@@ -26,7 +25,6 @@ from buddy.compiler.protocol import (
     NodeTrace,
     Origin,
     OriginsFound,
-    Presets,
     Stage,
 )
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Recipe, preset_of
@@ -104,10 +102,8 @@ async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe,
     if not rows:
         raise UsageError(_no_node(options.wanted, recipe))
     if info.enters:
-        raise UsageError(
-            f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph"
-        )
-    presets = (await engine.client.ask(ListPresets(engine.client.next_request()), Presets)).presets
+        raise UsageError(f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph")
+    presets = (await engine.client.request(ListPresets(0))).presets
     flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
     sides = []
     for road in roads(recipe, presets, flavour):
@@ -126,9 +122,7 @@ async def _answered(
     if python is not None:
         rows = [row for row in info.rows if is_at(row, python[1], int(python[2]))]
         if not rows:
-            raise UsageError(
-                f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
-            )
+            raise UsageError(f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something")
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
     rows = named(info, options.wanted)
     if rows:
@@ -137,8 +131,8 @@ async def _answered(
         stage = choose(stages, lines[1])
         first = int(lines[2])
         last = int(lines[3] or first)
-        frame = FindOrigins(engine.client.next_request(), stage.text, first - 1, last - 1)
-        return _Up(info, stage, (first, last), await engine.client.ask(frame, OriginsFound))
+        frame = FindOrigins(0, stage.text, first - 1, last - 1)
+        return _Up(info, stage, (first, last), await engine.client.request(frame))
     raise UsageError(_no_node(options.wanted, recipe))
 
 
@@ -159,8 +153,8 @@ def is_at(row: NodeRow, path: str, line: int) -> bool:
 
 async def _followed(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> tuple[NodeRow, dict[str, NodeTrace]]:
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
-    frame = FollowNode(engine.client.next_request(), texts, row.stable, _LIMIT)
-    found = await engine.client.ask(frame, Followed)
+    frame = FollowNode(0, texts, row.stable, _LIMIT)
+    found = await engine.client.request(frame)
     return row, {trace.text: trace for trace in found.traces}
 
 

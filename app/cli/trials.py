@@ -14,7 +14,7 @@ from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
 from buddy.app.reports.trials import Attempt, candidates, deltas_text, ranked
-from buddy.compiler.protocol import ListPasses, Passes, Tried
+from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 
 def parser() -> arguments.Parser:
@@ -39,7 +39,7 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
     stage = choose((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
-    passes = (await engine.client.ask(ListPasses(engine.client.next_request()), Passes)).passes
+    passes = (await engine.client.request(ListPasses(0))).passes
     wanted = candidates(recipe.steps, passes)
     if options.passes:
         wanted = tuple(step for step in wanted if any(fnmatchcase(step.name, name) for name in options.passes))
@@ -52,12 +52,10 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
             attempts.append(Attempt(wanted[frame.number], frame))
             engine.console.progress(f"tried {len(attempts)} of {len(wanted)} passes")
 
-    done = await engine.client.try_passes(stage.text, wanted, recipe.threads, came, options.within)
+    done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), came)
     engine.console.done()
     if done.tried < done.candidates:
-        engine.console.note(
-            f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)"
-        )
+        engine.console.note(f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)")
     shown = attempts if options.all else ranked(attempts)
     if options.json:
         print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))

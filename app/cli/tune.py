@@ -13,7 +13,7 @@ from buddy.app.cli.files import writing
 from buddy.app.cli.headless import Headless, converse_on
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.tuning import VariationError, as_json, read_variation, summary, told
-from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
+from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = await engine.graph_of_program(options, script)
     frame = Tune(
-        engine.client.next_request(), recipe, _variations(options.vary), options.within,
+        0, recipe, _variations(options.vary), options.within,
         options.each, options.jobs, options.cluster, options.search_seed,
     )  # fmt: skip
     attempts: list[Attempted] = []
@@ -64,7 +64,7 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         elif isinstance(found, Progress):
             engine.console.progress(found.what)
 
-    found = await engine.client.ask(frame, Tuned, came)
+    found = await engine.client.request(frame, came)
     engine.console.done()
     if options.output is not None:
         with writing(options.output):

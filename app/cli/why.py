@@ -13,7 +13,7 @@ from buddy.app.cli.trace import about, named, node_json
 from buddy.app.reports.formatting import table
 from buddy.app.reports.node_history import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
 from buddy.app.reports.run_report import failure_json
-from buddy.compiler.protocol import CodeExplained, ExplainCode, Followed, FollowNode, ListSymbols, NodeRow, Symbols
+from buddy.compiler.protocol import ExplainCode, FollowNode, ListSymbols, NodeRow
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -69,7 +69,7 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
 async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
     """LLVM's remarks; empty, with a note, if they are not available."""
     try:
-        return (await engine.answer(ExplainCode(engine.client.next_request(), recipe), CodeExplained)).remarks
+        return (await engine.answer(ExplainCode(engine.client.next_request(), recipe))).remarks
     except Failure as failure:
         engine.console.note(str(failure.diagnostic))
         return ()
@@ -81,9 +81,9 @@ async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow
     if not text or not computes(row):
         return []
     client = engine.client
-    symbols = (await client.ask(ListSymbols(client.next_request(), text, "asm"), Symbols)).symbols
-    frame = FollowNode(client.next_request(), (text,), row.stable, EVERY_LINE)
-    traces = (await client.ask(frame, Followed)).traces
+    symbols = (await client.request(ListSymbols(0, text, "asm"))).symbols
+    frame = FollowNode(0, (text,), row.stable, EVERY_LINE)
+    traces = (await client.request(frame)).traces
     return [in_machine_code(traces, symbols)]
 
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from buddy.app.session.lines import UnavailableError
-from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo, FlagsChecked
+from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo
 from buddy.compiler.protocol.recipe import BACKENDS, IREE, NATIVE, Backend
 
 if TYPE_CHECKING:
@@ -68,13 +67,10 @@ class Backends:
     async def _describe(self) -> BackendDescribed | None:
         name = self._context.workspace.recipe.backend
         if name not in self._described:
-            try:
-                with self._context.jobs.wait():
-                    ask = lambda number: DescribeBackend(number, name)  # noqa: E731
-                    self._described[name] = await self._context.session.ask(ask, BackendDescribed)
-            except UnavailableError as error:
-                self._context.say(str(error))
+            found = await self._context.jobs.result_of(self._context.session.request(DescribeBackend(0, name)))
+            if found is None:
                 return None
+            self._described[name] = found
         return self._described[name]
 
     def _chosen(self, answer: object) -> None:
@@ -127,12 +123,9 @@ class Backends:
         """Take the flag if the backend does; else say why not, and ask again."""
         recipe, name = self._context.workspace.recipe, _name(flag)
         others = tuple(each for each in recipe.backend_flags if _name(each) != name)
-        try:
-            with self._context.jobs.wait():
-                ask = lambda number: CheckFlags(number, recipe.backend, (*others, flag))  # noqa: E731
-                found = await self._context.session.ask(ask, FlagsChecked)
-        except UnavailableError as error:
-            self._context.say(str(error))
+        request = self._context.session.request(CheckFlags(0, recipe.backend, (*others, flag)))
+        found = await self._context.jobs.result_of(request)
+        if found is None:
             return
         if found.problem:
             self._context.say(found.problem)

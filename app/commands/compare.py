@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import replace
 
 from buddy.app.panes.comparison import OtherStages, Side
-from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.input_parsing import read_file, typed_path
 from buddy.compiler.protocol.recipe import from_toml
 from buddy.compiler.protocol.recipe_claims import claims, refusal
@@ -82,14 +81,10 @@ class Versus:
         self._context.jobs.begin("versus", self._compare_with, side)
 
     async def _compare_with(self, side: Side) -> None:
-        try:
-            with self._context.jobs.wait():
-                compiled = await self._context.session.compile_beside(side.recipe)
-        except UnavailableError as error:
-            self._context.say(f"{side.title}: {error}")
-            return
-        self._context.layout.show_pane("ir")
-        self._ir.compare_with(OtherStages(side.title, compiled.stages))
+        compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
+        if compiled is not None:
+            self._context.layout.show_pane("ir")
+            self._ir.compare_with(OtherStages(side.title, compiled.stages))
 
     def compare_presets(self) -> None:
         """Every preset beside the others."""

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
 from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
-from buddy.app.session.lines import UnavailableError
 from buddy.app.session.stages import StageRow, phase_of
 from buddy.app.workspace.atomic_write import write_whole
 from buddy.app.workspace.drafts import Draft
@@ -72,10 +71,8 @@ class TextEditing:
             self._context.say("there is no stage to edit yet")
             return
         recipe = self._context.workspace.recipe
-        try:
-            text = await self._context.session.whole_text(row.stage.text)
-        except UnavailableError as error:
-            self._context.say(str(error))
+        text = await self._context.queries.whole_text(row.stage.text)
+        if text is None:
             return
         try:
             edited, wrong = self._in_editor(editor, row, text), None

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.reports import formatting
-from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.command_line import Shown
-from buddy.app.workspace.input_parsing import typed_path
-from buddy.compiler.protocol import EXPORT_KINDS, Export, Exported, ExportKind
+from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
 from buddy.compiler.protocol.recipe import TARGETS
 
 if TYPE_CHECKING:
@@ -79,38 +77,25 @@ class Exporting:
         )
 
     def _folder_typed(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
-        if not folder.strip():
-            return
-        try:
-            path = typed_path(folder)
+        def question(path: Path) -> str:
             there = path.exists() and any(path.iterdir())
-        except (OSError, ValueError) as error:
-            self._context.say(f"{folder.strip()} cannot be written to: {getattr(error, 'strerror', None) or error}")
-            return
-        if there:
-            question = f"{folder.strip()} is there already; files of the same names are replaced. Write into it?"
-            self._context.dialogs.confirm(question, lambda: self._start(path, kinds, True))
-        else:
-            self._start(path, kinds, False)
+            what = f"{folder.strip()} is there already; files of the same names are replaced. Write into it?"
+            return what if there else ""
 
-    def _start(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
-        self._context.jobs.begin("export", self._export, folder, kinds, force)
+        def start(path: Path, asked: bool) -> None:
+            self._context.jobs.begin("export", self._export, path, kinds, asked)
+
+        self._context.files.use_path(folder, start, question, "cannot be written to")
 
     async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
         recipe = self._context.workspace.recipe
         words = ("-o", str(folder), "--kind", ",".join(kinds))
         command = self._sessions.command_line(Shown("export", graphs=len(self._context.state.graphs), words=words))
 
-        def make(number: int) -> Export:
-            return Export(number, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
-
+        frame = Export(0, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
-        try:
-            with self._context.jobs.wait():
-                made = await self._context.session.ask(make, Exported)
-        except UnavailableError as error:
-            self._context.say(f"nothing was exported: {error}")
-        else:
+        made = await self._context.jobs.result_of(self._context.session.request(frame), "nothing was exported")
+        if made is not None:
             size = formatting.size(sum(file.size for file in made.files))
             self._context.say(
                 f"{len(made.files)} files, {size}, in {made.folder}; its README.md says how to build them"

@@ -65,9 +65,9 @@ class Overlays:
         """The values of the graph's latest run."""
         from buddy.app.screens.values import ValuesScreen
 
-        state, session = self._context.state, self._context.session
+        state = self._context.state
         outputs = state.report.outputs if state.report else ()
-        self._context.dialogs.open(ValuesScreen(state.graph, outputs, session.ask, as_map=as_map))
+        self._context.dialogs.open(ValuesScreen(state.graph, outputs, self._context.session, as_map=as_map))
 
     def show_difference_map(self) -> None:
         self.show_values(as_map=True)

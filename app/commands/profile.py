@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from buddy.app.panes.navigation import Place
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Axis, Plot, Series
-from buddy.app.session.lines import UnavailableError
-from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport, Progress
+from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -25,34 +24,24 @@ class Profiling:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._running = False
+        self._job = context.jobs.single("profile", "a profile is being taken: ctrl+c stops it")
 
     def profile_program(self) -> None:
         """Run the recipe with counters in its code, in the background."""
-        if self._running:
-            self._context.say("a profile is being taken: ctrl+c stops it")
+        if not self._job.may_begin():
             return
         recipe = self._context.workspace.recipe
         self._context.say(f"profiling{self._context.glyphs.ellipsis} ctrl+c cancels")
-        self._context.jobs.begin("profile", self._profile, recipe)
+        self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        self._running = True
-        try:
-            with self._context.jobs.wait():
-                report = await self._context.session.profile(recipe, self._came)
-        except UnavailableError as error:
-            self._context.say(f"not profiled: {error}")
+        progress = self._context.jobs.progress(lambda what: f"profiling: {what}")
+        report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
+        if report is None:
             return
-        finally:
-            self._running = False
         self._context.state.profiled(recipe, report)
         self._context.session.changed(frozenset({"graph"}))
         self._context.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
-
-    def _came(self, frame: object) -> None:
-        if isinstance(frame, Progress):
-            self._context.say(f"profiling: {frame.what}")
 
     def show_flame(self) -> None:
         """The modules with their times."""

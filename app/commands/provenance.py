@@ -9,9 +9,7 @@ from buddy.app.panes.navigation import Place
 from buddy.app.reports.node_history import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import (
-    CodeExplained,
     ExplainCode,
-    Followed,
     FollowNode,
     NodeRow,
     Stage,
@@ -84,7 +82,7 @@ class Provenance:
     async def _follow(self, row: NodeRow) -> None:
         stages = self._context.state.board.rows()
         texts = tuple(dict.fromkeys(found.stage.text for found in stages))
-        answer = await self._context.queries.ask(lambda number: FollowNode(number, texts, row.stable, _LINES), Followed)
+        answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _LINES))
         if answer is None:
             return
         from buddy.app.screens.follow import FollowScreen, Step
@@ -122,7 +120,7 @@ class Provenance:
 
     async def _of_llvm(self, recipe: Recipe) -> Remarks:
         """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
-        answer = await self._context.queries.ask(lambda number: ExplainCode(number, recipe), CodeExplained)
+        answer = await self._context.queries.request(ExplainCode(0, recipe))
         if answer is None:
             return ()
         self._code_remarks = {recipe: answer.remarks}
@@ -134,9 +132,7 @@ class Provenance:
         if stage is None or not computes(row):
             return []
         text = stage.text
-        answer = await self._context.queries.ask(
-            lambda number: FollowNode(number, (text,), row.stable, EVERY_LINE), Followed
-        )
+        answer = await self._context.queries.request(FollowNode(0, (text,), row.stable, EVERY_LINE))
         symbols = await self._context.queries.symbols(stage.text, stage.language)
         return [in_machine_code(answer.traces, symbols)] if answer is not None else []
 

@@ -14,7 +14,6 @@ from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.command_line import Shown, command
 from buddy.app.workspace.drafts import drafts
-from buddy.app.workspace.input_parsing import typed_path
 from buddy.app.workspace.locks import FileLock
 from buddy.app.workspace.runs import without_content
 from buddy.app.workspace.session_file import Kept, KeptSession
@@ -170,23 +169,15 @@ class Sessions:
         # With it comes the command line, which a start of the workbench can do without.
         from buddy.app.reports.reproducer import holds_other_things
 
-        if not folder.strip():
-            return
-        try:
-            path = typed_path(folder)
-            there, others = path.exists(), holds_other_things(path)
-        except (OSError, ValueError) as error:
-            self._context.say(f"{folder.strip()} could not be written: {getattr(error, 'strerror', None) or error}")
-            return
-        if there:
+        def question(path: Path) -> str:
             holds = "holds other things than a reproducer; files of the same names are replaced"
-            question = f"{folder.strip()} {holds if others else 'is there already'}. Write into it?"
-            self._context.dialogs.confirm(question, lambda: self._start_writing(path))
-        else:
-            self._start_writing(path)
+            what = f"{folder.strip()} {holds if holds_other_things(path) else 'is there already'}. Write into it?"
+            return what if path.exists() else ""
 
-    def _start_writing(self, folder: Path) -> None:
-        self._context.jobs.begin("reproducer", self._write, folder)
+        def start(path: Path, _asked: bool) -> None:
+            self._context.jobs.begin("reproducer", self._write, path)
+
+        self._context.files.use_path(folder, start, question)
 
     async def _write(self, folder: Path) -> None:
         from buddy.app.reports.reproducer import Engine, Subject, write_reproducer
@@ -200,12 +191,13 @@ class Sessions:
         )  # fmt: skip
         engine = Engine(session.compile_beside, session.whole_text, session.run_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
+        request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
-            with self._context.jobs.wait():
-                found = await write_reproducer(folder, subject, engine, UnavailableError)
-        except (OSError, UnavailableError) as error:
+            found = await self._context.jobs.result_of(request, f"{folder} could not be written")
+        except OSError as error:
             self._context.say(f"{folder} could not be written: {error}")
-        else:
+            return
+        if found is not None:
             without = f", without outputs: {found.problem}" if found.problem else ""
             without += f"; {found.lacks}" if found.lacks else ""
             self._context.say(
@@ -226,8 +218,8 @@ class Sessions:
             return Shown(pane, graphs=graphs)
         names = [row.stage.name for row in ir.rows]
         stage = _stage_word(ir.shown.key, names)
-        other = next((row for row in ir.rows if ir.other is not None and row.stage == ir.other), None)
-        if ir.diff is None or other is None:
+        other = next((row for row in ir.rows if ir.document.other is not None and row.stage == ir.document.other), None)
+        if ir.document.diff is None or other is None:
             return Shown(pane, stage, graphs=graphs)
         return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
 

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from buddy.app.reports.bisection import CRITERIA, criterion, write_finding
-from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.input_parsing import typed_path
 from buddy.app.workspace.scripts import write_script
 from buddy.compiler.protocol import (
     Bisect,
-    Bisected,
     Criterion,
     Extract,
-    Extracted,
     Finding,
-    Progress,
     Script,
     WriteScript,
 )
@@ -36,7 +32,7 @@ class Parting:
         self._context, self._graph, self._graphs = context, graph, graphs
         self.origins: dict[int, int] = {}
         self.finding: Finding | None = None
-        self.searching = False
+        self.search = context.jobs.single("bisect", "a search is under way: ctrl+c stops it")
 
     # ---- extracts ------------------------------------------------------------------------------------------------
 
@@ -46,11 +42,9 @@ class Parting:
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
-        try:
-            with self._context.jobs.wait():
-                found = await self._context.session.ask(lambda number: Extract(number, recipe, names), Extracted)
-        except UnavailableError as error:
-            self._context.say(f"no extract: {error}")
+        request = self._context.session.request(Extract(0, recipe, names))
+        found = await self._context.jobs.result_of(request, "no extract")
+        if found is None:
             return
         known = {row.stable for row in found.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in known)
@@ -82,17 +76,15 @@ class Parting:
         recipe = self._context.workspace.recipe
         try:
             path = typed_path(text).with_suffix(".py")
-            made = await self._context.session.ask(lambda number: WriteScript(number, recipe), Script)
-        except (OSError, ValueError, UnavailableError) as error:
+        except ValueError as error:
             self._context.say(f"{text}: {error}")
             return
+        made = await self._context.queries.request(WriteScript(0, recipe), failed=text)
+        if made is None:
+            return
         there = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]
-        if there:
-            self._context.dialogs.confirm(
-                f"{' and '.join(there)} is there already. Replace it?", lambda: self._put_script(path, made)
-            )
-        else:
-            self._put_script(path, made)
+        question = f"{' and '.join(there)} is there already. Replace it?" if there else ""
+        self._context.files.unless_no(question, lambda: self._put_script(path, made))
 
     def _put_script(self, path: Any, made: Script) -> None:
         try:
@@ -106,9 +98,9 @@ class Parting:
 
     def bisect(self) -> None:
         """The latest answer, where there is one; else ask what is wrong, and search."""
-        if self.searching:
-            self._context.say("a search is under way: ctrl+c stops it")
-        elif self.finding is not None:
+        if not self.search.may_begin():
+            return
+        if self.finding is not None:
             self._show(self.finding)
         else:
             self._ask_what()
@@ -134,28 +126,22 @@ class Parting:
         except ValueError as error:
             self._context.say(str(error))
             return
-        self._context.jobs.begin("bisect", self._search, self._context.workspace.recipe, wanted)
+        self.search.begin(self._search, self._context.workspace.recipe, wanted)
 
     async def _search(self, recipe: Recipe, wanted: Criterion) -> None:
-        self.searching = True
-        try:
-            found = await self._context.session.ask(lambda number: Bisect(number, recipe, wanted), Bisected, self._came)
-        except UnavailableError as error:
-            self._context.say("the search was stopped" if error.cancelled else f"no answer: {error}")
+        came = self._context.jobs.progress(
+            lambda what: f"bisecting, {what}{self._context.glyphs.ellipsis} ctrl+c stops"
+        )
+        request = self._context.session.request(Bisect(0, recipe, wanted), came)
+        found = await self.search.result_of(request, "no answer", "the search was stopped")
+        if found is None:
             return
-        finally:
-            self.searching = False
-            self._context.status.redraw()
         self.finding = found.finding
         if self._context.dialogs.engaged:
             # Keys that are being typed elsewhere must not answer what comes up under them.
             self._context.say("the search has its answer: b shows it")
         else:
             self._show(found.finding)
-
-    def _came(self, frame: Any) -> None:
-        if isinstance(frame, Progress):
-            self._context.say(f"bisecting, {frame.what}{self._context.glyphs.ellipsis} ctrl+c stops")
 
     def _show(self, finding: Finding) -> None:
         from buddy.app.screens.finding import FindingScreen

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from buddy.app.reports.tuning import VariationError, plot_of, read_variation, summary, told
-from buddy.app.session.lines import UnavailableError
-from buddy.compiler.protocol import Attempted, Progress, Tune, Tuned, Variation
+from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -22,13 +21,12 @@ class Tuner:
     def __init__(self, context: WorkbenchContext, graphs: Graphs) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
-        self._searching = False
+        self._search_job = context.jobs.single("tune", "a search is under way: ctrl+c stops it")
+        self._progress = context.jobs.progress(lambda what: f"tuning: {what}")
 
     def ask_tuning(self) -> None:
-        if self._searching:
-            self._context.say("a search is under way: ctrl+c stops it")
-            return
-        self._context.dialogs.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
+        if self._search_job.may_begin():
+            self._context.dialogs.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin)
 
     def _begin(self, text: str) -> None:
         try:
@@ -36,28 +34,22 @@ class Tuner:
         except ValueError as error:
             self._context.say(str(error))
             return
-        self._context.jobs.begin("tune", self._search, self._context.workspace.recipe, seconds, variations)
+        self._search_job.begin(self._search, self._context.workspace.recipe, seconds, variations)
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
         self._attempts = []
-        self._searching = True
-        try:
-            ask = lambda number: Tune(number, recipe, variations=variations, seconds=seconds)  # noqa: E731
-            with self._context.jobs.wait():
-                found = await self._context.session.ask(ask, Tuned, self._came)
-        except UnavailableError as error:
-            self._context.say("the search was stopped" if error.cancelled else f"not tuned: {error}")
-            return
-        finally:
-            self._searching = False
-        self._show(recipe, found)
+        frame = Tune(0, recipe, variations=variations, seconds=seconds)
+        request = self._context.session.request(frame, self._came)
+        found = await self._search_job.result_of(request, "not tuned", "the search was stopped")
+        if found is not None:
+            self._show(recipe, found)
 
     def _came(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
             self._context.say(f"tuning, {told(frame)}{self._context.glyphs.ellipsis} ctrl+c stops")
-        elif isinstance(frame, Progress):
-            self._context.say(f"tuning: {frame.what}")
+        else:
+            self._progress(frame)
 
     def _show(self, recipe: Recipe, found: Tuned) -> None:
         """The history, then the question whether to take what was found."""

@@ -48,12 +48,12 @@ class Assembly(Reading):
 
     def _function_of(self, line: int) -> Function | None:
         """The function around a line; one that is not known yet is asked for, and the pane then drawn again."""
-        if self._functions_of != self.text:
-            self._functions, self._functions_of = [], self.text
+        if self._functions_of != self.document.text:
+            self._functions, self._functions_of = [], self.document.text
         found = next((one for one in self._functions if one.first <= line <= one.last), None)
         if found is None and not self._asking and self.state.engine == "ready":
             self._asking = True
-            self._ask_function(self.text, line)
+            self._ask_function(self.document.text, line)
         return found
 
     @work(group="functions")
@@ -74,7 +74,7 @@ class Assembly(Reading):
 
     @property
     def _is_assembly(self) -> bool:
-        return self.language == "asm" and self.diff is None
+        return self.document.language == "asm" and self.document.diff is None
 
     @property
     def _lanes(self) -> int:
@@ -137,9 +137,9 @@ class Assembly(Reading):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
-        if self.language != "asm":
+        if self.document.language != "asm":
             return {}
-        told, text = symbols[:TOLD], self.text
+        told, text = symbols[:TOLD], self.document.text
         found = await asyncio.gather(*(self.context.queries.origins(text, one.first, one.last) for one in told))
         return {one.first: self._told_nodes(nodes) for one, nodes in zip(told, found, strict=True) if nodes}
 

@@ -7,6 +7,7 @@ from textual.strip import Strip
 
 from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
 from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.painting import Painting
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, DiffRows, Layout
@@ -28,13 +29,8 @@ class Diffing(Painting):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.rows: list[StageRow] = []
-        self.text = ""
-        self.language = ""
-        self.lines = 0
+        self.document = IrDocument()
         self.comparison = Comparison()
-        self.diff: DiffRows | None = None
-        self.folds = Folds(0)
-        self.other: Stage | None = None
         self.comparing = False
         self._view = View("")
 
@@ -49,68 +45,64 @@ class Diffing(Painting):
 
     @property
     def row_count(self) -> int:
-        return self.folds.count if self.diff is None else self.diff.count
+        return self.document.row_count
 
     @property
     def line_number(self) -> int:
         """The line of the stage's own text that the cursor is on, or before which something was removed."""
-        return self.line_of(self.cursor)
-
-    def line_of(self, row: int) -> int:
-        return self.folds.line_of(row) if self.diff is None else self.diff.line_of(row)
+        return self.document.line_of(self.cursor)
 
     def row_of(self, line: int) -> int:
         """The row of a line of the stage's own text, unfolded if need be."""
-        if self.diff is None:
-            if self.folds.hides(line):
-                self.reveal(line)
-            return self.folds.row_of(line)
-        count = self.diff.count
-        self.reveal_in_diff(line)
-        row = self.diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0
-        if self.diff.count != count:
+        document = self.document
+        if document.diff is None:
+            if document.hides(line):
+                self._reveal(line)
+            return document.folds.row_of(line)
+        count = document.row_count
+        row, outside = document.reveal_in_diff(document.diff, line)
+        if outside:
+            self._view = self._view._replace(only="")
+        if document.row_count != count:
             self.rows_changed()
         return row
 
-    def reveal(self, line: int) -> None:
-        """Unfold what hides a line."""
+    def _reveal(self, line: int) -> None:
+        offset = self.cursor - self.first_row
+        if self.document.reveal(line):
+            self._view = self._view._replace(only="")
+        self.draw_folds(line, offset)
 
-    def reveal_in_diff(self, line: int) -> None:
-        """Show the whole of a diff where a line is outside the part of it that is shown."""
+    def draw_folds(self, line: int, offset: int) -> None:
+        """Draw the folds anew, the cursor on `line` and `offset` rows below the first one on the screen."""
+        self.cursor = self.document.folds.row_of(line)
+        self.rows_changed()
+        self.hold(offset)
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Leave of a diff what is to be shown of it."""
 
-    def own_line(self, row: int) -> int:
-        """The line of the stage's own text that is drawn on `row`, -1 where there is none."""
-        if self.diff is None:
-            return self.folds.line_of(row)
-        found = self.diff.row(row)
-        return -1 if found.kind == "fold" else found.after
-
     def line_at(self, row: int) -> Line | None:
         """The line on `row`; a removed one is the other text's."""
-        if not self.text or not 0 <= row < self.row_count:
+        if not self.document.text or not 0 <= row < self.row_count:
             return None
-        if self.diff is None:
-            return self.line_of_text(self.text, self.folds.line_of(row))
-        found = self.diff.row(row)
-        if found.kind == "fold":
-            return Line("")
-        return self._after(found.after) if found.after >= 0 else self._before(found.before)
+        source = self.document.source_of(row)
+        return self.line_of_text(*source) if source is not None else Line("")
 
     def _after(self, line: int) -> Line | None:
-        return self.line_of_text(self.text, line)
+        return self.line_of_text(self.document.text, line)
 
     def _before(self, line: int) -> Line | None:
-        return self.line_of_text(self.other.text, line) if self.other is not None else None
+        other = self.document.other
+        return self.line_of_text(other.text, line) if other is not None else None
 
     def rows_changed(self) -> None:
         layout: Layout = "beside" if self.width >= BESIDE_FROM else "unified"
-        if self.diff is not None and self.diff.layout != layout:
+        document = self.document
+        if document.diff is not None and document.diff.layout != layout:
             line, offset = self.line_number, self.cursor - self.first_row
-            self.diff.arrange(layout)
-            self.cursor = self.diff.row_of(line) if self.diff.count and line < self.lines else 0
+            document.diff.arrange(layout)
+            self.cursor = document.diff.row_of(line) if document.diff.count and line < document.lines else 0
             self.hold(offset)
         super().rows_changed()
 
@@ -170,25 +162,25 @@ class Diffing(Painting):
             return []
         how, *other = self._told()
         drawn = self.shown is not None and self._view == self.view_of(self.shown)
-        counts = change_counts(self.diff, self.glyphs) if drawn and self.diff is not None else ""
+        counts = change_counts(self.document.diff, self.glyphs) if drawn and self.document.diff is not None else ""
         return [how, *filter(None, [counts]), *other]
 
     def diff_state(self) -> Cells:
         if self.comparing:
             return [(f" comparing{self.glyphs.ellipsis} ctrl+c cancels ", "notice")]
-        return no_change(self._view, self.diff) if self.diff is not None else []
+        return no_change(self._view, self.document.diff) if self.document.diff is not None else []
 
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def diff_strips(self, row: int, width: int) -> list[Strip]:
         """A row of the diff: its lines on the screen."""
-        assert self.diff is not None
-        found = self.diff.row(row)
+        assert self.document.diff is not None
+        found = self.document.diff.row(row)
         if row == self.first_row:
             self._fetch_ahead()
         if found.kind == "fold":
             strips = [self._fold_strip(row, found, width)]
-        elif self.diff.layout == "beside":
+        elif self.document.diff.layout == "beside":
             strips = self._beside(row, found, width)
         else:
             strips = self._side(row, found, "before" if found.kind == "removed" else "after", width)
@@ -207,12 +199,12 @@ class Diffing(Painting):
 
     def _fetch_ahead(self) -> None:
         """Have the lines of the next page brought: behind a fold they are far from those on the screen."""
-        assert self.diff is not None
-        assert self.other is not None
+        assert self.document.diff is not None
+        assert self.document.other is not None
         start = self.first_row + self.page
-        for number in range(start, min(start + self.page, self.diff.count), 8):
-            row = self.diff.row(number)
-            for text, line in ((self.text, max(row.after, 0)), (self.other.text, max(row.before, 0))):
+        for number in range(start, min(start + self.page, self.document.diff.count), 8):
+            row = self.document.diff.row(number)
+            for text, line in ((self.document.text, max(row.after, 0)), (self.document.other.text, max(row.before, 0))):
                 if line:
                     self.context.session.cache.ahead(text, line)
 
@@ -233,7 +225,7 @@ class Diffing(Painting):
         if kind != "same" and row != self.cursor:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
-        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role), sign]
+        gutter: Cells = [(f"{mark}{number + 1:>{self.document.digits}} ", role), sign]
         room = width - length(gutter)
         label = self._label(line, room) if row == self.cursor and (side == "after" or found.after < 0) else []
         cells = self._diff_cells(found, side, kind, line)
@@ -243,7 +235,7 @@ class Diffing(Painting):
 
     @property
     def diff_layout(self) -> Layout:
-        return self.diff.layout if self.diff is not None else "unified"
+        return self.document.diff.layout if self.document.diff is not None else "unified"
 
     def _folded_cells(self, found: DiffRow) -> Cells:
         """What is folded behind the first line of a function: `··· 120 lines +3 −4`."""
@@ -258,8 +250,9 @@ class Diffing(Painting):
         self, side: str, number: int, line: Line | None, cells: Cells | None, room: int, kept: Cells, label: Cells
     ) -> list[Strip]:
         """A line of one of the texts, with what stands at its right end."""
-        other = self.other if side == "before" else None
-        text, language = (other.text, other.language) if other is not None else (self.text, self.language)
+        document = self.document
+        shown = document.other if side == "before" and document.other is not None else document
+        text, language = shown.text, shown.language
         beside = 0 if self.wrapped else length(kept) + length(label)
         body = self.body(text, language, number, line, cells, room - beside, side == "after" and number in self.matches)
         return self.lines_with(body, room, kept, label)
@@ -302,15 +295,9 @@ class Diffing(Painting):
         return marked(line.text, spans, kind, f"{kind}-word")
 
     @property
-    def digits(self) -> int:
-        """How many digits the line numbers have."""
-        other = self.other.lines if self.diff is not None and self.other is not None else 0
-        return max(3, len(str(max(self.lines, other))))
-
-    @property
     def margin(self) -> int:
         """The columns before the text, where nothing is compared: a mark and the number."""
-        return self.digits + 2
+        return self.document.digits + 2
 
     def _mark(self, row: int, number: int, line: Line | None) -> tuple[str, str]:
         if row == self.cursor:
@@ -359,26 +346,26 @@ class Diffing(Painting):
             self.say(f"{self.shown.stage.name} is marked: D compares other stages with it")
 
     def next_hunk(self) -> None:
-        self._to_hunk(self.diff.change_after(self.cursor) if self.diff is not None else None)
+        self._to_hunk(self.document.diff.change_after(self.cursor) if self.document.diff is not None else None)
 
     def previous_hunk(self) -> None:
-        self._to_hunk(self.diff.change_before(self.cursor) if self.diff is not None else None)
+        self._to_hunk(self.document.diff.change_before(self.cursor) if self.document.diff is not None else None)
 
     def _to_hunk(self, row: int | None) -> None:
-        if row is None or self.diff is None:
+        if row is None or self.document.diff is None:
             self.say("nothing differs")
             return
         self.center(row)
-        self.say(f"change {self.diff.changes.index(row) + 1} of {len(self.diff.changes)}")
+        self.say(f"change {self.document.diff.changes.index(row) + 1} of {len(self.document.diff.changes)}")
 
     def toggle_fold(self) -> None:
         """Unfold the equal lines at the cursor, or fold them; on a changed line, all there are."""
-        if self.diff is None or not self.diff.count:
+        if self.document.diff is None or not self.document.diff.count:
             return
         line, offset = self.line_number, self.cursor - self.first_row
-        if not self.diff.toggle(self.cursor):
-            self.diff.toggle_all()
-        self.cursor = self.diff.row_of(line) if line < self.lines else self.cursor
+        if not self.document.diff.toggle(self.cursor):
+            self.document.diff.toggle_all()
+        self.cursor = self.document.diff.row_of(line) if line < self.document.lines else self.cursor
         self.hold(offset)
         self.rows_changed()
 

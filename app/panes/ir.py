@@ -118,7 +118,7 @@ class IrPane(Assembly):
         self._wanted = self._wanted or self.key
         self._places.clear()
         self.forget_reading()
-        self.key, self._drawn, self.text, self.lines, self.diff = None, None, "", 0, None
+        self.key = self._drawn = None
         self._view, self._asked = View(""), None
         self.rows_changed()
 
@@ -166,7 +166,8 @@ class IrPane(Assembly):
             folds = await self.folds_of(row.stage) if diff is None else Folds(row.stage.lines)
             cursor, top = await self._place_in(row, diff, folds)
             if await self.load_rows(row.stage, other, diff, folds, top) and self.key == row.key:
-                self.diff, self.other, self.folds, self._view = diff, other, folds, wanted[1]
+                self.document.show(row.stage, diff, other, folds)
+                self._view = wanted[1]
                 self._draw(row, cursor, top)
         finally:
             if self._asked == wanted:
@@ -195,8 +196,7 @@ class IrPane(Assembly):
         return 0 if row < self.page else row - self.page // 2
 
     def _draw(self, row: StageRow, cursor: int, top: int) -> None:
-        stage = row.stage
-        self.text, self.language, self.lines, self._drawn = stage.text, stage.language, stage.lines, row.key
+        self._drawn = row.key
         self.matches.clear()
         self.cursor = 0
         self.rows_changed()
@@ -267,12 +267,12 @@ class IrPane(Assembly):
         return self.row_strips(row, width)[0]
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        if self.diff is not None:
+        if self.document.diff is not None:
             return self.diff_strips(row, width)
-        line, number = self.line_at(row), self.line_of(row)
+        line, number = self.line_at(row), self.document.line_of(row)
         mark, role = self._mark(row, number, line)
         arrows, further = self.before_line(number, line)
-        gutter: Cells = [(f"{mark}{number + 1:>{self.digits}} ", role), *arrows]
+        gutter: Cells = [(f"{mark}{number + 1:>{self.document.digits}} ", role), *arrows]
         room = width - length(gutter)
         serves = self.serves(number, room)
         kept = [*serves, *self.folded_behind(number)]
@@ -292,10 +292,11 @@ class IrPane(Assembly):
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
         """Go to the first line of the selected node, where this stage has one and is still shown once it is found."""
-        text = self.text
+        text = self.document.text
         place = await self._find_node(text) if text else -1
-        if place >= 0 and self.text == text:
-            self.center(self.folds.row_of(place) if self.diff is None else self.row_of(place), tell=False)
+        if place >= 0 and self.document.text == text:
+            row = self.document.folds.row_of(place) if self.document.diff is None else self.row_of(place)
+            self.center(row, tell=False)
 
     async def _find_node(self, text: str) -> int:
         """The line of `text` that is most the selected node's own, or -1."""
@@ -382,7 +383,8 @@ class IrPane(Assembly):
 
     def open_line(self) -> None:
         """The node of the line, or the diagnostic of a stage that failed; a fold is unfolded."""
-        if self.diff is not None and self.diff.count and self.diff.row(self.cursor).kind == "fold":
+        diff = self.document.diff
+        if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
             self.toggle_fold()
             return
         line = self.line_at(self.cursor)
@@ -403,7 +405,7 @@ class IrPane(Assembly):
     @work(group="write")
     async def _write_to(self, path: str) -> None:
         if path.strip():
-            content = await self.context.queries.whole_text(self.text)
+            content = await self.context.queries.whole_text(self.document.text)
             if content is not None:
                 self.context.files.write(path.strip(), content)
 
@@ -427,7 +429,7 @@ class IrPane(Assembly):
 
     def _unfold_clicked(self, y: int) -> None:
         row = self.row_at(y) if y > 0 else -1
-        if row >= 0 and self.diff is not None and self.diff.row(row).kind == "fold":
+        if row >= 0 and self.document.diff is not None and self.document.diff.row(row).kind == "fold":
             self.toggle_fold()
 
 

@@ -11,17 +11,18 @@ from textual import work
 
 from buddy.app.panes.comparison import View
 from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.ir_document import region_of
 from buddy.app.panes.navigation import Jumps, Place
 from buddy.app.panes.short_form import ShortForm
 from buddy.app.panes.values import op_name
 from buddy.app.reports import formatting
 from buddy.app.reports.text.constant_expansion import LONGEST
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Fold, Folds, unfolded
+from buddy.app.reports.text.folds import Fold, Folds
 from buddy.app.reports.text.patterns import Pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.session.bounded import FORMS, TEXTS, keep_newest
+from buddy.app.session.bounded import FORMS, keep_newest
 from buddy.app.session.lines import Line
 from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells
@@ -39,51 +40,40 @@ class Reading(ShortForm):
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
-        self.only = ""
-        self.all_folded = False
         self.sources = False
         self.generic = False
-        self._folded: dict[str, set[Fold]] = {}
         self._forms: dict[str, tuple[str, int]] = {}
 
     def forget_reading(self) -> None:
         """Forget what belongs to texts of another graph."""
         self.jumps = Jumps()
-        self.folds = Folds(0)
         self._symbols.clear()
-        self._folded.clear()
+        self.document.clear()
         self._forms.clear()
         self.expansions.clear()
 
     def reading_parts(self) -> list[str]:
         """What the line over the text says of how the stage is shown."""
-        narrow = self.folds.count < self.lines if self.diff is None else self.diff.narrowed
-        only = f"only @{self.only}" if self.only and narrow else ""
+        only = f"only @{self.document.only}" if self.document.only and self.document.narrowed else ""
         return [part for part in ("generic form" if self.generic else "", only) if part]
 
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def view_of(self, row: StageRow) -> View:
-        return super().view_of(row)._replace(only=self.only)
+        return super().view_of(row)._replace(only=self.document.only)
 
     async def folds_of(self, stage: Stage) -> Folds:
         """What of a stage is on the screen."""
-        symbols = await self.symbols_of(stage) if self.only or self.all_folded else ()
-        if stage.text not in self._folded:
-            folded = {_fold_of(symbol) for symbol in symbols if symbol.last > symbol.first}
-            self._folded[stage.text] = folded if self.all_folded else set()
-            keep_newest(self._folded, TEXTS)
-        window = next(((one.first, one.last) for one in symbols if one.name == self.only), None)
-        return Folds(stage.lines, self._folded[stage.text], window)
+        symbols = await self.symbols_of(stage) if self.document.only or self.document.all_folded else ()
+        return self.document.folds_of(stage, symbols)
 
     def toggle_fold(self) -> None:
         """Fold the region at the cursor, or unfold it; in a diff, the equal lines."""
-        if self.diff is not None:
+        if self.document.diff is not None:
             super().toggle_fold()
-        elif self.folds.behind(self.line_number):
+        elif self.document.folds.behind(self.line_number):
             line = self.line_number
-            kept = {fold for fold in self._folded.get(self.text, ()) if fold.first != line}
-            self._refold(kept, line)
+            self._refold({fold for fold in self.document.folded if fold.first != line}, line)
         else:
             self._fold_region(self.line_number)
 
@@ -95,13 +85,13 @@ class Reading(ShortForm):
         symbols = await self.symbols_of(stage)
         whole = next((one for one in symbols if line in _handles(one, stage.language)), None)
         if whole is not None and whole.last > whole.first:
-            fold: Fold | None = _fold_of(whole)
+            fold: Fold | None = region_of(whole)
         else:
             fold = await self._aliases_at(stage.text, line) or await self._region_at(stage.text, line)
         if fold is None:
             self.say("no region to fold here")
-        elif self.text == stage.text and self.diff is None:
-            self._refold({*self._folded.get(stage.text, ()), fold}, fold.first)
+        elif self.document.text == stage.text and self.document.diff is None:
+            self._refold({*self.document.folded, fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> Fold | None:
         region = await self.context.queries.region(text, line)
@@ -123,9 +113,9 @@ class Reading(ShortForm):
 
     def toggle_all_folds(self) -> None:
         """Fold every function, or unfold all; in a diff, those that changed."""
-        self.all_folded = not self.all_folded
-        self._folded.clear()
-        if self.diff is not None:
+        self.document.all_folded = not self.document.all_folded
+        self.document.forget_folds()
+        if self.document.diff is not None:
             self._narrow_diff()
         else:
             self._fold_functions()
@@ -133,21 +123,21 @@ class Reading(ShortForm):
     @work(exclusive=True, group="fold")
     async def _narrow_diff(self) -> None:
         """Arrange the diff on the screen anew: the function that alone is shown, functions folded or not."""
-        stage, diff, line = self.stage, self.diff, self.line_number
+        stage, diff, line = self.stage, self.document.diff, self.line_number
         if stage is None or diff is None:
             return
         await self.narrow(diff, stage)
-        if self.diff is diff:
+        if self.document.diff is diff:
             self.cursor = diff.row_of(line) if diff.count else 0
             self.rows_changed()
-            self.say("changed functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
+            folded = "changed functions are folded: z unfolds one, Z all"
+            self.say(folded if self.document.all_folded else "all is unfolded")
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Leave of a diff the function that alone is to be shown, and fold functions where that is asked for."""
-        symbols = await self.symbols_of(stage) if self.only or self.all_folded or diff.narrowed else ()
-        window = next(((one.first, one.last) for one in symbols if one.name == self.only), None)
-        folds = [_fold_of(one) for one in symbols if one.last > one.first] if self.all_folded else []
-        diff.narrow(window, folds)
+        wanted = self.document.only or self.document.all_folded or diff.narrowed
+        symbols = await self.symbols_of(stage) if wanted else ()
+        self.document.narrow(diff, symbols)
 
     @work(exclusive=True, group="fold")
     async def _fold_functions(self) -> None:
@@ -155,39 +145,19 @@ class Reading(ShortForm):
         if stage is not None:
             await self.folds_of(stage)
             # Meanwhile another stage may have come onto the screen, or the texts may have been forgotten.
-            if self.text == stage.text and self.diff is None:
-                self._refold(self._folded.get(stage.text, set()), self.line_number)
-            self.say("functions are folded: z unfolds one, Z all" if self.all_folded else "all is unfolded")
+            if self.document.text == stage.text and self.document.diff is None:
+                self._refold(self.document.folded, self.line_number)
+            self.say("functions are folded: z unfolds one, Z all" if self.document.all_folded else "all is unfolded")
 
     def _refold(self, folded: set[Fold], line: int) -> None:
         """Draw with these folds, the cursor on `line` and where it was on the screen."""
-        self._folded[self.text] = folded
         offset = self.cursor - self.first_row
-        window = (self.folds.start, self.folds.start + self._window_length - 1)
-        self.folds = Folds(self.lines, folded, window)
-        self.cursor = self.folds.row_of(line)
-        self.rows_changed()
-        self.hold(offset)
+        self.document.refold(folded)
+        self.draw_folds(line, offset)
+
+    def draw_folds(self, line: int, offset: int) -> None:
+        super().draw_folds(line, offset)
         self.mark_value()
-
-    @property
-    def _window_length(self) -> int:
-        """Lines of the stage, or of the function that alone is shown, folded ones too."""
-        return self.folds.count + sum(self.folds.behind(fold.first) for fold in self.folds.shown)
-
-    def reveal_in_diff(self, line: int) -> None:
-        if self.diff is not None and not self.diff.holds(line):
-            self.only = ""
-            self._view = self._view._replace(only="")
-            self.diff.widen()
-
-    def reveal(self, line: int) -> None:
-        """Unfold what hides a line; outside the function that alone is shown, show the whole stage."""
-        if not self.folds.start <= line < self.folds.start + self._window_length:
-            self.only = ""
-            self.folds = Folds(self.lines)
-            self._view = self._view._replace(only="")
-        self._refold(unfolded(self._folded.get(self.text, set()), line), line)
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
@@ -196,15 +166,17 @@ class Reading(ShortForm):
         """Choose the function that alone is shown, here and in the stages one steps to."""
         symbols = await self._symbols_here()
         choices = [
-            _choice(symbol, symbol.name, symbol.name == self.only) for symbol in symbols if symbol.last > symbol.first
+            _choice(symbol, symbol.name, symbol.name == self.document.only)
+            for symbol in symbols
+            if symbol.last > symbol.first
         ]
         if choices:
-            everything = Choice("everything", "the whole stage", "", not self.only)
+            everything = Choice("everything", "the whole stage", "", not self.document.only)
             self.app.push_screen(PickerScreen("Show only", [everything, *choices]), self._show_only)
 
     def _show_only(self, name: str | None) -> None:
         if name is not None:
-            self.only = name
+            self.document.only = name
             self.open_stage()
 
     @work(exclusive=True, group="outline")
@@ -238,10 +210,10 @@ class Reading(ShortForm):
     @work(exclusive=True, group="whole")
     async def read_line(self) -> None:
         """The cursor's line as it is, wrapped, constants and all, with the graph nodes that it comes from."""
-        line, number = self.line_at(self.cursor), self.own_line(self.cursor)
+        line, number = self.line_at(self.cursor), self.document.own_line(self.cursor)
         if line is None or number < 0 or self.stage is None:
             return
-        found = await self.context.queries.characters(self.text, number, 0, WHOLE_LINE)
+        found = await self.context.queries.characters(self.document.text, number, 0, WHOLE_LINE)
         if found is None:
             return
         lines: list[Cells] = [[(found.content.strip(), "text")]]
@@ -259,12 +231,12 @@ class Reading(ShortForm):
     @work(exclusive=True, group="whole")
     async def expand_constant(self) -> None:
         """Put back what of the cursor's line is in short, then its next elided constant; elide all again at the end."""
-        number, text = self.own_line(self.cursor), self.text
+        number, text = self.document.own_line(self.cursor), self.document.text
         line = self.context.session.cache.get(text, number) if number >= 0 else None
         if line is None:
             return
         drawn = self.line_of_text(text, number)
-        if drawn is not None and self.diff is None and self.draws_short(drawn):
+        if drawn is not None and self.document.diff is None and self.draws_short(drawn):
             self.expansions.draw_full(text, number)
             self.rows_changed()
             return
@@ -289,7 +261,7 @@ class Reading(ShortForm):
     async def describe_op(self) -> None:
         """What the dialect's documentation says of the op on the cursor's line."""
         line = self.line_at(self.cursor)
-        name = op_name(line.text) if line is not None and self.language == "mlir" else ""
+        name = op_name(line.text) if line is not None and self.document.language == "mlir" else ""
         if not name:
             self.say("no MLIR op begins on this line")
             return
@@ -311,7 +283,7 @@ class Reading(ShortForm):
 
     def folded_behind(self, number: int) -> Cells:
         """How many lines are folded behind a line, to stand at its right end."""
-        behind = self.folds.behind(number)
+        behind = self.document.folds.behind(number)
         return [(f" {self.glyphs.dot * 3} {formatting.count(behind)} lines ", "fold")] if behind else []
 
     def beside(self, row: int, line: Line | None, room: int) -> Cells:
@@ -373,7 +345,7 @@ class Reading(ShortForm):
 
     def toggle_bookmark(self) -> None:
         """Mark the cursor's line to come back to, or take the mark away."""
-        line, number = self.line_at(self.cursor), self.own_line(self.cursor)
+        line, number = self.line_at(self.cursor), self.document.own_line(self.cursor)
         if line is None or number < 0 or self.key is None:
             return
         mark = Bookmark(self.state.graph, self.key, number, line.text.strip())
@@ -413,10 +385,6 @@ class Reading(ShortForm):
 def _handles(symbol: Symbol, language: str) -> Sequence[int]:
     """The lines at which a symbol as a whole is folded; in assembly nothing smaller folds."""
     return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
-
-
-def _fold_of(symbol: Symbol) -> Fold:
-    return Fold(symbol.first, symbol.last)
 
 
 def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> Choice:

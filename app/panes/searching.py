@@ -85,7 +85,7 @@ class Searching(Diffing):
     def pick_at(self, x: int, y: int) -> None:
         """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
         line, spot = self.line_at(self.cursor), self.spot_at(y)
-        if line is None or spot is None or self.diff is not None:
+        if line is None or spot is None or self.document.diff is not None:
             return
         text, room = self.drawn_text(line), self.width - self.margin
         place = x - self.margin + self.left
@@ -120,7 +120,7 @@ class Searching(Diffing):
             self._to_match(self.matches.at_or_after(self.line_number))
 
     async def _collect(self, pattern: Pattern) -> bool:
-        found = await self.context.queries.search(self.text, pattern) if self._is_pattern(pattern) else None
+        found = await self.context.queries.search(self.document.text, pattern) if self._is_pattern(pattern) else None
         if found is not None:
             self.matches.take(found.lines, found.more)
         return found is not None
@@ -134,13 +134,13 @@ class Searching(Diffing):
         return True
 
     def next_match(self) -> None:
-        if self.diff is not None and not self.matches.lines:
+        if self.document.diff is not None and not self.matches.lines:
             self.next_hunk()
         else:
             self._to_match(self.matches.at_or_after(self.line_number + 1))
 
     def previous_match(self) -> None:
-        if self.diff is not None and not self.matches.lines:
+        if self.document.diff is not None and not self.matches.lines:
             self.previous_hunk()
         else:
             self._to_match(self.matches.before(self.line_number))
@@ -230,7 +230,7 @@ class Searching(Diffing):
         """The lines of the function that `line` is in; all lines outside of functions."""
         found = await self.symbols_of(self.stage) if self.stage else ()
         around = next((symbol for symbol in found if symbol.first <= line <= symbol.last), None)
-        return range(around.first, around.last + 1) if around else range(self.lines)
+        return range(around.first, around.last + 1) if around else range(self.document.lines)
 
     @work(exclusive=True, group="search")
     async def go_definition(self) -> None:
@@ -239,12 +239,12 @@ class Searching(Diffing):
         if not name:
             self.say("no operand on this line")
             return
-        text, line = self.text, self.line_number
+        text, line = self.document.text, self.line_number
         found = await self.context.queries.search(text, exact(definition_pattern(name)))
         if found is None:
             return
         place = _definition(found.lines, name, line, await self._function_at(line))
-        if self.text != text:
+        if self.document.text != text:
             return
         if place is None:
             self.say(f"{name} is not defined in this stage" if name[0] in "@#!" else f"{name} is not defined above")
@@ -296,13 +296,13 @@ class Searching(Diffing):
         if not name:
             self.say("no name on this line")
             return None
-        text = self.text
+        text = self.document.text
         found = await self.context.queries.search_each([text], exact(use_pattern(name)))
         if found is None or not found.hits:
             return None
         hits = found.hits[0]
-        within = await self._function_at(line) if name[0] in "%^" else range(self.lines)
-        if self.text != text:
+        within = await self._function_at(line) if name[0] in "%^" else range(self.document.lines)
+        if self.document.text != text:
             return None
         kept = [place for place, each in enumerate(hits.lines) if each in within]
         excerpts = [hits.excerpts[place] for place in kept if place < len(hits.excerpts)]
@@ -331,7 +331,7 @@ class Searching(Diffing):
         row = next((row for row in self.rows if row.key == place.key), None)
         if row is None:
             self.say(f"there is no stage {place.key[0]} any more")
-        elif place.key == self.key and self.stage is not None and self.text == self.stage.text:
+        elif place.key == self.key and self.stage is not None and self.document.text == self.stage.text:
             self.center(self.row_of(place.line))
         else:
             self.go_place(row, place.line)
@@ -354,7 +354,7 @@ class Searching(Diffing):
     def _go_to_number(self, text: str) -> None:
         number = text.strip().replace(",", "")
         if number.isdecimal():
-            self.go_to(max(0, min(int(number[:9]), self.lines) - 1))
+            self.go_to(max(0, min(int(number[:9]), self.document.lines) - 1))
         elif number:
             self.say(f"{text.strip()!r} is not a line number")
 

@@ -46,7 +46,8 @@ class ShortForm(Searching):
 
     async def _bring_types(self) -> bool:
         """Ask for the types of the stage, and of what it is compared with; whether names are others than so far."""
-        stages = [stage for stage in (self.stage, self.other if self.diff is not None else None) if stage is not None]
+        other = self.document.other if self.document.diff is not None else None
+        stages = [stage for stage in (self.stage, other) if stage is not None]
         texts = [stage.text for stage in stages if stage.language == "mlir"]
         for text in texts:
             if not self.type_names.knows(text):

@@ -11,7 +11,7 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import wrapped
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
 from buddy.app.widgets.code_view import CodeView
@@ -84,13 +84,10 @@ class SourcePane(Pane, CodeView):
     @work(exclusive=True, group="source")
     async def _open(self, path: str, line: int = -1) -> None:
         """Show a file, at `line`, or else at that of the node that is selected by then."""
-        problem, text, lines = "", "", 0
-        try:
-            found = await self.context.session.open_python(path)
-            text, lines = found.text, found.lines
-        except UnavailableError as error:
-            problem = str(error)
-        self._show(text, lines, problem)
+        problems: list[str] = []
+        found = await Requester(self.context.session, problems.append).answered(self.context.session.open_python(path))
+        text, lines = (found.text, found.lines) if found is not None else ("", 0)
+        self._show(text, lines, "".join(problems))
         wanted, newer = self.context.selection.python_line
         line = newer if line < 0 and wanted == path else line
         if lines and line >= 0:

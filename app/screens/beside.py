@@ -14,11 +14,11 @@ from buddy.app.panes.navigation import Place
 from buddy.app.reports import formatting
 from buddy.app.reports.frontend_comparison import Road, levels, roads
 from buddy.app.screens.list_screen import ListScreen
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.session.stages import Key
 from buddy.app.widgets.node_lines import NodeLine, NodeLines
 from buddy.app.workspace.frontends import flavours_of
-from buddy.compiler.protocol import Followed, FollowNode, Frame, NodeRow, Progress, Stage, StageDone
+from buddy.compiler.protocol import FollowNode, Frame, NodeRow, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Recipe
 
 if TYPE_CHECKING:
@@ -115,32 +115,31 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
             elif isinstance(frame, Progress):
                 self.tell(f"{road.title}, {frame.what}")
 
-        self._problems[side] = ""
-        try:
-            self._stages[side] = (await self._session.compile_beside(road.recipe, take)).stages
-        except UnavailableError as error:
-            # The stages before the failure are shown.
-            self._stages[side], self._problems[side] = tuple(came), str(error)
+        problems: list[str] = []
+        request = self._session.compile_beside(road.recipe, take)
+        compiled = await Requester(self._session, problems.append).answered(request)
+        # What came before a failure is worth a look, and says how far the road goes.
+        self._stages[side] = compiled.stages if compiled is not None else tuple(came)
+        self._problems[side] = "".join(problems)
         self._levels[side] = await self._followed(road, self._stages[side])
         self._draw(side)
 
     async def _followed(self, road: Road, stages: tuple[Stage, ...]) -> list[Level]:
+        return await Requester(self._session, self.tell).answered(self._follow(road, stages)) or []
+
+    async def _follow(self, road: Road, stages: tuple[Stage, ...]) -> list[Level]:
         found = levels(road, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in found))
         node = self._row.stable
-        try:
-            answer = await self._session.ask(lambda number: FollowNode(number, texts, node, _LINES), Followed)
-            traces = {trace.text: trace for trace in answer.traces}
-            made = []
-            for key, stage in found:
-                if (trace := traces.get(stage.text)) is not None:
-                    pairs = sorted(zip(trace.lines, trace.marks, strict=True))
-                    lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
-                    place = await self._session.find_place(stage.text, node)
-                    made.append(Level(key, stage, lines, trace.own + trace.derived - len(lines), place))
-        except UnavailableError as error:
-            self.tell(str(error))
-            return []
+        answer = await self._session.request(FollowNode(0, texts, node, _LINES))
+        traces = {trace.text: trace for trace in answer.traces}
+        made = []
+        for key, stage in found:
+            if (trace := traces.get(stage.text)) is not None:
+                pairs = sorted(zip(trace.lines, trace.marks, strict=True))
+                lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
+                place = await self._session.find_place(stage.text, node)
+                made.append(Level(key, stage, lines, trace.own + trace.derived - len(lines), place))
         return made
 
     async def _text(self, text: str, number: int) -> str:

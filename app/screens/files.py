@@ -16,18 +16,43 @@ class FileWriter:
     def __init__(self, dialogs: Dialogs, say: Callable[[str], object]) -> None:
         self._dialogs, self._say = dialogs, say
 
+    def unless_no(self, question: str, act: Callable[[], object]) -> None:
+        """Do `act` at once, or, where there is a question, if the user says yes to it."""
+        if question:
+            self._dialogs.confirm(question, act)
+        else:
+            act()
+
+    def use_path(
+        self,
+        typed: str,
+        act: Callable[[Path, bool], object],
+        question: Callable[[Path], str],
+        failed: str = "could not be written",
+    ) -> None:
+        """Do `act` with a path that the user has typed, and whether something was asked before; nothing for no path.
+
+        `question` gives what is asked, such as whether to write over what is there, or "". Of a path that cannot be
+        looked at it is said that it `failed`.
+        """
+        name = typed.strip()
+        if not name:
+            return
+        try:
+            path = typed_path(name)
+            asked = question(path)
+        except (OSError, ValueError) as error:
+            self._say(f"{name} {failed}: {getattr(error, 'strerror', None) or error}")
+            return
+        self.unless_no(asked, lambda: act(path, bool(asked)))
+
     def write(self, path: str, text: str) -> None:
         """Write a file where the user said, and say so; one that is there already is asked about."""
-        try:
-            target = typed_path(path)
-            there = target.exists() and not target.is_dir()
-        except (OSError, ValueError) as error:
-            self._say(f"{path} could not be written: {getattr(error, 'strerror', None) or error}")
-            return
-        if there:
-            self._dialogs.confirm(f"{path} is there already. Replace it?", lambda: self._write(path, target, text))
-        else:
-            self._write(path, target, text)
+
+        def question(target: Path) -> str:
+            return f"{path} is there already. Replace it?" if target.exists() and not target.is_dir() else ""
+
+        self.use_path(path, lambda target, _asked: self._write(path, target, text), question)
 
     def _write(self, path: str, target: Path, text: str) -> None:
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from buddy.app.screens.editor import EditorScreen, Wrong
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.workspace.drafts import Draft
+from buddy.compiler.protocol import CheckIr
 
 
 class IrEditor(EditorScreen):
@@ -24,8 +25,8 @@ class IrEditor(EditorScreen):
 
 async def checked(session: Session, text: str) -> Wrong | None:
     """The first error that MLIR's parser or verifier finds in a module, or `None`."""
-    try:
-        found = await session.check_ir(text)
-    except UnavailableError as error:
-        return Wrong(str(error))
+    problems: list[str] = []
+    found = await Requester(session, problems.append).request(CheckIr(0, text))
+    if found is None:
+        return Wrong("".join(problems))
     return Wrong(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None

@@ -11,7 +11,7 @@ from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
 from buddy.app.screens.table import TableScreen
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
 from buddy.compiler.protocol.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
@@ -70,10 +70,10 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
         self.tell("compiling")
-        try:
-            self._came(await self._session.compare_nodes(self._recipe, reference, self._progress))
-        except UnavailableError as error:
-            self.tell(str(error))
+        request = self._session.compare_nodes(self._recipe, reference, self._progress)
+        report = await Requester(self._session, self.tell).answered(request)
+        if report is not None:
+            self._came(report)
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
@@ -83,11 +83,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._report = report
         wrong = sum(not found.ok for found in report.nodes)
         beside = numerics.REFERENCES[report.reference]
-        self.tell(
-            f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})"
-            if wrong
-            else f"all nodes within tolerance ({beside})"
-        )
+        self.tell(f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})" if wrong else f"all nodes within tolerance ({beside})")
         self._show()
 
     def _show(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,7 +14,7 @@ from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.preset_facts import PipelineFacts
 from buddy.app.screens.table import TableScreen
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -55,13 +55,12 @@ class PresetsScreen(TableScreen[PipelineFacts]):
     async def _run_all(self) -> None:
         await self._fill(self._ran)
 
-    async def _fill(self, fact: object) -> None:
+    async def _fill(self, fact: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
         for row in list(self._table.rows):
             self.tell(row.title)
-            try:
-                found = await fact(row)  # type: ignore[operator]
-            except UnavailableError as error:
-                found = replace(row, problem=str(error))
+            problems: list[str] = []
+            found = await Requester(self._session, problems.append).answered(fact(row))
+            found = found or replace(row, problem="".join(problems))
             self.show([found if other.title == row.title else other for other in self._table.rows])
         self.tell("")
 

@@ -11,13 +11,16 @@ from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.trials import Attempt, deltas_text, ranked
 from buddy.app.screens.table import TableScreen
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
-from buddy.compiler.protocol import Tried
+from buddy.compiler.protocol import Tried, TryPasses
 from buddy.compiler.protocol.recipe import PassStep
 
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
+
+# For all passes together.
+_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[Attempt]):
@@ -41,10 +44,9 @@ class TrialsScreen(TableScreen[Attempt]):
 
     @work(exclusive=True, group="trials")
     async def _try_all(self) -> None:
-        try:
-            done = await self._session.try_passes(self._text, self._candidates, self._threads, self._came)
-        except UnavailableError as error:
-            self.tell(str(error))
+        frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_SECONDS)
+        done = await Requester(self._session, self.tell).request(frame, self._came)
+        if done is None:
             return
         late = f", {done.candidates - done.tried} not tried (time limit)" if done.tried < done.candidates else ""
         self._tell_standing(late)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import ClassVar, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -15,7 +14,8 @@ from buddy.app.panes.report import difference_level, output_details
 from buddy.app.reports import formatting
 from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
 from buddy.app.screens.list_screen import ListScreen
-from buddy.app.session.lines import UnavailableError
+from buddy.app.session.requests import Requester
+from buddy.app.session.session import Session
 from buddy.app.widgets.background import begin
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut
@@ -26,12 +26,11 @@ from buddy.compiler.protocol import (
     ListValues,
     MapDifferences,
     OutputReport,
-    ValueList,
-    Values,
+    Request,
     Which,
 )
 
-Ask = Callable[[Callable[[int], Any], type], Awaitable[Any]]
+Answer = TypeVar("Answer")
 _NAME = 12
 _MAP_ROWS = 200
 
@@ -158,10 +157,12 @@ class ValuesScreen(ListScreen[None]):
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, graph: int, reports: tuple[OutputReport, ...], ask: Ask, *, as_map: bool = False) -> None:
+    def __init__(
+        self, graph: int, reports: tuple[OutputReport, ...], session: Session, *, as_map: bool = False
+    ) -> None:
         self._grid = ValueGrid(self._tell, self._want)
         super().__init__("Values", "", self._grid)
-        self._graph, self._ask, self._as_map = graph, ask, as_map
+        self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
         self._entries: list[Entry] = []
         self._number = 0
@@ -183,7 +184,7 @@ class ValuesScreen(ListScreen[None]):
         """Give the box most of the screen, regardless of its content."""
 
     async def _begin(self) -> None:
-        found = await self._asked(lambda number: ListValues(number, self._graph), ValueList)
+        found = await self._request(ListValues(0, self._graph))
         self._entries = entries_of(found.tensors) if found else []
         if self._entries:
             self._show()
@@ -193,15 +194,14 @@ class ValuesScreen(ListScreen[None]):
             self._problem = "the graph has neither inputs nor outputs"
         self._tell()
 
-    async def _asked(self, make: Callable[[int], Any], answer: type) -> Any:
+    async def _request(self, frame: Request[Answer]) -> Answer | None:
         """The engine's answer, or `None` with an error shown under the table."""
-        try:
-            self._problem = ""
-            return await self._ask(make, answer)
-        except UnavailableError as error:
-            self._problem = str(error)
-            self._tell()
-            return None
+        self._problem = ""
+        return await Requester(self._session, self._tell_problem).request(frame)
+
+    def _tell_problem(self, problem: str) -> None:
+        self._problem = problem
+        self._tell()
 
     # ---- content -------------------------------------------------------------------------------------------------
 
@@ -240,15 +240,15 @@ class ValuesScreen(ListScreen[None]):
         grid, pages = self._grid, self._grid.pages
         places = pages.missing(max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.shown)
         for row, column in places:
-            found = await self._asked(partial(self._frame, row, column), Values)
+            found = await self._request(self._frame(row, column))
             if found is None:
                 return
             pages.take(found)
             grid.arrived()
 
-    def _frame(self, row: int, column: int, number: int) -> FetchValues:
+    def _frame(self, row: int, column: int) -> FetchValues:
         name, side = self.entry.tensor.name, self._grid.side
-        return FetchValues(number, self._graph, side, name, self._slices, row, ROWS, column, COLUMNS)
+        return FetchValues(0, self._graph, side, name, self._slices, row, ROWS, column, COLUMNS)
 
     # ---- lines under the table -----------------------------------------------------------------------------------
 
@@ -333,9 +333,7 @@ class ValuesScreen(ListScreen[None]):
         name, grid = self.entry.tensor.name, self._grid
         columns = max(grid.width - _NAME - 2, CELL)
         rows = min(max(grid.size.height - 1, 4), _MAP_ROWS)
-        found = await self._asked(
-            lambda number: MapDifferences(number, self._graph, name, self._slices, rows, columns), DifferenceMap
-        )
+        found = await self._request(MapDifferences(0, self._graph, name, self._slices, rows, columns))
         if found is not None:
             grid.show_map(found)
             self._entitle()

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
 
 from buddy.app.session.log_file import NO_LOG, Log
 from buddy.app.session.resuming_transport import ResumingTransport
@@ -18,38 +20,23 @@ from buddy.app.session.transport import ProcessTransport, Transport
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
-    CheckIr,
-    Compare,
-    Compared,
-    Compile,
-    Compiled,
     Diagnostic,
     EngineFrame,
     Failed,
     FetchLines,
     FetchText,
-    FindNode,
-    FindPlace,
-    Found,
     Hello,
-    IrChecked,
     Lines,
     Ping,
-    Ran,
-    Run,
-    Search,
+    Request,
     Shutdown,
-    Text,
-    TriedAll,
-    TryPasses,
     Welcome,
+    answer_type,
 )
-from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
-Interim = Callable[[Any], None]
+Interim = Callable[[Any], object]
 # The location of an engine: a command that starts it, or an ssh host.
 Place = Sequence[str] | Remote
 
@@ -72,10 +59,10 @@ class RequestFailed(Exception):
 
 
 class EngineClient:
-    """One engine at a time: a local process, a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
+    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
 
-    Frames that answer a `fetch_…`, `search`, `find_node` or `compare` call go only to its caller; `frames` yields all
-    others. `link_changed` is called with the error of the connection to a `Remote`, and with "" after a reconnect.
+    Frames that answer a `request` go to its caller alone; all others come out of `frames`. `link_changed` hears what is
+    wrong with the link to a `Remote`, and "" once it is well again.
     """
 
     def __init__(
@@ -204,16 +191,18 @@ class EngineClient:
                 raise frame
             yield frame
 
-    async def ask(self, frame: Any, answer: type[Answer], interim: Interim = lambda _frame: None) -> Answer:
-        """Send a request and wait for its final frame; `interim` is called with earlier frames.
+    async def request(self, frame: Request[Answer], interim: Interim = lambda _frame: None) -> Answer:
+        """Number a frame, send it, and wait for the one that ends it; `interim` gets those before.
 
-        If the caller is cancelled, the engine cancels the request. Raises `RequestFailed` and `EngineLost`.
+        A frame that has a number keeps it. The engine stops working on what its caller no longer waits for. Raises
+        `RequestFailed` and `EngineLost`.
         """
+        frame = frame if frame.request else replace(frame, request=self.next_request())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[frame.request] = future, answer, interim
+        self._waiting[frame.request] = future, answer_type(type(frame)), interim
         try:
             self.send(frame)
-            found = await future
+            found: Answer | Failed = await future
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
                 with contextlib.suppress(EngineLost):
@@ -223,58 +212,15 @@ class EngineClient:
             self._waiting.pop(frame.request, None)
         if isinstance(found, Failed):
             raise RequestFailed(found)
-        assert isinstance(found, answer)
         return found
 
     async def fetch_lines(self, text: str, start: int, count: int) -> Lines:
         """At most `count` lines of `text` from line `start` (starting at 0)."""
-        return await self.ask(FetchLines(self.next_request(), text, start, count), Lines)
+        return await self.request(FetchLines(0, text, start, count))
 
     async def fetch_text(self, text: str) -> str:
         """The full text of `text`."""
-        return (await self.ask(FetchText(self.next_request(), text), Text)).content
-
-    async def search(
-        self, text: str, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
-    ) -> Found:
-        """The lines of `text` (starting at 0) that match `pattern`."""
-        return await self.ask(Search(self.next_request(), text, pattern, regex, ignore_case, limit), Found)
-
-    async def find_node(self, text: str, node: str) -> Found:
-        """The lines of `text` (starting at 0) that come from the FX node with the stable name `node`."""
-        return await self.ask(FindNode(self.next_request(), text, node), Found)
-
-    async def find_place(self, text: str, node: str, page: int, around: int, came: Interim) -> Found:
-        """The main line of `node` in `text`; `came` is called with the `Lines` around it."""
-        return await self.ask(FindPlace(self.next_request(), text, node, page, around), Found, came)
-
-    async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> Compared:
-        """The differences between the texts `before` and `after`."""
-        return await self.ask(Compare(self.next_request(), before, after, how, language), Compared)
-
-    async def check_ir(self, content: str) -> IrChecked:
-        """The errors of a module."""
-        return await self.ask(CheckIr(self.next_request(), content), IrChecked)
-
-    async def compile_beside(self, recipe: Recipe, came: Interim = lambda _frame: None) -> Compiled:
-        """Compile a recipe for a comparison. Returns all stages."""
-        return await self.ask(Compile(self.next_request(), recipe, beside=True), Compiled, came)
-
-    async def run_beside(
-        self, recipe: Recipe, repeats: int = 10, inputs: InputChoice = OWN_INPUTS, values: bool = False,
-        equal_nan: bool = False,
-    ) -> Ran:  # fmt: skip
-        """Run a recipe for a comparison. Returns the report; with `values`, also inputs and outputs."""
-        request = self.next_request()
-        frame = Run(request, recipe, repeats, beside=True, inputs=inputs, values=values, equal_nan=equal_nan)
-        return await self.ask(frame, Ran)
-
-    async def try_passes(
-        self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Interim, seconds: float = 60.0
-    ) -> TriedAll:
-        """Try each candidate on a stage; `came` is called with a `Tried` for each."""
-        frame = TryPasses(self.next_request(), text, candidates, threads, timeout=seconds)
-        return await self.ask(frame, TriedAll, came)
+        return (await self.request(FetchText(0, text))).content
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
@@ -321,9 +267,7 @@ class EngineClient:
         if not isinstance(frame, Welcome):
             raise FrameError(f"handshake failed: the engine sent {type(frame).__name__}")
         if frame.version != PROTOCOL_VERSION:
-            raise FrameError(
-                f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version"
-            )
+            raise FrameError(f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version")
         greeted.set_result(frame)
         return ""
 

@@ -76,7 +76,7 @@ class Watcher:
     async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
         """The next change of `files`. The request is cancelled when the program has other files."""
         watch = Watch(client.next_request(), files, self._directory)
-        changed = asyncio.ensure_future(client.ask(watch, FilesChanged))
+        changed = asyncio.ensure_future(client.request(watch))
         try:
             while not changed.done() and self.files() == files:
                 await asyncio.wait([changed], timeout=_AGAIN_SECONDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from buddy.app.session.file_changes import OnDisk
 from buddy.app.session.file_watch import Watcher, told
@@ -19,7 +19,7 @@ from buddy.app.workspace.frontends import as_wanted
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PassStep, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
@@ -123,9 +123,7 @@ class Session:
             return
         if self._again.is_set():
             return self._given_up()
-        todo = (
-            "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
-        )
+        todo = "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
         self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
         self.cache.forget()
         self.changed(ALL)
@@ -358,109 +356,72 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
-    async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
-        return await self._asked(lambda client: client.fetch_lines(text, start, count))
-
     def take_extract(self, found: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
         self.state.take_extract(found)
         self.workspace.adopt(recipe)
 
-    async def ask(
-        self, make: Callable[[int], Any], answer: type[Answer], came: Callable[[Any], None] = lambda _frame: None
-    ) -> Answer:
-        """Send the frame that `make` returns for a request number, and return its answer; `came` gets earlier frames.
+    async def request(self, frame: p.Request[Answer], came: Callable[[Any], object] = lambda _frame: None) -> Answer:
+        """What the engine answers to a frame, which gets its number here; `came` gets the frames before the answer.
 
-        Raises `UnavailableError`, like all methods of this section.
+        Raises `UnavailableError` where there is no answer, as do all requests below.
         """
-        return await self._asked(lambda client: client.ask(make(client.next_request()), answer, came))
-
-    async def open_python(self, path: str) -> p.PythonOpened:
-        """A Python file that nodes of the graph on the screen come from."""
-        workspace, graph = self.workspace, self.state.graph
-        make = lambda number: p.OpenPython(number, workspace.source, workspace.arguments, graph, path)  # noqa: E731
-        return await self.ask(make, p.PythonOpened)
-
-    async def find_node(self, text: str, node: str) -> p.Found:
-        """The lines that come from a node."""
-        return await self._asked(lambda client: client.find_node(text, node))
-
-    async def find_place(self, text: str, node: str) -> int:
-        """The main line of a node, or -1. The lines around it are cached then."""
-        take = self.cache.take
-        found = await self._asked(lambda client: client.find_place(text, node, PAGE, AHEAD, take))
-        return found.lines[0] if found.lines else -1
-
-    async def compare(self, before: str, after: str, how: Literal["line", "structural"], language: str) -> p.Compared:
-        """The differences between the texts `before` and `after`."""
-        return await self._asked(lambda client: client.compare(before, after, how, language))
-
-    async def check_ir(self, content: str) -> p.IrChecked:
-        """The errors of a module."""
-        return await self._asked(lambda client: client.check_ir(content))
-
-    async def try_passes(
-        self, text: str, candidates: tuple[PassStep, ...], threads: int, came: Callable[[p.Frame], None]
-    ) -> p.TriedAll:
-        """Try each candidate on a stage; `came` is called with each result."""
-        return await self._asked(lambda client: client.try_passes(text, candidates, threads, came))
-
-    async def compile_beside(self, recipe: Recipe, came: Callable[[Any], None] = lambda _frame: None) -> p.Compiled:
-        """Compile a recipe for a comparison; `came` is called with each stage. Does not change the screen."""
-        return await self._asked(lambda client: client.compile_beside(recipe, came))
-
-    async def run_beside(self, recipe: Recipe) -> p.RunReport:
-        """Run a recipe for a comparison."""
-        return (
-            await self._asked(lambda client: client.run_beside(recipe, inputs=self.inputs, equal_nan=self.equal_nan))
-        ).report
-
-    async def run_values(self, recipe: Recipe) -> p.Ran:
-        """Run once. Returns inputs and outputs as a file."""
-        inputs = self.inputs
-        return await self._asked(lambda client: client.run_beside(recipe, 1, inputs, True, self.equal_nan))
-
-    async def compare_nodes(
-        self, recipe: Recipe, reference: Reference, came: Callable[[p.Frame], None]
-    ) -> NumericsReport:
-        """Compare every node of `recipe` with the reference; `came` gets progress. Also updates the graph table."""
-
-        def request(client: EngineClient) -> Awaitable[p.NodesCompared]:
-            number, timeout = client.next_request(), _COMPARING * self.timeout
-            frame = p.CompareNodes(number, recipe, reference, timeout=timeout, inputs=self.inputs)
-            return client.ask(frame, p.NodesCompared, came)
-
-        report = (await self._asked(request)).report
-        self.state.of(recipe.graph).compared(recipe, report)
-        self.changed(frozenset({"graph", "outputs"}))
-        return report
-
-    async def profile(self, recipe: Recipe, came: Callable[[p.Frame], None]) -> p.ProfileReport:
-        """Profile a recipe. Does not change the screen."""
-        inputs, timeout = self.inputs, self.timeout
-
-        def request(client: EngineClient) -> Awaitable[p.Profiled]:
-            frame = p.Profile(client.next_request(), recipe, timeout=timeout, inputs=inputs)
-            return client.ask(frame, p.Profiled, came)
-
-        return (await self._asked(request)).report
-
-    def told_path(self, path: str) -> str:
-        """A path on the engine's machine, relative to the folder of the program if it is inside."""
-        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
-
-    async def whole_text(self, text: str) -> str:
-        return await self._asked(lambda client: client.fetch_text(text))
-
-    async def _asked(self, request: Callable[[EngineClient], Awaitable[Answer]]) -> Answer:
         from buddy.app.session.client import EngineLost, RequestFailed
 
         if self._client is None or self.state.engine != "ready":
             raise UnavailableError("the engine is not running")
         try:
-            return await request(self._client)
+            return await self._client.request(frame, came)
         except (EngineLost, RequestFailed) as error:
             raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
+
+    async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
+        return await self.request(p.FetchLines(0, text, start, count))
+
+    async def whole_text(self, text: str) -> str:
+        return (await self.request(p.FetchText(0, text))).content
+
+    async def open_python(self, path: str) -> p.PythonOpened:
+        """A Python file that nodes of the graph on the screen come from."""
+        workspace = self.workspace
+        return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
+
+    async def find_place(self, text: str, node: str) -> int:
+        """The main line of a node, or -1. The lines around it are cached then."""
+        found = await self.request(p.FindPlace(0, text, node, PAGE, AHEAD), self.cache.take)
+        return found.lines[0] if found.lines else -1
+
+    async def compile_beside(self, recipe: Recipe, came: Callable[[Any], object] = lambda _frame: None) -> p.Compiled:
+        """Compile a recipe for a comparison; `came` is called with each stage. Does not change the screen."""
+        return await self.request(p.Compile(0, recipe, beside=True), came)
+
+    async def run_beside(self, recipe: Recipe) -> p.RunReport:
+        """Run a recipe for a comparison."""
+        frame = p.Run(0, recipe, beside=True, inputs=self.inputs, equal_nan=self.equal_nan)
+        return (await self.request(frame)).report
+
+    async def run_values(self, recipe: Recipe) -> p.Ran:
+        """Run once. Returns inputs and outputs as a file."""
+        frame = p.Run(0, recipe, 1, beside=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
+        return await self.request(frame)
+
+    async def compare_nodes(
+        self, recipe: Recipe, reference: Reference, came: Callable[[Any], object]
+    ) -> NumericsReport:
+        """Compare every node of `recipe` with the reference; `came` gets progress. Also updates the graph table."""
+        frame = p.CompareNodes(0, recipe, reference, timeout=_COMPARING * self.timeout, inputs=self.inputs)
+        report = (await self.request(frame, came)).report
+        self.state.of(recipe.graph).compared(recipe, report)
+        self.changed(frozenset({"graph", "outputs"}))
+        return report
+
+    async def profile(self, recipe: Recipe, came: Callable[[Any], object]) -> p.ProfileReport:
+        """Profile a recipe. Does not change the screen."""
+        return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), came)).report
+
+    def told_path(self, path: str) -> str:
+        """A path on the engine's machine, relative to the folder of the program if it is inside."""
+        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
 
 
 def _post(client: EngineClient, frame: p.Frame) -> None:

@@ -141,12 +141,13 @@ class Workbench(App[int]):
         """What panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_chrome)
-        jobs, layout = Jobs(self, status, self._note_busy), Layout(self, status)
         session.say = lambda message: status.say(message)
+        layout, queries = Layout(self, status), StageQueries(session, session.say)
+        jobs = Jobs(self, status, queries, self._note_busy)
         dialogs = Dialogs(self, session.say, glyphs)
         return WorkbenchContext(
             session=session,
-            queries=StageQueries(session, session.say),
+            queries=queries,
             edits=RecipeEditor(session),
             status=status,
             dialogs=dialogs,
@@ -265,7 +266,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparing or self.ir.searching or self.parting.searching,
+            busy=busy or self.ir.comparing or self.ir.searching,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -279,7 +280,7 @@ class Workbench(App[int]):
             catalogue=bool(state.passes),
             presets=bool(state.presets),
             found=bool(self.ir.matches.lines),
-            diff=self.ir.diff is not None,
+            diff=self.ir.document.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
             runs=bool(state.runs),

@@ -54,6 +54,8 @@ from buddy.compiler.protocol.extracts import WriteScript as WriteScript
 from buddy.compiler.protocol.frame import MAX_FRAME as MAX_FRAME
 from buddy.compiler.protocol.frame import PROTOCOL_VERSION as PROTOCOL_VERSION
 from buddy.compiler.protocol.frame import Frame as Frame
+from buddy.compiler.protocol.frame import Request as Request
+from buddy.compiler.protocol.frame import answer_type as answer_type
 from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
 from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
 from buddy.compiler.protocol.plain_values import Assignment as Assignment
@@ -103,6 +105,8 @@ from buddy.compiler.protocol.run_report import SideReport as SideReport
 from buddy.compiler.protocol.run_report import Timing as Timing
 from buddy.compiler.protocol.searches import Compare as Compare
 from buddy.compiler.protocol.searches import Compared as Compared
+from buddy.compiler.protocol.searches import FindNode as FindNode
+from buddy.compiler.protocol.searches import FindPlace as FindPlace
 from buddy.compiler.protocol.searches import Found as Found
 from buddy.compiler.protocol.searches import FoundEach as FoundEach
 from buddy.compiler.protocol.searches import Hits as Hits
@@ -113,8 +117,6 @@ from buddy.compiler.protocol.texts import DescribeOp as DescribeOp
 from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
 from buddy.compiler.protocol.texts import FetchLines as FetchLines
 from buddy.compiler.protocol.texts import FetchText as FetchText
-from buddy.compiler.protocol.texts import FindNode as FindNode
-from buddy.compiler.protocol.texts import FindPlace as FindPlace
 from buddy.compiler.protocol.texts import FindRegion as FindRegion
 from buddy.compiler.protocol.texts import Lines as Lines
 from buddy.compiler.protocol.texts import ListSymbols as ListSymbols

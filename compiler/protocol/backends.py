@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 # The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
 IREE_PHASES = (
@@ -23,17 +23,15 @@ IREE_PHASES = (
 )
 
 
-class DescribeBackend(Frame, frozen=True):
+class DescribeBackend(Request["BackendDescribed"], frozen=True):
     """Describe backend `name`; answered by `BackendDescribed`."""
 
-    request: int
     name: str
 
 
-class CheckFlags(Frame, frozen=True):
+class CheckFlags(Request["FlagsChecked"], frozen=True):
     """Check whether backend `name` accepts `flags`; answered by `FlagsChecked`."""
 
-    request: int
     name: str
     flags: tuple[str, ...]
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 Wrong = Literal["any", "fails", "differs", "slower"]
@@ -28,10 +28,9 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     within: float = 300.0
 
 
-class Bisect(Frame, frozen=True):
+class Bisect(Request["Bisected"], frozen=True):
     """Find what makes the program of `recipe` wrong; answered by `Progress`, then `Bisected` or `Failed`."""
 
-    request: int
     recipe: Recipe
     criterion: Criterion = Criterion()
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
 from buddy.compiler.protocol.recipe import PluginFile
 
 
-class ListPasses(Frame, frozen=True):
-    request: int
+class ListPasses(Request["Passes"], frozen=True):
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
 
 
-class ListOps(Frame, frozen=True):
-    request: int
+class ListOps(Request["Ops"], frozen=True):
     directory: str = ""
     plugins: tuple[PluginFile, ...] = ()
 
 
-class ListPresets(Frame, frozen=True):
-    request: int
+class ListPresets(Request["Presets"], frozen=True):
+    """The recipes to start from: `Presets`."""
 
 
 class Passes(Frame, frozen=True):

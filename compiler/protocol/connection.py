@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame
+from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame, Request
 from buddy.compiler.protocol.plain_values import Diagnostic, Stage
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -28,10 +28,8 @@ class Cancel(Frame, frozen=True):
     target: int = 0
 
 
-class Ping(Frame, frozen=True):
+class Ping(Request["Pong"], frozen=True):
     """Check that the engine responds. It answers with `Pong` before it handles later frames."""
-
-    request: int
 
 
 class Shutdown(Frame, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 
 ExportKind = Literal["asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel"]
@@ -20,7 +20,7 @@ class ExportedFile(msgspec.Struct, frozen=True):
     size: int
 
 
-class Export(Frame, frozen=True):
+class Export(Request["Exported"], frozen=True):
     """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine; answered by `Exported`.
 
     `folder` is relative to `directory`, or to the engine's current directory if that is "". Functions and files are
@@ -28,7 +28,6 @@ class Export(Frame, frozen=True):
     first stage of MLIR. Existing files are overwritten only with `force`. `command` is printed in the README.
     """
 
-    request: int
     recipe: Recipe
     kinds: tuple[ExportKind, ...]
     folder: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.recipe import Recipe
 
 
-class Extract(Frame, frozen=True):
+class Extract(Request["Extracted"], frozen=True):
     """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs.
 
     Answered by `Extracted`.
@@ -15,7 +15,6 @@ class Extract(Frame, frozen=True):
     It becomes another graph of the program until the program is opened again; the same nodes give the same graph.
     """
 
-    request: int
     recipe: Recipe
     nodes: tuple[str, ...]
 
@@ -28,10 +27,9 @@ class Extracted(Frame, frozen=True):
     info: GraphInfo
 
 
-class WriteScript(Frame, frozen=True):
+class WriteScript(Request["Script"], frozen=True):
     """Write the graph of `recipe` as a script that needs only torch; answered by `Script`."""
 
-    request: int
     recipe: Recipe
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
 
-class CompareNodes(Frame, frozen=True):
+class CompareNodes(Request["NodesCompared"], frozen=True):
     """Compile a recipe so that its program reports its values, and compare each with eager.
 
     Answered by `Progress`, `NodesCompared`.
@@ -17,7 +17,6 @@ class CompareNodes(Frame, frozen=True):
     `own`, each node is also compiled alone. The comparison is stopped after `timeout` seconds, including compilation.
     """
 
-    request: int
     recipe: Recipe
     reference: Reference = "eager"
     own: bool = True

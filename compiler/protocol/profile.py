@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.profile_report import ProfileReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
 
-class Profile(Frame, frozen=True):
+class Profile(Request["Profiled"], frozen=True):
     """Compile a recipe with counters in its code, and run it; answered by `Progress`, then `Profiled` or `Failed`.
 
     The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, once.
     """
 
-    request: int
     recipe: Recipe
     repeats: int = 10
     timeout: float = 120.0

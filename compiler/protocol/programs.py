@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, RunReport
@@ -13,7 +13,7 @@ IN_VAIN = "recipe"
 FOLDED = "folded"
 
 
-class Open(Frame, frozen=True):
+class Open(Request["Captured"], frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
     `plugins` are loaded first; the notes report one whose file has another hash. `shapes`, each as `x=4x128`, replace
@@ -21,7 +21,6 @@ class Open(Frame, frozen=True):
     captured by it, or imported in addition. If the user `trusts` the file, pickles in it may run code.
     """
 
-    request: int
     source: str
     arguments: tuple[str, ...] = ()
     directory: str = ""
@@ -31,26 +30,24 @@ class Open(Frame, frozen=True):
     trusts: bool = False
 
 
-class Compile(Frame, frozen=True):
+class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
     A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A `beside`
     compilation, made to compare with the recipe on the screen, replaces none and is replaced by none.
     """
 
-    request: int
     recipe: Recipe
     beside: bool = False
 
 
-class Run(Frame, frozen=True):
+class Run(Request["Ran"], frozen=True):
     """Compile if needed, run, and compare with eager; answered by the frames of `Compile`, then `Ran` or `Failed`.
 
     `beside` is as for `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`, the engine stores
     them for `FetchValues` until the graph's next such run. NaN equals NaN only with `equal_nan`.
     """
 
-    request: int
     recipe: Recipe
     repeats: int = 10
     timeout: float = 120.0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class FollowNode(Frame, frozen=True):
+class FollowNode(Request["Followed"], frozen=True):
     """Find the lines of each of `texts` that come from the node with the stable name `node`; answered by `Followed`."""
 
-    request: int
     texts: tuple[str, ...]
     node: str
     limit: int = 200
@@ -38,10 +37,9 @@ class Followed(Frame, frozen=True):
     traces: tuple[NodeTrace, ...]
 
 
-class FindOrigins(Frame, frozen=True):
+class FindOrigins(Request["OriginsFound"], frozen=True):
     """Find the nodes that lines `first` to `last` of `text` come from; answered by `OriginsFound`."""
 
-    request: int
     text: str
     first: int
     last: int
@@ -64,13 +62,12 @@ class OriginsFound(Frame, frozen=True):
     total: int = 0
 
 
-class OpenPython(Frame, frozen=True):
+class OpenPython(Request["PythonOpened"], frozen=True):
     """Open the Python file `path` that nodes of the program come from, each line with its nodes.
 
     Answered by `PythonOpened`.
     """
 
-    request: int
     source: str
     arguments: tuple[str, ...]
     graph: int
@@ -86,10 +83,9 @@ class PythonOpened(Frame, frozen=True):
     lines: int
 
 
-class FindJumps(Frame, frozen=True):
+class FindJumps(Request["Jumps"], frozen=True):
     """Find the jumps in the assembly function that contains line `line` of `text`; answered by `Jumps`."""
 
-    request: int
     text: str
     line: int
 

@@ -1,4 +1,4 @@
-"""Frames that search texts and compare them."""
+"""Frames that search texts, also for the lines of a node, and compare them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class Search(Frame, frozen=True):
+class Search(Request["Found"], frozen=True):
     """Find the lines of `text` that contain `pattern` (a plain string, or a regular expression)."""
 
-    request: int
     text: str
     pattern: str
     regex: bool = False
@@ -20,7 +19,7 @@ class Search(Frame, frozen=True):
     limit: int = 10_000
 
 
-class SearchEach(Frame, frozen=True):
+class SearchEach(Request["FoundEach"], frozen=True):
     """Search several texts, equal ones once.
 
     Answered by `FoundEach`, with the first `excerpts` matching lines of each text.
@@ -28,7 +27,6 @@ class SearchEach(Frame, frozen=True):
     Texts that are no longer stored are left out.
     """
 
-    request: int
     texts: tuple[str, ...]
     pattern: str
     regex: bool = False
@@ -37,14 +35,34 @@ class SearchEach(Frame, frozen=True):
     limit: int = 10_000
 
 
-class Compare(Frame, frozen=True):
+class FindNode(Request["Found"], frozen=True):
+    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+
+    text: str
+    node: str
+    limit: int = 10_000
+
+
+class FindPlace(Request["Found"], frozen=True):
+    """Where to look for a node in `text`, and what is to be seen there, in one answer.
+
+    The pages of `page` lines that hold the `around` lines on both sides of the line that is most the node's own come as
+    `Lines`, then that line in a `Found`. Where the text has no line of the node, there is the first page.
+    """
+
+    text: str
+    node: str
+    page: int
+    around: int
+
+
+class Compare(Request["Compared"], frozen=True):
     """Find where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
 
     Structural differences ignore lines of `language` in which only numbering, the order of attributes, locations or
     comments changed.
     """
 
-    request: int
     before: str
     after: str
     how: Literal["line", "structural"] = "line"

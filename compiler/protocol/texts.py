@@ -1,4 +1,4 @@
-"""Frames that read the texts of stages: lines, symbols, regions, nodes, other forms of a text."""
+"""Frames that read the texts of stages: lines, symbols, regions, other forms of a text."""
 
 from __future__ import annotations
 
@@ -6,91 +6,60 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class FetchLines(Frame, frozen=True):
-    request: int
+class FetchLines(Request["Lines"], frozen=True):
     text: str
     start: int
     count: int
 
 
-class FetchText(Frame, frozen=True):
+class FetchText(Request["Text"], frozen=True):
     """Get the full text in one `Text` frame: for `dump` and for writing a stage to a file."""
 
-    request: int
     text: str
 
 
-class ListSymbols(Frame, frozen=True):
+class ListSymbols(Request["Symbols"], frozen=True):
     """List the functions, globals and graphs of `text`; answered by `Symbols`."""
 
-    request: int
     text: str
     language: str
 
 
-class ListTypes(Frame, frozen=True):
+class ListTypes(Request["Types"], frozen=True):
     """List the long types that occur more than once in `text`, a text of MLIR; answered by `Types`."""
 
-    request: int
     text: str
 
 
-class FindRegion(Frame, frozen=True):
+class FindRegion(Request["Region"], frozen=True):
     """Find the region that line `line` of `text` opens, or the enclosing one; answered by `Region`."""
 
-    request: int
     text: str
     line: int
 
 
-class FetchCharacters(Frame, frozen=True):
+class FetchCharacters(Request["Characters"], frozen=True):
     """Get `count` characters of a line from `start`, constants included; answered by `Characters`."""
 
-    request: int
     text: str
     line: int
     start: int = 0
     count: int = 1 << 16
 
 
-class Reprint(Frame, frozen=True):
+class Reprint(Request["Reprinted"], frozen=True):
     """Print a text of MLIR in MLIR's generic form, as another text; answered by `Reprinted`."""
 
-    request: int
     text: str
 
 
-class DescribeOp(Frame, frozen=True):
+class DescribeOp(Request["OpSummary"], frozen=True):
     """Get the dialect's own documentation of the op `name`, such as `linalg.generic`; answered by `OpSummary`."""
 
-    request: int
     name: str
-
-
-class FindNode(Frame, frozen=True):
-    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `Found`."""
-
-    request: int
-    text: str
-    node: str
-    limit: int = 10_000
-
-
-class FindPlace(Frame, frozen=True):
-    """Find a node in `text` and get the lines around it, in one answer.
-
-    The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
-    that line in a `Found`. If the text has no line of the node, the first page is sent.
-    """
-
-    request: int
-    text: str
-    node: str
-    page: int
-    around: int
 
 
 class Lines(Frame, frozen=True):

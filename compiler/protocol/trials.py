@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import PassStep
 
 
-class CheckIr(Frame, frozen=True):
+class CheckIr(Request["IrChecked"], frozen=True):
     """Check that `content` is a module that parses and verifies; answered by `IrChecked`."""
 
-    request: int
     content: str
 
 
-class TryPasses(Frame, frozen=True):
+class TryPasses(Request["TriedAll"], frozen=True):
     """Preview what each of `candidates` would change in the module `text`; answered by a `Tried` each, then `TriedAll`.
 
     A candidate may take `each` seconds, all of them together `timeout`.
     """
 
-    request: int
     text: str
     candidates: tuple[PassStep, ...]
     threads: int = 1

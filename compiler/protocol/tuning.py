@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 from buddy.compiler.protocol.recipe import OptionValue, Recipe
 
 
@@ -20,7 +20,7 @@ class Variation(msgspec.Struct, frozen=True):
     values: tuple[OptionValue, ...]
 
 
-class Tune(Frame, frozen=True):
+class Tune(Request["Tuned"], frozen=True):
     """Search for the fastest recipe around `recipe`.
 
     Answered by an `Attempted` for each one tried, then `Tuned` or `Failed`.
@@ -29,7 +29,6 @@ class Tune(Frame, frozen=True):
     workers do. No new recipe is started after `seconds`; a recipe that takes more than `each` seconds is stopped.
     """
 
-    request: int
     recipe: Recipe
     variations: tuple[Variation, ...] = ()
     seconds: float = 60.0

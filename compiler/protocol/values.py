@@ -6,27 +6,25 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 Which = Literal["input", "output", "eager", "difference"]
 Element = bool | int | float | str
 
 
-class ListValues(Frame, frozen=True):
+class ListValues(Request["ValueList"], frozen=True):
     """List the tensors of the latest run of graph number `graph` with `keep`; answered by `ValueList`."""
 
-    request: int
     graph: int = 0
 
 
-class FetchValues(Frame, frozen=True):
+class FetchValues(Request["Values"], frozen=True):
     """Get a window of a tensor; answered by `Values`.
 
     `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. The remaining dims are shown as a matrix, with the
     last dim along its rows. A `difference` is the output minus eager.
     """
 
-    request: int
     graph: int
     which: Which
     name: str
@@ -37,13 +35,12 @@ class FetchValues(Frame, frozen=True):
     columns: int = 20
 
 
-class MapDifferences(Frame, frozen=True):
+class MapDifferences(Request["DifferenceMap"], frozen=True):
     """Compare output `name` with eager block by block.
 
     Answered by `DifferenceMap`, of at most `rows` x `columns` blocks of the matrix.
     """
 
-    request: int
     graph: int
     name: str
     slices: str = ""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame
+from buddy.compiler.protocol.frame import Frame, Request
 
 
-class Watch(Frame, frozen=True):
+class Watch(Request["FilesChanged"], frozen=True):
     """Wait until the content of one of `files` (relative to `directory`) differs from when the program was last opened.
 
     Answered by `FilesChanged`; another `Watch` waits for the next change.
     """
 
-    request: int
     files: tuple[str, ...]
     directory: str = ""
 

@@ -31,7 +31,7 @@ async def press(bench: Any, *keys: str) -> None:
 
 
 def signs(bench: Any) -> set[str]:
-    diff = bench.app.ir.diff
+    diff = bench.app.ir.document.diff
     return {diff.row(k).kind for k in range(diff.count)}
 
 
@@ -43,13 +43,13 @@ async def test_d_goes_from_off_to_line_to_structural_and_back(workbench: Open) -
         await press(bench, "d")
         await bench.sees("line diff ")
         assert {"removed", "added", "same"} <= signs(bench)
-        by_line = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
+        by_line = sum(hunk[1] + hunk[3] for hunk in ir.document.diff.hunks)
         await press(bench, "d")
         await bench.sees("structural diff ")
-        by_structure = sum(hunk[1] + hunk[3] for hunk in ir.diff.hunks)
+        by_structure = sum(hunk[1] + hunk[3] for hunk in ir.document.diff.hunks)
         assert 0 < by_structure < by_line, "renumbered lines are no structural change"
         await press(bench, "d")
-        assert ir.diff is None
+        assert ir.document.diff is None
         assert ir.row_count == ir.stage.lines
 
 
@@ -61,9 +61,9 @@ async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open)
         for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
             await press(bench, key)
             place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
-            assert ir.other.text == ir.rows[place - 1].stage.text
-            assert bool(ir.diff.hunks) <= ir.stage.changed
-            assert ir.diff.hunks or bench.shows("no change") or bench.shows("no structural change")
+            assert ir.document.other.text == ir.rows[place - 1].stage.text
+            assert bool(ir.document.diff.hunks) <= ir.stage.changed
+            assert ir.document.diff.hunks or bench.shows("no change") or bench.shows("no structural change")
 
 
 async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: Open) -> None:
@@ -71,7 +71,7 @@ async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: O
         ir = bench.app.ir
         ir.choose(next(row for row in ir.rows if not row.stage.changed and row.stage.language == "mlir"))
         await press(bench, "d", "d")
-        assert ir.diff.row(0).folded == ir.stage.lines
+        assert ir.document.diff.row(0).folded == ir.stage.lines
         await bench.sees("no change")
 
 
@@ -84,7 +84,7 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         marked = ir.stage
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
-        assert ir.other == marked
+        assert ir.document.other == marked
         await bench.sees("structural diff from lower (marked)")
         await press(bench, "D")
         assert ir.comparison.against == "previous", "there has been no edit yet"
@@ -101,9 +101,9 @@ async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Ope
         await bench.settled()
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
-        assert ir.other.text == before.text != ir.stage.text
+        assert ir.document.other.text == before.text != ir.stage.text
         await bench.sees("before the last edit")
-        assert ir.diff.hunks
+        assert ir.document.diff.hunks
 
 
 async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> None:
@@ -112,7 +112,7 @@ async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> No
         ir.focus()
         await show(bench, "fold-transposes")
         await press(bench, "d", "d")
-        changes = ir.diff.changes
+        changes = ir.document.diff.changes
         assert len(changes) > 2
         ir.move_to(0)
         await bench.press("c")
@@ -121,13 +121,13 @@ async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> No
         await bench.sees(f"change {changes.index(ir.cursor) + 1} of {len(changes)}")
         await bench.press("C", "C")
         assert ir.cursor in changes
-        fold = next(k for k in range(ir.diff.count) if ir.diff.row(k).kind == "fold")
-        hidden = ir.diff.row(fold)
+        fold = next(k for k in range(ir.document.diff.count) if ir.document.diff.row(k).kind == "fold")
+        hidden = ir.document.diff.row(fold)
         ir.move_to(fold)
         await bench.press("enter")
-        assert ir.diff.row(ir.cursor).after == hidden.after
+        assert ir.document.diff.row(ir.cursor).after == hidden.after
         await bench.press("z")
-        assert ir.diff.row(ir.cursor).kind == "fold"
+        assert ir.document.diff.row(ir.cursor).kind == "fold"
 
 
 async def test_searching_and_going_to_a_line_unfold_what_is_needed(workbench: Open) -> None:
@@ -136,13 +136,17 @@ async def test_searching_and_going_to_a_line_unfold_what_is_needed(workbench: Op
         ir.focus()
         await show(bench, "plan-memory")
         await press(bench, "d", "d")
-        fold = next(row for row in map(ir.diff.row, range(ir.diff.count)) if row.kind == "fold" and row.folded > 20)
+        fold = next(
+            row
+            for row in map(ir.document.diff.row, range(ir.document.diff.count))
+            if row.kind == "fold" and row.folded > 20
+        )
         line = fold.after + fold.folded // 2
         await bench.press(":")
         await bench.type(str(line + 1))
         await bench.press("enter")
         assert ir.line_number == line
-        assert ir.diff.row(ir.cursor).kind == "same"
+        assert ir.document.diff.row(ir.cursor).kind == "same"
         await bench.press("/")
         await bench.type("return")
         await bench.press("enter")
@@ -157,14 +161,14 @@ async def test_side_by_side_where_the_pane_is_wide_enough(workbench: Open) -> No
         ir.focus()
         await show(bench, "fold-transposes")
         await press(bench, "d", "d")
-        assert ir.diff.layout == "unified"
+        assert ir.document.diff.layout == "unified"
         line = ir.line_number
         await press(bench, "+")
-        assert ir.diff.layout == "beside"
+        assert ir.document.diff.layout == "beside"
         assert ir.line_number == line
         assert "changed" in signs(bench)
         await press(bench, "+")
-        assert ir.diff.layout == "unified"
+        assert ir.document.diff.layout == "unified"
 
 
 async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
@@ -178,7 +182,7 @@ async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
         ir.choose(ir.rows[0])
         await press(bench, "d")
         await bench.sees("no stage is before it")
-        assert ir.diff is None
+        assert ir.document.diff is None
 
 
 async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text_is_shown(
@@ -188,7 +192,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
         app, ir = bench.app, bench.app.ir
         ir.focus()
         await show(bench, "plan-memory")
-        compare = app.session.compare
+        compare = app.context.queries.compare
 
         async def cancelled_at_once(*arguments: Any) -> Any:
             asked = asyncio.ensure_future(compare(*arguments))
@@ -197,11 +201,11 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
             await bench.app.action_act("cancel")
             return await asked
 
-        monkeypatch.setattr(app.session, "compare", cancelled_at_once)
+        monkeypatch.setattr(app.context.queries, "compare", cancelled_at_once)
         await press(bench, "d")
-        assert ir.diff is None
+        assert ir.document.diff is None
         assert not ir.comparing
         assert ir.row_count == ir.stage.lines
         monkeypatch.undo()
         await press(bench, "d")
-        assert ir.diff is not None
+        assert ir.document.diff is not None

@@ -185,7 +185,7 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
         await bench.settled()
         in_eager = app.workspace.recipe
         assert app.state.report.nodes_eager == 1
-        text = app.ir.text
+        text = app.ir.document.text
 
         await bench.press("g", "t")
         await bench.settled()
@@ -195,7 +195,7 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
         assert app.state.report is None
         assert not app.workspace.can_undo, "an edit of another graph is not undone here"
         assert [row.name for row in app.graph.rows] != first
-        assert app.ir.text != text
+        assert app.ir.document.text != text
         await bench.press("r")
         await bench.until(lambda: app.state.report is not None, "the report")
         assert app.state.report.graph == 1

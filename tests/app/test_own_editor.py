@@ -6,13 +6,14 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from buddy.app.commands.edit_text import TextEditing
 from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
-from buddy.app.workspace.workspace import Workspace
+from buddy.app.session.stages import StageRow
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
+from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -73,14 +74,14 @@ def test_an_interrupt_is_the_editors_and_not_ours() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path) -> None:
+def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    workspace = Workspace("x.py", (), tmp_path / "state")
-    workspace.begin(Recipe())
-    row = SimpleNamespace(key=("cse", 0))
-    bench = SimpleNamespace(workspace=workspace, ir=SimpleNamespace(rows=[]), say=said.append)
-    for recipe in (Recipe(threads=2), workspace.recipe):
-        TextEditing(bench)._resume(recipe, row, "before", "after")  # type: ignore[arg-type]
+    app = Workbench("x.py", store=tmp_path / "state", settings=Settings())
+    monkeypatch.setattr(app.context.status, "say", said.append)
+    app.workspace.begin(Recipe())
+    row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
+    for recipe in (Recipe(threads=2), app.workspace.recipe):
+        app.texts._resume(recipe, row, "before", "after")
         path = Path(said.pop().rpartition(" in ")[2])
         assert path.read_text() == "after"
         path.unlink()

@@ -144,7 +144,7 @@ async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open)
         ir.move_to(place + 1)
         await bench.press("z")
         await bench.until(lambda: ir.row_count < lines, "the fold")
-        ir._folded.clear()
+        ir.document.forget_folds()
         ir.toggle_fold()
         assert ir.row_count == lines, "what is folded may be forgotten while it is on the screen"
         ir.toggle_fold()
@@ -207,12 +207,14 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         await bench.press("M")
         marked = text_at(bench)
         await bench.press("g", "G")
-        await bench.until(lambda: ir.stage.text == ir.text and '"builtin.module"' in ir.line_at(0).text, "the form")
+        await bench.until(
+            lambda: ir.stage.text == ir.document.text and '"builtin.module"' in ir.line_at(0).text, "the form"
+        )
         await bench.sees("generic form")
         assert any(ir.line_at(k).nodes == node for k in range(40) if ir.line_at(k))
         await bench.press("[")
         await bench.until(
-            lambda: ir.stage.text == ir.text and ir.stage.name == "reconcile-unrealized-casts", "the stage"
+            lambda: ir.stage.text == ir.document.text and ir.stage.name == "reconcile-unrealized-casts", "the stage"
         )
         assert any('"llvm.' in ir.line_at(k).text for k in range(ir.first_row, ir.first_row + 20))
         await bench.press("g", "G")

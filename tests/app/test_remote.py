@@ -21,7 +21,7 @@ from buddy.app.session.session import Session
 from buddy.app.session.ssh import Remote
 from buddy.app.session.transport import EngineLost
 from buddy.app.workspace.workspace import Workspace
-from buddy.compiler.protocol import ListPresets, Presets
+from buddy.compiler.protocol import ListPresets
 from buddy.compiler.support.machine_load import waited
 from tests.support.engine_processes import gone, lives, stopped
 
@@ -72,12 +72,12 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
         for row in long:
             await asyncio.sleep(0.5)
             started = time.monotonic()
-            await client.ask(ListPresets(client.next_request()), Presets)
+            await client.request(ListPresets(0))
             trips.append(time.monotonic() - started)
             # What others take of the cores is the machine's, as in the keyboard's test.
             before, started, late = client.received_bytes, time.monotonic(), waited(os.getpid())
             ir.choose(row)
-            await bench.until(lambda row=row: ir.text == row.stage.text, "the first page")
+            await bench.until(lambda row=row: ir.document.text == row.stage.text, "the first page")
             seconds.append(time.monotonic() - started - (waited(os.getpid()) - late))
             await asyncio.sleep(0.5)
             whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
@@ -101,7 +101,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         await bench.until(lambda: "reconnecting in" in app.state.link, "the next try")
         await bench.until(lambda: bench.shows("R tries now"), "what to do")
         assert app.state.engine == "ready"
-        assert app.ir.lines
+        assert app.ir.document.lines
         await bench.press("space")
         assert app.workspace.can_undo
         await bench.press("u")

@@ -111,8 +111,10 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         ir = bench.app.ir
         await bench.press("tab", "tab", "4")
         await bench.drawn()
-        await bench.app.context.session.cache.load(ir.text, 0, ir.lines)
-        text = [bench.app.context.session.cache.get(ir.text, number).text for number in range(ir.lines)]
+        await bench.app.context.session.cache.load(ir.document.text, 0, ir.document.lines)
+        text = [
+            bench.app.context.session.cache.get(ir.document.text, number).text for number in range(ir.document.lines)
+        ]
         long = next(number for number, line in enumerate(text) if len(line) > 150)
         await bench.press("greater_than_sign", "W")
         assert ir.left == 0
@@ -136,7 +138,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         await bench.press("ctrl+b", "ctrl+b", "ctrl+f", "n")
         assert ir.cursor in ir.rows_on_screen()
         await bench.press("z")
-        await bench.until(lambda: ir.row_count < ir.lines, "the fold")
+        await bench.until(lambda: ir.row_count < ir.document.lines, "the fold")
         assert ir.cursor in ir.rows_on_screen()
         await bench.pilot.resize_terminal(40, 10)
         await bench.passed_on()
@@ -176,11 +178,11 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         ir = bench.app.ir
         await bench.press("tab", "tab", "4", "d")
         await bench.drawn()
-        await bench.until(lambda: ir.diff is not None and bool(ir.diff.hunks), "a diff")
+        await bench.until(lambda: ir.document.diff is not None and bool(ir.document.diff.hunks), "a diff")
         await bench.press("Z")
 
         def heads() -> list[int]:
-            rows = [(place, ir.diff.row(place)) for place in range(ir.diff.count)]
+            rows = [(place, ir.document.diff.row(place)) for place in range(ir.document.diff.count)]
             return [place for place, row in rows if row.folded and row.kind != "fold"]
 
         await bench.until(lambda: bool(heads()), "folded functions")
@@ -193,12 +195,12 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.until(lambda: len(bench.app.screen_stack) > 1, "the functions")
         await bench.press("down", "enter")
         await bench.drawn()
-        await bench.until(lambda: ir.diff is not None and ir.diff.narrowed, "one function")
+        await bench.until(lambda: ir.document.diff is not None and ir.document.diff.narrowed, "one function")
         await bench.sees("only @")
         await bench.press("d")
         await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the structural diff")
-        assert ir.diff.narrowed
+        assert ir.document.diff.narrowed
         await bench.press(":")
-        await bench.type(str(ir.lines))  # the brace that closes the module, which is in no function
+        await bench.type(str(ir.document.lines))  # the brace that closes the module, which is in no function
         await bench.press("enter")
-        assert not ir.diff.narrowed, "a jump out of the part shows the whole"
+        assert not ir.document.diff.narrowed, "a jump out of the part shows the whole"

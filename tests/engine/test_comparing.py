@@ -53,7 +53,7 @@ async def test_a_difference_leads_from_the_one_stage_to_the_other(bench: Bench, 
     one, other = stages["lower"], stages["one-shot-bufferize"]
     before, after = await lines(bench, one), await lines(bench, other)
     for how in ("line", "structural"):
-        found = await bench.client.compare(one.text, other.text, how, "mlir")  # type: ignore[arg-type]
+        found = await bench.client.request(Compare(0, one.text, other.text, how, "mlir"))
         assert (found.before_lines, found.after_lines) == (one.lines, other.lines)
         assert found.hunks
         made = list(before)
@@ -66,13 +66,13 @@ async def test_a_difference_leads_from_the_one_stage_to_the_other(bench: Bench, 
 async def test_a_stage_does_not_differ_from_itself(bench: Bench, add: Path) -> None:
     stages = await compiled(bench, add)
     text = stages["lower"].text
-    assert (await bench.client.compare(text, text, "line", "mlir")).hunks == ()
+    assert (await bench.client.request(Compare(0, text, text, "line", "mlir"))).hunks == ()
 
 
 async def test_a_text_that_is_not_kept_is_an_error_of_that_request(bench: Bench, add: Path) -> None:
     stages = await compiled(bench, add)
     with pytest.raises(RequestFailed, match="no longer kept"):
-        await bench.client.compare("0123", stages["lower"].text, "line", "mlir")
+        await bench.client.request(Compare(0, "0123", stages["lower"].text, "line", "mlir"))
 
 
 def comparing(bench: Bench) -> list[int]:
@@ -110,7 +110,7 @@ async def test_a_comparison_ends_when_it_is_cancelled_or_no_longer_waited_for(be
     bench.client.send(Compare(request, other.text, one.text, "structural"))
     bench.client.send(Cancel(request))
     assert (await bench.end_of(request)).cancelled
-    waiting = asyncio.ensure_future(bench.client.compare(other.text, one.text, "structural", "mlir"))
+    waiting = asyncio.ensure_future(bench.client.request(Compare(0, other.text, one.text, "structural", "mlir")))
     apart = await under_way(bench)
     assert not waiting.done()
     waiting.cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from buddy.compiler.protocol import Bisect, Cancel, Criterion, Extract, Extracted, Failed, Progress, Ran, Run
+from buddy.compiler.protocol import Bisect, Cancel, Criterion, Extract, Failed, Progress, Ran, Run
 
 from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
 from tests.support.engine_processes import forked_from_host, gone  # isort: skip
@@ -33,10 +33,10 @@ async def test_an_extract_is_a_graph_and_outlives_the_host(bench: Bench, tmp_pat
     script.write_text(SCRIPT)
     await bench.open(script)
     recipe = await bench.recipe(script)
-    found = await bench.client.ask(Extract(bench.client.next_request(), recipe, ("relu", "add")), Extracted)
+    found = await bench.client.request(Extract(0, recipe, ("relu", "add")))
     assert found.graph == 1
     assert [row.name for row in found.info.rows] == ["sin", "add", "relu", "output"]
-    again = await bench.client.ask(Extract(bench.client.next_request(), recipe, ("relu", "add")), Extracted)
+    again = await bench.client.request(Extract(0, recipe, ("relu", "add")))
     assert again.graph == 1
 
     own = msgspec.structs.replace(recipe, graph=1)

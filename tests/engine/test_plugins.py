@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from buddy.app.session.client import EngineClient
-from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Ops, Passes, Run
+from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Run
 from buddy.compiler.protocol.recipe import EAGER, PassStep, PluginFile, Recipe
 
 from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
@@ -124,14 +124,14 @@ async def test_a_file_adds_an_op_a_lowering_a_decomposition_and_passes(bench: Be
     assert await in_eager(bench, recipe) == []
     assert await verdict(bench, recipe) == "ok"
 
-    listed = await bench.client.ask(ListPasses(bench.client.next_request(), plugins=captured.plugins), Passes)
+    listed = await bench.client.request(ListPasses(0, plugins=captured.plugins))
     origins = {found.name: found.origin for found in listed.passes if found.origin}
     assert origins == {"look-around": "plug.py", "do-nothing": "plug.py"}
-    told = await bench.client.ask(ListOps(bench.client.next_request(), plugins=captured.plugins), Ops)
+    told = await bench.client.request(ListOps(0, plugins=captured.plugins))
     mine = [(op.target, op.op, op.registries) for op in told.ops if op.origin == "plug.py"]
     assert mine == [("plugged.cube.default", "", ()), ("plugged.squareplus.default", "SquareplusOp", ("linalg",))]
 
-    bare = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
+    bare = await bench.client.request(ListOps(0))
     assert not [op for op in bare.ops if op.origin], "what one client's plug-ins add is not there without them"
 
 
@@ -183,7 +183,7 @@ async def test_installed_packages_are_found_by_their_entry_points(
         assert "plug-in broken-plugin 0.1 raised AttributeError" in note
         assert f"{tmp_path / 'broken_plugin.py'}:3" in note
         assert await in_eager(bench, recipe) == []
-        told = await client.ask(ListOps(client.next_request()), Ops)
+        told = await client.request(ListOps(0))
         assert {op.target for op in told.ops if op.origin == "squareplus-plugin 0.1"} == {
             "plugged.squareplus.default",
             "plugged.cube.default",

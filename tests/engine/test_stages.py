@@ -15,10 +15,9 @@ from buddy.compiler.protocol import (
     Cancel,
     Compile,
     Compiled,
+    FindNode,
     ListOps,
     ListPasses,
-    Ops,
-    Passes,
     Progress,
     Search,
     StageDone,
@@ -89,7 +88,7 @@ async def test_a_line_leads_to_its_node_and_back(bench: Bench, add: Path) -> Non
     (node,) = (row.stable for row in captured.graphs[0].rows if row.opcode == "call_function")
     compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
     for stage in compiled.stages[:3]:
-        found = await bench.client.find_node(stage.text, node)
+        found = await bench.client.request(FindNode(0, stage.text, node))
         assert found.lines, stage.name
         page = await bench.client.fetch_lines(stage.text, found.lines[0], 1)
         assert node in [page.names[number] for number in page.nodes[0]]
@@ -99,11 +98,11 @@ async def test_search_finds_lines_and_refuses_broken_patterns(bench: Bench, add:
     await bench.open(add)
     compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
     lower = next(stage for stage in compiled.stages if stage.name == "lower")
-    found = await bench.client.search(lower.text, "FUNC.FUNC", ignore_case=True)
+    found = await bench.client.request(Search(0, lower.text, "FUNC.FUNC", ignore_case=True))
     page = await bench.client.fetch_lines(lower.text, found.lines[0], 1)
     assert "func.func" in page.lines[0]
     with pytest.raises(RequestFailed, match="unterminated"):
-        await bench.client.search(lower.text, "(", regex=True)
+        await bench.client.request(Search(0, lower.text, "(", regex=True))
 
 
 async def test_a_pattern_that_would_take_for_ever_stops_nothing_and_can_be_cancelled(bench: Bench, add: Path) -> None:
@@ -122,7 +121,7 @@ async def test_regular_expressions_match_line_by_line(bench: Bench, add: Path) -
     await bench.open(add)
     compiled = await bench.ask(Compile(bench.client.next_request(), await bench.recipe(add)))
     lower = next(stage for stage in compiled.stages if stage.name == "lower")
-    found = await bench.client.search(lower.text, r"^\s*func\.func .*\{$", regex=True)
+    found = await bench.client.request(Search(0, lower.text, r"^\s*func\.func .*\{$", regex=True))
     assert len(found.lines) == 1
 
 
@@ -148,9 +147,9 @@ async def test_a_failing_pass_keeps_the_stages_before_it_and_gives_the_ir_at_the
 
 
 async def test_the_catalogues_are_listed(bench: Bench) -> None:
-    passes = await bench.client.ask(ListPasses(bench.client.next_request()), Passes)
+    passes = await bench.client.request(ListPasses(0))
     assert {"canonicalize", "one-shot-bufferize"} <= {item.name for item in passes.passes}
-    ops = await bench.client.ask(ListOps(bench.client.next_request()), Ops)
+    ops = await bench.client.request(ListOps(0))
     assert "add.Tensor" in {op.target for op in ops.ops}
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
-from buddy.compiler.protocol import MAX_FRAME, ClientFrame, FetchLines, Hello, Open
+from buddy.compiler.protocol import MAX_FRAME, ClientFrame, EngineFrame, FetchLines, Hello, Open, Request, answer_type
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 FRAMES = [Hello(), Open(1, "a.py", ("--tiny",)), FetchLines(2, "text", 0, 50)]
@@ -47,3 +49,14 @@ def test_a_whole_frame_of_another_kind_is_an_error_of_that_frame_alone(message: 
     with pytest.raises(FrameError, match="does not understand"):
         decoder.decode(strange)
     assert decoder.decode(known) == Hello()
+
+
+def test_every_request_names_the_frame_that_ends_it() -> None:
+    requests = [frame for frame in get_args(ClientFrame) if issubclass(frame, Request)]
+    assert {frame.__name__ for frame in get_args(ClientFrame)} - {frame.__name__ for frame in requests} == {
+        "Hello",
+        "Cancel",
+        "Shutdown",
+    }
+    assert all(answer_type(request) in get_args(EngineFrame) for request in requests)
+    assert answer_type(FetchLines).__name__ == "Lines"

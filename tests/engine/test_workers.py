@@ -20,10 +20,8 @@ from buddy.compiler.protocol import (
     Compile,
     Compiled,
     Failed,
-    FilesChanged,
     ListPresets,
     Open,
-    Presets,
     Progress,
     Ran,
     Run,
@@ -294,8 +292,8 @@ async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None
     await client.start()
     try:
         number = client.next_request()
-        waiting = asyncio.create_task(client.ask(Watch(number, (str(file),)), FilesChanged))
-        await client.ask(ListPresets(client.next_request()), Presets)
+        waiting = asyncio.create_task(client.request(Watch(number, (str(file),))))
+        await client.request(ListPresets(0))
         waiting.cancel()
         frames = client.frames()
         failed = await anext(frame async for frame in frames if isinstance(frame, Failed))

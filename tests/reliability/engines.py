@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buddy.app.session.client import EngineClient, RequestFailed, default_command
-from buddy.compiler.protocol import Cancel, Failed
+from buddy.compiler.protocol import Cancel, Failed, Request
 from tests.support.engine_processes import children, command
 
 Answer = TypeVar("Answer")
@@ -59,12 +59,12 @@ class Engine:
         assert self.client.welcome is not None
         return self.client.welcome.pid
 
-    def ask(self, frame: Any, answer: type[Answer], timeout: float, interim: Any = lambda _frame: None) -> Answer:
+    def ask(self, frame: Request[Answer], timeout: float, interim: Any = lambda _frame: None) -> Answer:
         """The answer to `frame`. Raises `RequestFailed`, `EngineLost`, and `NotAnswered` after `timeout` seconds."""
-        return self._wait(self._asked(frame, answer, timeout, interim))
+        return self._wait(self._asked(frame, timeout, interim))
 
-    async def _asked(self, frame: Any, answer: type[Answer], timeout: float, interim: Any) -> Answer:
-        asking = asyncio.ensure_future(self.client.ask(frame, answer, interim))
+    async def _asked(self, frame: Request[Answer], timeout: float, interim: Any) -> Answer:
+        asking = asyncio.ensure_future(self.client.request(frame, interim))
         done, _ = await asyncio.wait([asking], timeout=timeout)
         if not done:
             self.client.send(Cancel(frame.request))

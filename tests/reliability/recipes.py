@@ -22,7 +22,7 @@ import msgspec
 import tomli_w
 
 from buddy.app.session.client import EngineLost, RequestFailed
-from buddy.compiler.protocol import Captured, ListPasses, ListPresets, Open, Passes, Presets, Progress, Ran, Run
+from buddy.compiler.protocol import ListPasses, ListPresets, Open, Progress, Run
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, Recipe
@@ -77,8 +77,8 @@ class Bench:
         """Raises `RequestFailed` if `dynamo` does not support the program either."""
         self.engine, self._program, self._frontend = engine, program, frontend
         number = engine.client.next_request
-        self._presets = engine.ask(ListPresets(number()), Presets, OPENING).presets
-        self._passes = engine.ask(ListPasses(number()), Passes, OPENING).passes
+        self._presets = engine.ask(ListPresets(number()), OPENING).presets
+        self._passes = engine.ask(ListPasses(number()), OPENING).passes
         self._references: dict[int, Arrays] = {}
         # The ending of the unmodified first preset, by graph, if that was not right.
         self.unfit: dict[int, Ending] = {}
@@ -92,7 +92,7 @@ class Bench:
     def _opened(self) -> tuple[GraphInfo, ...]:
         path, number = str(ROOT / self._program.path), self.engine.client.next_request()
         frame = Open(number, path, self._program.arguments, str(ROOT), frontend=self._frontend)
-        return self.engine.ask(frame, Captured, OPENING).graphs
+        return self.engine.ask(frame, OPENING).graphs
 
     # ---- recipes ----------------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Bench:
         frame = Run(self.engine.client.next_request(), recipe, 1, PATIENCE, values=True, equal_nan=True)
         self._doing = "nothing was told"
         try:
-            ran = self.engine.ask(frame, Ran, PATIENCE, self._note)
+            ran = self.engine.ask(frame, PATIENCE, self._note)
         except RequestFailed as error:
             return of_failure(error.failed, self._whose(recipe, error.diagnostic.step))
         except NotAnswered as error:

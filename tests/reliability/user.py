@@ -194,7 +194,7 @@ class User:
         await self.press("w")
 
     async def _bisect(self) -> None:
-        if self.app.state.captured and not self.app.parting.searching:
+        if self.app.state.captured and not self.app.parting.search.running:
             self.app.parting._begin("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:

@@ -66,7 +66,7 @@ class Bench:
         return await self.ask(Open(self.client.next_request(), str(source), arguments))
 
     async def presets(self) -> Presets:
-        return await self.client.ask(ListPresets(self.client.next_request()), Presets)
+        return await self.client.request(ListPresets(0))
 
     async def recipe(self, source: Path | str, *arguments: str) -> Recipe:
         preset = (await self.presets()).presets[0]

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from buddy.app.session.client import EngineClient
-from buddy.compiler.protocol import Attempted, Captured, ListPresets, Open, Presets, Tune, Tuned, Variation
+from buddy.compiler.protocol import Attempted, ListPresets, Open, Tune, Variation
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Load
@@ -42,8 +42,8 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
     client = EngineClient()
     welcome = await client.start()
     try:
-        await client.ask(Open(client.next_request(), str(path)), Captured)
-        (preset, *_) = (await client.ask(ListPresets(client.next_request()), Presets)).presets
+        await client.request(Open(0, str(path)))
+        (preset, *_) = (await client.request(ListPresets(0))).presets
         recipe = slow(msgspec.structs.replace(preset.recipe, source=str(path)))
         vary = Variation(ROWS, (8,)), Variation(VECTORS, (2,))
         lost: list[int] = []
@@ -55,7 +55,7 @@ async def test_a_search_that_loses_a_process_ends_with_the_others(tmp_path: Path
                 os.kill(lost[0], signal.SIGKILL)
 
         frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, jobs=2)
-        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
+        found = await asyncio.wait_for(client.request(frame, came), 400)
         assert any("was lost" in note for note in found.notes)
         assert found.recipe != recipe
     finally:
@@ -73,8 +73,8 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
     client = EngineClient()
     await client.start()
     try:
-        await client.ask(Open(client.next_request(), str(path)), Captured)
-        (preset, *_) = (await client.ask(ListPresets(client.next_request()), Presets)).presets
+        await client.request(Open(0, str(path)))
+        (preset, *_) = (await client.request(ListPresets(0))).presets
         recipe = slow(msgspec.structs.replace(preset.recipe, source=str(path)))
         tried: list[Attempted] = []
 
@@ -85,7 +85,7 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
 
         vary = (Variation(ROWS, (2, 4, 6, 8)),)
         frame = Tune(client.next_request(), recipe, variations=vary, seconds=300.0, cluster=address)
-        found = await asyncio.wait_for(client.ask(frame, Tuned, came), 400)
+        found = await asyncio.wait_for(client.request(frame, came), 400)
         assert sorted(attempted.choices for attempted in tried) == [(f"{ROWS}={n}",) for n in (1, 2, 4, 6, 8)]
         assert not any(attempted.problem for attempted in tried)
         assert (found.recipe != recipe) == (found.gain_low > 1)
