@@ -8,7 +8,14 @@ A = Action
 ACTIONS: tuple[Action, ...] = (
     A("move.down", ("j", "down"), "Down", "Move down by one line", "pane.move_down", "any"),
     A("move.up", ("k", "up"), "Up", "Move up by one line", "pane.move_up", "any"),
-    A("move.half-down", ("ctrl+d",), "Move down by half a page", "Move down by half a page", "pane.move_half_down", "any"),
+    A(
+        "move.half-down",
+        ("ctrl+d",),
+        "Move down by half a page",
+        "Move down by half a page",
+        "pane.move_half_down",
+        "any",
+    ),
     A("move.half-up", ("ctrl+u",), "Move up by half a page", "Move up by half a page", "pane.move_half_up", "any"),
     A("move.page-down", ("pagedown", "ctrl+f"), "Page down", "Move down by one page", "pane.move_page_down", "any"),
     A("move.page-up", ("pageup", "ctrl+b"), "Page up", "Move up by one page", "pane.move_page_up", "any"),

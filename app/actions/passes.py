@@ -101,7 +101,15 @@ ACTIONS: tuple[Action, ...] = (
         needs_step,
         "move",
     ),
-    A("passes.up", ("K",), "Move pass up", "Run the pass one step earlier", "passes.move_step_up", "passes", needs_step),
+    A(
+        "passes.up",
+        ("K",),
+        "Move pass up",
+        "Run the pass one step earlier",
+        "passes.move_step_up",
+        "passes",
+        needs_step,
+    ),
     A(
         "passes.flavour",
         ("F",),

@@ -35,10 +35,14 @@ def parser() -> arguments.Parser:
     text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument("--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first")
+    found.add_argument(
+        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
+    )
     text = "run this Python file first; it may define op classes and lowerings; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
-    found.add_argument("-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has")
+    found.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has"
+    )
     text = "check operators in FILE with these outcomes again (eager,wrong,crash)"
     found.add_argument("--again", default="", metavar="A,B", help=text)
     found.add_argument("--report", type=Path, metavar="PAGE", help="write a report in Markdown")

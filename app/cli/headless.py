@@ -223,7 +223,9 @@ class Headless:
             except asyncio.TimeoutError:
                 self.client.send(Cancel(frame.request))
                 todo = "disable it (--disable), or give it more time (--step-timeout)"
-                raise Failure(Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)) from None
+                raise Failure(
+                    Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)
+                ) from None
             if isinstance(answer, Progress):
                 at = answer.what
             if isinstance(answer, Printout):
@@ -250,7 +252,9 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
         console.error(error.diagnostic)
         return FAILURE
     except EngineLost as error:
-        console.error(Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail))
+        console.error(
+            Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail)
+        )
         return FAILURE
 
 

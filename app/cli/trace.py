@@ -102,7 +102,9 @@ async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe,
     if not rows:
         raise UsageError(_no_node(options.wanted, recipe))
     if info.enters:
-        raise UsageError(f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph")
+        raise UsageError(
+            f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph"
+        )
     presets = (await engine.client.request(ListPresets(0))).presets
     flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
     sides = []
@@ -122,7 +124,9 @@ async def _answered(
     if python is not None:
         rows = [row for row in info.rows if is_at(row, python[1], int(python[2]))]
         if not rows:
-            raise UsageError(f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something")
+            raise UsageError(
+                f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
+            )
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
     rows = named(info, options.wanted)
     if rows:

@@ -55,7 +55,9 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
     done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), came)
     engine.console.done()
     if done.tried < done.candidates:
-        engine.console.note(f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)")
+        engine.console.note(
+            f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)"
+        )
     shown = attempts if options.all else ranked(attempts)
     if options.json:
         print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))

@@ -83,7 +83,11 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._report = report
         wrong = sum(not found.ok for found in report.nodes)
         beside = numerics.REFERENCES[report.reference]
-        self.tell(f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})" if wrong else f"all nodes within tolerance ({beside})")
+        self.tell(
+            f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})"
+            if wrong
+            else f"all nodes within tolerance ({beside})"
+        )
         self._show()
 
     def _show(self) -> None:

@@ -267,7 +267,9 @@ class EngineClient:
         if not isinstance(frame, Welcome):
             raise FrameError(f"handshake failed: the engine sent {type(frame).__name__}")
         if frame.version != PROTOCOL_VERSION:
-            raise FrameError(f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version")
+            raise FrameError(
+                f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version"
+            )
         greeted.set_result(frame)
         return ""
 

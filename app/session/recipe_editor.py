@@ -29,7 +29,7 @@ class RecipeEditor:
         self._changed(f"done again: {self._session.workspace.redo()}")
 
     def go(self, steps: int) -> None:
-        """Undo so many edits at once, or, for a positive number, do them again."""
+        """Redo that many edits, or, for a negative number, undo them."""
         self._session.workspace.go(steps)
         self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'done again' if steps > 0 else 'undone'}")
 

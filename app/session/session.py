@@ -123,7 +123,9 @@ class Session:
             return
         if self._again.is_set():
             return self._given_up()
-        todo = "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
+        todo = (
+            "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
+        )
         self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
         self.cache.forget()
         self.changed(ALL)

@@ -251,7 +251,7 @@ class Workbench(App[int]):
 
     @property
     def pane(self) -> Pane:
-        """The pane that has the keys."""
+        """The pane that has focus."""
         return self.panes[self.context.layout.pane_id]
 
     # ---- what panes and lines draw from --------------------------------------------------------------------------
@@ -393,10 +393,10 @@ class Workbench(App[int]):
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Give a pane the keys, and on a folded screen its place."""
+        """Focus a pane, and show it if only one pane is shown."""
         self.context.layout.show_pane(pane)
 
-    # ---- small things --------------------------------------------------------------------------------------------
+    # ---- helpers -------------------------------------------------------------------------------------------------
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)
@@ -419,7 +419,7 @@ class Workbench(App[int]):
         self.context.say("a fresh engine runs the script again")
 
     def toggle_source(self) -> None:
-        """Show the source pane, which follows the selection from then on, or take it away."""
+        """Show or hide the source pane, which follows the selection."""
         layout, selection = self.context.layout, self.context.selection
         layout.toggle_source()
         if layout.with_source and not selection.node:
@@ -443,7 +443,7 @@ class Workbench(App[int]):
         self.update_chrome()
 
     def _show_pass_stage(self) -> None:
-        """The IR pane shows what the selected pass made, as soon as it has."""
+        """Show the stage of the selected pass in the IR pane when it is available."""
         row = self.passes.current
         if row is not None and row.stage is not None and row.stage.key != self.ir.key:
             self.ir.choose(row.stage, tell=False)

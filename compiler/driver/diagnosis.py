@@ -37,7 +37,7 @@ _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
 class CompilationError(Exception):
-    """A compilation that ended early. `stages` holds the IR at the failure, marked failed, when there is some."""
+    """A compilation failed. `stages` includes the IR at the failure, marked as failed, if there is any."""
 
     def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
         super().__init__(str(diagnostic))

@@ -24,7 +24,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 def check_target(recipe: Recipe) -> None:
-    """Raises `CompilationError` for a target that there is no code for."""
+    """Raises `CompilationError` for a target without code generation."""
     try:
         machine_of(recipe.target)
     except MachineError as error:
@@ -34,10 +34,10 @@ def check_target(recipe: Recipe) -> None:
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
 ) -> Lowered:
-    """Top-level IR: the graph's nodes lowered one by one, or the IR that it comes with.
+    """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
 
-    Raises `CompilationError` for a node that can be neither compiled nor called in eager, for a flavour that nodes are
-    not lowered to, and for given IR that is no module.
+    Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
+    dialect, and for an invalid imported module.
     """
     try:
         given = given_for(graph, recipe)

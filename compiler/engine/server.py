@@ -184,7 +184,7 @@ class Server:
         for worker in (self._session.compiler, self._session.host):
             self._send(worker.state)
 
-    # ---- requests -----------------------------------------------------------------------------------------------
+    # ---- requests ------------------------------------------------------------------------------------------------
 
     def _answer(self, frame: Any) -> None:
         if isinstance(frame, Hello):

@@ -87,7 +87,9 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
 
 def _check(graph: Graph) -> None:
     if graph.symbols:
-        raise _refused(graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes")
+        raise _refused(
+            graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes"
+        )
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
         raise _refused(graph, "an input has no elements, which the frontend torch-mlir does not support")
 

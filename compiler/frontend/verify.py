@@ -57,7 +57,7 @@ class Verified:
         try:
             expected = self._eager(arguments)
             difference = _difference(results, expected)
-            if difference is not None:  # more than a few roundings: how many does this program make?
+            if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
                 captured = self._captured(arguments)
                 difference = _difference(results, expected, spreads(captured, expected, before), captured)
         finally:
@@ -85,7 +85,7 @@ class Verified:
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
         return CapturedGraph(graph, info, [*_tensors(arguments), *conversion.constants], None, numbers=numbers)
 
-    # ---- what is said of a difference ----------------------------------------------------------------------------
+    # ---- diagnostics ---------------------------------------------------------------------------------------------
 
     def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
         op, why = self._first_node(arguments)

@@ -36,7 +36,7 @@ class SearchEach(Request["FoundEach"], frozen=True):
 
 
 class FindNode(Request["Found"], frozen=True):
-    """Line numbers in `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `Found`."""
 
     text: str
     node: str
@@ -44,10 +44,10 @@ class FindNode(Request["Found"], frozen=True):
 
 
 class FindPlace(Request["Found"], frozen=True):
-    """Where to look for a node in `text`, and what is to be seen there, in one answer.
+    """Find a node in `text` and get the lines around it, in one answer.
 
-    The pages of `page` lines that hold the `around` lines on both sides of the line that is most the node's own come as
-    `Lines`, then that line in a `Found`. Where the text has no line of the node, there is the first page.
+    The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
+    that line in a `Found`. If the text has no line of the node, the first page is sent.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""A captured graph with its real inputs and the eager program it must agree with."""
+"""A captured graph with its inputs and the eager program to compare with."""
 
 from __future__ import annotations
 

@@ -36,11 +36,11 @@ from buddy.compiler.runtime.random_rounding import RandomlyRounded
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# The greatest of one run's errors and that of another's, of equal distributions, add up to twice the spread where both
-# are at one element; compiled code with errors three times those of eager is still called right.
+# The maximum error of one run and that of another, of equal distributions, add up to twice the spread if both are at
+# one element; this accepts compiled code with errors three times those of eager.
 MULTIPLE = 4.0
-# Where double precision is further than this from eager, as a share of the result's root mean square, the program
-# is not the same in both, as one that computes something else each time, or its result says nothing (bfloat16: 2**-8).
+# If double precision differs from eager by more than this fraction of the result's root mean square, the program is not
+# the same in both (as one that is not deterministic), or its result is meaningless (bfloat16: 2**-8).
 MOST = 1 / 8
 # Roundings that a result may differ by even where eager happens to make fewer: of the sums of products before it, which
 # compiled code keeps in float32 and adds up in another order, and of the result itself, on both sides.
@@ -72,17 +72,17 @@ class Spread(NamedTuple):
 
 
 def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
-    """How far each of eager's results, `expected`, is from double precision, by its finite elements: the spread.
+    """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
-    One for each result, in order; 0 for what is no float. Computed once for each `captured`; empty where that cannot
-    be, for want of memory or of an op in double precision. Random numbers begin from the generator's state `random`,
-    which has to be that of eager's run; without it both began from `SEED`.
+    One per result, in order; 0 for results that are not floats. Computed once for each `captured`; empty if that fails,
+    for lack of memory or of an op in double precision. Random numbers start from the generator's state `random`, which
+    must be that of eager's run; by default both start from `SEED`.
     """
     if captured.spreads is None:
         captured.random = random
         try:
             captured.spreads = _measured(captured, expected, random)
-        except Exception as error:  # what an op raises, which may be the script's own
+        except Exception as error:  # any error of an op, which may be the script's own
             _log.debug("no run in double precision", exc_info=error)
             captured.spreads = ()
     return captured.spreads
@@ -142,7 +142,10 @@ def is_right(
 
 
 def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
-    """Whether two correct runs of a program with that spread may differ as these do. NaN may be where eager has it."""
+    """True if two correct runs of a program with that spread may differ like this.
+
+    NaN is allowed where eager has it.
+    """
     exact = eager.to(_WIDE[eager.is_complex()])
     wide = ours.to(exact.dtype)
     if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
@@ -176,7 +179,7 @@ def _few(dtype: torch.dtype) -> float:
 
 
 def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
-    """What is tolerated of an element of a result of `dtype` with that spread."""
+    """Returns the tolerance of an element of a result of `dtype` with that spread."""
     own = TOLERANCES.get(dtype, EXACT)
     return own if own == EXACT else Tolerance(own.absolute, own.relative, own.source, MULTIPLE * spread.largest)
 

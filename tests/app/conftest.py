@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import ROOT, alike, passed_on
 
 SAMPLES = Path(__file__).resolve().parent.parent.parent / "samples"
-# Far more than anything takes: a machine that is loaded may be ten times as slow.
+# Far more than anything takes: a loaded machine may be ten times as slow.
 PATIENCE = 240.0
 
 

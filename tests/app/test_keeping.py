@@ -21,7 +21,7 @@ from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
 
-# Far more than anything takes: a machine that is loaded may be ten times as slow.
+# Far more than anything takes: a loaded machine may be ten times as slow.
 PATIENCE = 240.0
 TIMING = Timing(1.0, 1.0, 1.0, 1)
 

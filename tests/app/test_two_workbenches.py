@@ -53,7 +53,7 @@ def opened(store: Path, recipe: Recipe) -> Workspace:
     return workspace
 
 
-# ---- what is typed -----------------------------------------------------------------------------------------------
+# ---- drafts ------------------------------------------------------------------------------------------------------
 
 
 def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def add(tmp_path: Path) -> Path:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[Bench]:
-    """A started engine; at the end nothing of it may be left."""
+    """A started engine; nothing of it may be left at the end."""
     async with started() as found:
         yield found
 

@@ -72,7 +72,7 @@ def _bytes_changed(seed: bytes, chance: Random, seeds: Sequence[bytes]) -> bytes
     return bytes(data)
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------
+# ---- requests with an answer -----------------------------------------------------------------------------------------
 
 
 def _text_changed(seed: bytes, chance: Random) -> bytes:

@@ -14,10 +14,10 @@ def scaled_mm(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None,
     scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """`a` [m, k] times `b` [k, n], float8, in float32; scales are of all numbers, or of rows of `a` and columns of `b`.
+    """`a` [m, k] times `b` [k, n], float8, in float32; scales are per tensor, or per row of `a` and column of `b`.
 
-    As in eager, `scale_result` divides results that are float8 because `out_dtype` says so, and no others;
-    `use_fast_accum` is for GPUs.
+    As in eager, `scale_result` only divides results that are float8 because of `out_dtype`; `use_fast_accum` is for
+    GPUs.
     """
     product = (a.to(torch.float32) * scale_a) @ (b.to(torch.float32) * scale_b)
     if bias is not None:

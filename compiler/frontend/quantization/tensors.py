@@ -136,7 +136,7 @@ def _unsupported(node: Node, name: str) -> UnsupportedGraphError:
 
 
 def mark_quantised(nodes: Iterable[Node]) -> None:
-    """Note which nodes give quantised tensors: PyTorch tells of them, while it traces, that they hold plain floats."""
+    """Marks the nodes that return quantized tensors: while tracing, PyTorch reports that they hold plain floats."""
     for node in nodes:
         name = _name(node.target)
         reads = any(is_marked(parent) for parent in node.all_input_nodes)

@@ -31,7 +31,7 @@ _TYPES = (
 
 
 class Words(NamedTuple):
-    """What to say of a child whose work raised, and of one that crashed."""
+    """The messages for a child whose work raised, and for one that crashed."""
 
     failed: str
     crashed: Diagnostic
