@@ -41,7 +41,7 @@ FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
-    "x86-64": "any 64-bit CPU by AMD or Intel: SSE2",
+    "x86-64": "any CPU of 64 bits by AMD or Intel: SSE2",
     "x86-64-v2": "SSE4.2",
     "x86-64-v3": "AVX2 and FMA",
     "x86-64-v4": "AVX-512",

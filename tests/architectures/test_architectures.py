@@ -79,7 +79,7 @@ def test_a_wrong_result_is_told() -> None:
 
 def test_the_page_says_what_stays_in_eager_and_where() -> None:
     text = page([Outcome("A", "kind", 10, 2, 7, {"op.default: why": 3}), Outcome("B", "kind", fault="it died")])
-    assert "1 of 2 are right, 0 of them without a node in eager." in text
+    assert "1 of 2 are right, 0 of them without a fallback to eager." in text
     assert "| A | kind | 10 | 2 | 7 | 3 | 0.0e+00 | right |" in text
     assert "| op.default: why | A (3) |" in text
     assert "| it died |" in text
