@@ -1,4 +1,4 @@
-"""Runs compiled graphs: links their objects, calls them on torch tensors, and compares them with eager."""
+"""Runs compiled graphs: links their objects, calls them on torch tensors, and compares results with eager."""
 
 from buddy.compiler.runtime.linker import LinkError
 from buddy.compiler.runtime.loaded import LoadedProgram

@@ -1,4 +1,4 @@
-"""How much memory a call has torch allocate at its peak, as torch's own CPU allocator tells its profiler."""
+"""Measures the peak memory that torch allocates in a call, from the events of torch's CPU allocator."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 def with_peak(action: Callable[[], T]) -> tuple[T, int]:
-    """What `action` gives, and the most bytes it held at one time on top of what there was before.
+    """Returns the result of `action`, and the peak of the bytes it allocated.
 
-    What a library allocates by itself (MKL, oneDNN) does not show.
+    Memory that a library allocates itself (MKL, oneDNN) is not counted.
     """
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         result = action()

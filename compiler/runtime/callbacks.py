@@ -1,4 +1,4 @@
-"""Ops that stay in eager, as C functions that compiled code calls with pointers to dense tensors."""
+"""Ops that run in eager, as C functions that compiled code calls with pointers to dense tensors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from buddy.compiler.runtime.torch_values import from_opaque, to_torch
 
 
 class EagerOps:
-    """The callbacks of an artifact. An exception inside one is kept, and `reraise` raises it after the call.
+    """The callbacks of an artifact. An exception in a callback is stored, and `reraise` raises it after the call.
 
-    Each thread that calls compiled code has an error of its own: callbacks run on the thread that called.
+    The error is per thread: callbacks run on the thread that called the compiled code.
     """
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
@@ -31,7 +31,7 @@ class EagerOps:
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
-        """Addresses by symbol."""
+        """Returns addresses by symbol."""
         return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
@@ -60,16 +60,16 @@ class EagerOps:
 
 
 class UnansweredError(Exception):
-    """Compiled code asked eager about values that it takes for wrong, and eager has an answer: it is to run all."""
+    """A check of compiled code failed, but eager accepts the values: the whole graph has to run in eager."""
 
 
 def _mark(error: Exception) -> None:
-    """Note on an error that compiled code asked for it: a value was one that eager refuses."""
+    """Marks an error that eager raised when a check of compiled code failed."""
     error.buddy_refusal = True  # type: ignore[attr-defined]
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether eager raised `error` when compiled code asked it about a value that it has no answer to."""
+    """True if eager raised `error` because it rejects a value that a check of compiled code found."""
     return getattr(error, "buddy_refusal", False)
 
 
@@ -82,14 +82,14 @@ def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
         symbols = dict(zip(call.symbols, addresses[first:], strict=False))
         pointers = iter([*addresses[:first], *addresses[first + len(symbols) :]])
         pairs = zip((*of_inputs, *of_results), (*call.inputs, *call.results), strict=True)
-        # A buffer without elements may have no address.
+        # A buffer without elements may have a null address.
         tensors = [
             tensor_at((next(pointers) or 0) if s.crosses else 0, s.at(symbols), torch_dtype(spec)) for s, spec in pairs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_real(value, inputs, symbols) for value in call.arguments]
         keywords = {key: _real(value, inputs, symbols) for key, value in call.keywords.items()}
-        # AOTAutograd watches a first call by a mode under which some ops lose track of lazy conjugates.
+        # AOTAutograd runs a first call under a mode in which some ops lose track of lazy conjugation.
         with torch.no_grad(), _disable_current_modes():
             results = function(*arguments, **keywords)
             _copy_out(results, buffers)
@@ -98,9 +98,9 @@ def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
 
 
 def resolve(target: str) -> Any:
-    """The torch op of a graph target: `add.Tensor` is in `aten` (else `prims`), other namespaces are spelled out.
+    """Returns the torch op of a graph target: `add.Tensor` is in `aten` (else `prims`); others include the namespace.
 
-    Raises `AttributeError` when torch has no such op.
+    Raises `AttributeError` if torch has no such op.
     """
     parts = target.split(".")
     spaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]
@@ -113,7 +113,7 @@ def resolve(target: str) -> Any:
 
 
 def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
-    """An argument's plain form as what torch takes; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
+    """Converts an argument from its plain form to torch's; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
         if tag == "s":
@@ -130,8 +130,11 @@ def _dtype(text: str) -> torch.dtype:
 
 
 def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
-    """Results into their buffers. One that the graph expects and the op leaves undefined has no reader; without a
-    buffer, eager was asked for what it raises alone."""
+    """Copies results into their buffers.
+
+    A result that the op leaves undefined has no reader; without buffers, eager was called only for the errors it
+    raises.
+    """
     if not buffers:
         return
     values = list(results) if isinstance(results, (list, tuple)) else [results]

@@ -1,4 +1,4 @@
-"""A captured graph with its real inputs and the eager program it must agree with."""
+"""A captured graph with its inputs and the eager program to compare with."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 class CapturedGraph:
     """One graph of a program.
 
-    `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
-    the graph's results, in order, without writing to `tensors`; where it is `None`, there is nothing to compare with.
-    `table` is the FX graph as `print_tabular` prints it, `code` as Python text.
-    `timed(tensors)` is what eager's time is measured of, where that is not `eager`: PyTorch's own random ops, for a
-    graph that makes its numbers of a seed, which is placeholder `seed`.
-    `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
-    sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
-    `torch_dialect()` imports the graph by torch-mlir; None for a part of a captured graph. `runtime.sensitivity` caches
-    `spreads`.
+    `tensors` are its inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns the
+    graph's results, in order, without writing to `tensors`; `None` if there is nothing to compare with. `table` is the
+    FX graph as `print_tabular` prints it, `code` as Python text. `timed(tensors)` is the eager program to time, if that
+    is not `eager`: with PyTorch's own random ops, for a graph that generates its random numbers from placeholder
+    `seed`. `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are the other arguments, such
+    as symbolic sizes. `first()` returns the script's own lowerings, which are searched before all registries,
+    `torch_dialect()` imports the graph by torch-mlir; `None` for a part of a captured graph. `runtime.sensitivity`
+    caches `spreads`.
     """
 
     graph: Graph

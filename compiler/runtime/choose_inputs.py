@@ -1,4 +1,4 @@
-"""What a captured graph is run on: the script's inputs, random ones, or those of a file. Weights stay as they are."""
+"""Chooses the inputs of a run: the script's, random ones, or those of a file. Weights do not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class InputError(Exception):
-    """Inputs that do not fit the graph; `diagnostic` says which, and what would."""
+    """The inputs do not fit the graph; `diagnostic` says which, and what would fit."""
 
     def __init__(self, what: str, todo: str) -> None:
         self.diagnostic = Diagnostic(what, "the inputs of the run", todo)
@@ -28,12 +28,12 @@ class InputError(Exception):
 
 
 def input_positions(captured: CapturedGraph) -> list[int]:
-    """Which of the captured tensors are inputs rather than parameters, buffers or constants."""
+    """Returns the positions of captured tensors that are inputs, not parameters, buffers or constants."""
     return [place for place, kind in enumerate(captured.graph.kinds) if kind is NodeType.InputNode]
 
 
 def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.Tensor]:
-    """The graph's tensors in placeholder order, its inputs as `choice` says. Raises `InputError`."""
+    """Returns the graph's tensors in placeholder order, with the inputs of `choice`. Raises `InputError`."""
     tensors, places = list(captured.tensors), input_positions(captured)
     if choice.kind == "random":
         generator = torch.Generator().manual_seed(choice.seed)
@@ -48,9 +48,9 @@ def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.T
 
 
 def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Numbers in `shape`, distributed as those of `tensor`: normally, or, for integers and masks, its own values.
+    """Returns random numbers of `shape` distributed like `tensor`: normal, or, for integers and masks, its own values.
 
-    An index stays one that the program could have been given.
+    So an index stays valid.
     """
     same = shape == tuple(tensor.shape)
     made = torch.empty_like(tensor) if same else torch.empty(shape, dtype=tensor.dtype)
@@ -65,7 +65,7 @@ def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Gen
 
 
 def _read(choice: InputChoice) -> Any:
-    """What a `.npy`, `.npz` or `.pt` holds; nothing in it is ever executed."""
+    """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it."""
     data = io.BytesIO(choice.content)
     try:
         if zipfile.is_zipfile(data):
@@ -83,12 +83,12 @@ def _read(choice: InputChoice) -> Any:
     except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt of tensors alone") from error
     except Exception as error:
-        # Unpickling tells by errors of many kinds that a file is not one, or holds what it must not.
+        # Unpickling raises errors of many types for a file that is invalid or contains forbidden objects.
         raise InputError(f"{choice.title} is no file of tensors: {error}", "give a .npy, a .npz, or a .pt") from error
 
 
 def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
-    """The values for the inputs of those names: by name where a file has all of them, else in its own order."""
+    """Returns the values for the inputs of these names: by name if the file has all of them, else in its own order."""
     if isinstance(found, Mapping):
         named = {str(key): value for key, value in found.items()}
         by_name = {key.removeprefix("input/"): value for key, value in named.items() if "/" not in key[6:]}

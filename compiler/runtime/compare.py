@@ -1,11 +1,11 @@
-"""Compares what compiled code returned with what eager returned.
+"""Compares results of compiled code with those of eager.
 
 Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
-with the figures of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
-part because sums taken in another order differ by roundings of the addends, however small the sum comes out. Where
-that is exceeded, `sensitivity` may widen it by what the program itself makes of roundings. An infinity equals only
-itself; NaN equals NaN only where that is asked for; zeros are equal whatever their sign.
+with the numbers of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
+part because sums in another order differ by roundings of the addends, however small the sum is. If that is exceeded,
+`sensitivity` may widen it by the graph's own sensitivity to rounding. An infinity equals only itself; NaN equals NaN
+only if requested; the sign of zero is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS, _COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Tolerance:
-    """`source` says where the figures are from; a difference of `least` is always tolerated."""
+    """An allowed error. `source` says where the numbers are from; a difference of `least` is always allowed."""
 
     absolute: float
     relative: float
@@ -32,7 +32,7 @@ class Tolerance:
     least: float = 0.0
 
     def bound(self, rms: float, eager: Any = 0.0) -> Any:
-        """How far a value may be from `eager`'s, a number or a tensor of magnitudes; `rms` is that of all of them."""
+        """Returns the allowed difference from `eager`, a number or a tensor of magnitudes; `rms` is that of all."""
         bound = self.absolute * max(1.0, rms) + self.relative * eager
         return bound.clamp(min=self.least) if isinstance(bound, torch.Tensor) else max(bound, self.least)
 
@@ -50,7 +50,7 @@ TOLERANCES = {
     torch.complex64: Tolerance(1e-5, 1.3e-6, _TORCH),
     # A rounding to 8 bits of mantissa is 2^-8 of the number: `absolute` is that of two or three addends.
     torch.bfloat16: Tolerance(1e-2, 1.6e-2, f"relative: {_TORCH}; absolute: three roundings of 2^-8 of an addend"),
-    # And 2^-11 for 11 bits, on both sides: twenty addends that cancel, which is a row of a small product.
+    # 2^-11 for 11 bits, on both sides: twenty addends that cancel, as in a row of a small product.
     torch.float16: Tolerance(1e-2, 1e-3, f"relative: {_TORCH}; absolute: twenty roundings of 2^-11 of an addend"),
     torch.complex32: Tolerance(1e-5, 1e-3, _TORCH),
 }
@@ -65,10 +65,10 @@ def compare(
     *,
     equal_nan: bool = False,
 ) -> OutputReport:
-    """One output's report. `compiled` is None when the program did not return it.
+    """Returns one output's report. `compiled` is `None` if the program did not return it.
 
-    `allowed` stands in for the element type's own tolerance. Unless `equal_nan`, an output that has NaN where eager's
-    has is not ok.
+    `allowed` replaces the element type's tolerance. Unless `equal_nan`, an output with a NaN where eager has one is not
+    ok.
     """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
@@ -108,7 +108,7 @@ def _verdict(wrong: torch.Tensor, unasked: torch.Tensor | None) -> Literal["ok",
 
 
 def _nans(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Which elements are NaN; `None` where none can be."""
+    """Returns which elements are NaN; `None` if none can be."""
     return tensor != tensor if tensor.is_floating_point() and tensor.itemsize > 1 else _wide_nans(tensor)
 
 
@@ -125,7 +125,7 @@ def _count(found: torch.Tensor | None) -> int:
 
 
 def _zero_signs(compiled: torch.Tensor, eager: torch.Tensor) -> int:
-    """How many elements are zero on both sides, with another sign."""
+    """Returns how many elements are zero on both sides, with different signs."""
     if not eager.is_floating_point():
         return 0
     ours, theirs = _wide(compiled), _wide(eager)
@@ -133,7 +133,7 @@ def _zero_signs(compiled: torch.Tensor, eager: torch.Tensor) -> int:
 
 
 def unchecked(name: str, compiled: torch.Tensor) -> OutputReport:
-    """The report of an output that there is nothing to compare with: figures of its own, and no verdict."""
+    """Returns the report of an output without a reference: its statistics, and no verdict."""
     low, high, bins = _histogram(compiled)
     return OutputReport(
         name,
@@ -161,7 +161,7 @@ def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
 
 
 def _blocks(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
-    """The greatest difference in each of at most `_ROWS` x `_COLUMNS` blocks of the tensor as a matrix."""
+    """Returns the maximum difference in each of at most `_ROWS` x `_COLUMNS` blocks of the tensor as a matrix."""
     if not error.numel() or not bool((error > 0).any()):
         return ()
     matrix = error.reshape(-1, error.shape[-1] if error.dim() else 1)
@@ -180,9 +180,9 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute and relative differences where both are finite; elsewhere 0 for equal values, else infinite.
+    """Returns absolute and relative differences where both are finite; elsewhere 0 for equal values, else infinite.
 
-    Where eager's value is within the absolute tolerance of 0, a relative difference says nothing and is given as 0.
+    The relative difference is set to 0 where eager's value is within the absolute tolerance of 0.
     """
     ours, theirs = _wide(compiled), _wide(eager)
     both = ours.isfinite() & theirs.isfinite()
@@ -198,7 +198,7 @@ def _same(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
 
 
 def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
-    """Which elements differ by more than the tolerance. An infinity equals only itself, NaN here NaN."""
+    """Returns which elements differ by more than the tolerance. An infinity equals only itself, NaN equals NaN."""
     if not eager.is_floating_point() and not eager.is_complex():
         return compiled != eager
     ours, theirs = _wide(compiled), _wide(eager)
@@ -229,18 +229,18 @@ def _maximum(values: torch.Tensor) -> float:
 
 
 def _max_ulp(compiled: torch.Tensor, eager: torch.Tensor) -> float:
-    """The largest distance counted in representable values between the two, over pairs of finite floats."""
+    """Returns the maximum distance in representable values, over pairs of finite floats."""
     if not eager.is_floating_point() or not eager.numel() or eager.itemsize == 1:
         return 0.0
     both = compiled.isfinite() & eager.isfinite()
     ours, theirs = _ordered(compiled[both]), _ordered(eager[both])
     rough = (ours.double() - theirs.double()).abs()
-    # Integers so far apart that 64 bits overflow are told by doubles, which have no need to be exact there.
+    # Where 64-bit integers overflow, doubles are exact enough.
     return _maximum(torch.where(rough < 2**53, (ours - theirs).abs().double(), rough))
 
 
 def _ordered(values: torch.Tensor) -> torch.Tensor:
-    """Floats as integers in the same order, neighbours one apart."""
+    """Maps floats to integers in the same order, with neighbours one apart."""
     width = values.element_size()
     bits = values.contiguous().view(_INTEGER_VIEW[width]).to(torch.int64)
     lowest = -(1 << (8 * width - 1))
@@ -248,7 +248,7 @@ def _ordered(values: torch.Tensor) -> torch.Tensor:
 
 
 def _histogram(tensor: torch.Tensor) -> tuple[float, float, tuple[int, ...]]:
-    """Least and greatest finite value, and how many values lie in each of the equal bins between them."""
+    """Returns the least and greatest finite value, and the number of values in each equal bin between them."""
     values = (tensor.abs() if tensor.is_complex() else tensor).reshape(-1).double()
     values = values[values.isfinite()]
     if not values.numel():

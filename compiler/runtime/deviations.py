@@ -1,4 +1,4 @@
-"""How far a tensor is from the one it should be, told by a few walks through memory where all is well."""
+"""Measures the deviation of a tensor from a reference, with few passes over memory if it is within tolerance."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _SINGLE = (torch.float16, torch.bfloat16)
 
 
 def tolerance_of(dtype: torch.dtype) -> Tolerance:
-    """What is tolerated of a tensor of `dtype`: the same as of a program's outputs."""
+    """Returns the tolerance of a tensor of `dtype`, the same as for a program's outputs."""
     return TOLERANCES.get(dtype, EXACT)
 
 
 class Deviations:
-    """Tells one deviation after another, in the same memory."""
+    """Computes deviations, and reuses the memory of temporaries."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
     def of(self, ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
-        """`ours` beside `reference`, which may be wider; the tolerance is that of `ours`."""
+        """Compares `ours` with `reference`, which may be wider; the tolerance is that of `ours`."""
         tolerance = tolerance_of(ours.dtype)
         if not ours.numel():
             return Deviation()
@@ -35,7 +35,10 @@ class Deviations:
         return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
 
     def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
-        """The deviation of finite numbers; `None` where some are not. The tolerance's relative part is left out."""
+        """Returns the deviation of finite numbers, without the relative part of the tolerance.
+
+        Returns `None` if some numbers are not finite.
+        """
         found = walked(ours, self._dense(reference)) if can_walk(ours, reference) else self._walked(ours, reference)
         if not (math.isfinite(found.apart) and math.isfinite(found.size)):
             return None
@@ -44,7 +47,7 @@ class Deviations:
         return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
 
     def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
-        """The same of tensors of any type and layout, by torch's own walks."""
+        """Does the same for tensors of any type and layout, by torch ops."""
         difference = torch.sub(ours, reference, out=self._room(reference))
         least, most = torch.aminmax(difference)
         apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
@@ -54,7 +57,7 @@ class Deviations:
         return tensor if tensor.is_contiguous() else self._room(tensor).copy_(tensor)
 
     def _room(self, like: torch.Tensor) -> torch.Tensor:
-        """A tensor of that shape and type, whose memory is that of the one before."""
+        """Returns a tensor of that shape and type in the memory of the previous one."""
         size = like.numel() * like.element_size()
         if self._memory.numel() < size:
             self._memory = torch.empty(size, dtype=torch.uint8)
@@ -62,21 +65,21 @@ class Deviations:
 
 
 def tells_places_apart(value: torch.Tensor) -> bool:
-    """Whether elements at other places would be seen: most neighbours differ. Those of a mask or of zeros do not."""
-    # In the order in which they lie in memory: a copy of a transposed weight takes longer than to look at it.
+    """True if moved elements would be detected: most neighbours differ. Those of a mask or of zeros do not."""
+    # In memory order: copying a transposed weight takes longer than reading it.
     order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
     flat = value.permute(order).reshape(-1)
     return 2 * int(torch.count_nonzero(flat[1:] != flat[:-1])) >= flat.numel() > 1
 
 
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
-    """Numbers as they lie in memory: complex ones as pairs, narrow floats as ones whose sums do not overflow."""
+    """Returns the numbers as stored: complex ones as pairs, narrow floats widened so that sums do not overflow."""
     plain = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).resolve_neg()
     return plain.float() if plain.dtype in _SINGLE else plain
 
 
 def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
-    """The deviation told element by element, as that of a program's outputs is."""
+    """Returns the deviation computed by element, as for a program's outputs."""
     wide = reference.dtype
     report = compare("", ours.to(wide), reference, tolerance, equal_nan=True)
     if not math.isfinite(report.max_abs):
@@ -100,7 +103,7 @@ def _relative(ours: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _share(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
-    """The greatest difference as a share of what is tolerated there, over pairs of finite numbers."""
+    """Returns the maximum difference as a fraction of the tolerance there, over pairs of finite numbers."""
     difference, scale = _finite(ours, reference)
     if not difference.numel():
         return 0.0

@@ -1,9 +1,9 @@
-"""Huge pages for memory that a call reads or writes from end to end.
+"""Huge pages for memory that a call reads or writes sequentially.
 
-In pages of 4 KiB, looking these up takes a third of the time that reading takes, and writing to new memory takes
-several times as long, since each page has to be made at its first use.
+With pages of 4 KiB, address translation takes a third of the time of reading, and writing to new memory takes several
+times as long, since each page is created at its first use.
 
-Linux gives them to those who ask. All of this is advice: where the kernel has no huge pages, nothing changes.
+Linux provides huge pages on request. All of this is advice: if the kernel has no huge pages, nothing changes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from collections.abc import Sequence
 import torch
 
 HUGE = 2 << 20  # bytes of a huge page, on x86-64 and on AArch64 with pages of 4 KiB
-_LARGE = 2 * HUGE  # smaller tensors mostly get memory that has been written to before
+_LARGE = 2 * HUGE  # smaller tensors mostly get memory that has been written before
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # from <sys/mman.h> of Linux, the second one since 6.1
 
 
 def ask_ahead(address: int, size: int) -> None:
-    """Ask for huge pages for memory that nothing has been written to yet."""
+    """Requests huge pages for memory that has not been written yet."""
     _advise(address, size, _MADV_HUGEPAGE)
 
 
 def roomy(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A new tensor, in huge pages where it is large: the first write to a page costs as much as many writes later."""
-    made = torch.empty(shape, dtype=dtype, device="cpu")  # whatever `torch.set_default_device` says
+    """Returns a new tensor, in huge pages if it is large: first writes to a page are slow."""
+    made = torch.empty(shape, dtype=dtype, device="cpu")  # ignores `torch.set_default_device`
     size = made.nbytes
     if size >= _LARGE:
         start = -(-made.data_ptr() // HUGE) * HUGE
@@ -35,15 +35,15 @@ def roomy(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
 
 def collapse(tensor: torch.Tensor) -> None:
-    """Have the kernel move the memory behind a dense `tensor` to huge pages; addresses and contents stay.
+    """Moves the memory of a dense `tensor` to huge pages; addresses and contents do not change.
 
-    Those that it shares with its neighbours count to whom they belong for the greater part, so that weights that lie
-    side by side are moved whole.
+    A page that it shares with its neighbours is moved with the tensor that has the larger part, so that adjacent
+    weights are moved completely.
     """
     start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
     first, end = (round(address / HUGE) for address in (start, start + size))
     for page in range(first, end):
-        # One by one: a page that cannot be moved does not keep the others where they are.
+        # Separate calls, so that a page that cannot be moved does not affect the others.
         _advise(page * HUGE, HUGE, _MADV_COLLAPSE)
 
 

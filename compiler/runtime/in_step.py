@@ -1,4 +1,4 @@
-"""A graph in eager or in double precision, node by node, as far as a compiled program has come."""
+"""Evaluates a graph in eager or in double precision, node by node, in step with a compiled program."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ OnNode = Callable[[Op, Any], None]
 
 
 class InStep:
-    """The nodes of `graph` computed one after another on `tensors`, its placeholders in order.
+    """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
-    A value is let go of when it has been read for the last time and is no longer `held`: `held` names the nodes, by
-    stable name, whose values somebody will look at later, and `let_go` says that this is done. `on_node` is told of
-    each node while what it reads is still there, and what `reads` says that is looked up for it besides. Random ops
-    draw from a generator of their own, which begins from the state that torch's has now: the compiled program draws
-    the same numbers from torch's.
+    A value is released after its last reader if it is not `held`: `held` lists, by stable name, the nodes whose values
+    are requested later, and `let_go` ends this. `on_node` is called with each node while its operands, and the values
+    that `reads` lists for it, are still available. Random ops use a separate generator that starts with the current
+    state of torch's: the compiled program draws the same numbers from torch's.
     """
 
     def __init__(
@@ -56,11 +55,11 @@ class InStep:
         self.in_narrow: set[str] = set()
 
     def value(self, name: str) -> Any:
-        """The value of the node or placeholder of that name. Raises `KeyError` once it is let go of."""
+        """Returns the value of the node or placeholder of that name. Raises `KeyError` after it is released."""
         return self._values[name]
 
     def reach(self, stable: str) -> Any:
-        """The value of a node, after all that stands before it."""
+        """Computes all nodes up to this one; returns its value."""
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:
@@ -68,13 +67,13 @@ class InStep:
         return self._values[op.name]
 
     def finish(self) -> list[Any]:
-        """Compute what is left; what the graph returns, in order."""
+        """Computes the remaining nodes; returns the results of the graph, in order."""
         for _op in iter(self._next, None):
             pass
         return [self._values[op.name] if isinstance(op, Op) else op for op in self._results]
 
     def let_go(self, stable: str) -> None:
-        """Nobody will ask for this held value again."""
+        """Releases a held value."""
         self._read(self._nodes[stable].name)
 
     def _next(self) -> Op | None:
@@ -106,13 +105,13 @@ class InStep:
             torch.set_rng_state(before)
 
     def alone(self, op: Op, values: Mapping[str, Any]) -> Any:
-        """What a node gives on `values`, by name, in the precision of the reference."""
+        """Returns the result of a node on `values`, by name, in the precision of the reference."""
         if not self._wide:
             return self._run(op, values)
         try:
             return widened(self._run(_wider(op), {p.name: widened(values[p.name]) for p in op.parents}))
         except (RuntimeError, NotImplementedError):
-            # Not every op of torch's knows double precision: that one is as narrow as the program has it.
+            # Some of torch's ops do not support double precision: these use the program's types.
             self.in_narrow.add(op.stable)
             return widened(self._in_narrow(op, values))
 
@@ -124,7 +123,7 @@ class InStep:
 
 
 def widened(value: Any) -> Any:
-    """Floats in double precision; anything else as it is."""
+    """Converts floats to double precision; returns anything else unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(widened, value)) if type(value) in (list, tuple) else tuple(map(widened, value))
     if not isinstance(value, torch.Tensor):
@@ -135,7 +134,7 @@ def widened(value: Any) -> Any:
 
 
 def narrowed(value: Any, op: Op, index: int = 0) -> Any:
-    """A value of the reference as the program has it: in the element type that the graph says of result `index`."""
+    """Converts a value of the reference to the element type that the graph has for result `index`."""
     if isinstance(value, (list, tuple)):
         return [narrowed(item, op, number) for number, item in enumerate(value)]
     meta = op.metas[index] if index < len(op.metas) else None
@@ -145,7 +144,7 @@ def narrowed(value: Any, op: Op, index: int = 0) -> Any:
 
 
 def _wider(op: Op) -> Op:
-    """The node with every element type among its arguments a wide one."""
+    """Returns the node with the element types among its arguments widened."""
     found = type(op)()
     found.name, found.target, found.metas, found.multiple = op.name, op.target, op.metas, op.multiple
     found._arguments = _with_wider(op.args)

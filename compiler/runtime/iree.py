@@ -1,4 +1,4 @@
-"""Runs a graph by IREE beside this compiler's own code and eager: each output compared, all three timed in turn."""
+"""Runs a graph by IREE, by this compiler's code and in eager: compares each output, times all three interleaved."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def run_by_iree(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """As `run_and_compare`, of IREE's module, with `native` beside it.
+    """Does what `run_and_compare` does for IREE's module, and compares with `native`.
 
-    IREE's runtime is a process of its own, forked before torch has threads. Loading takes in what IREE makes of weights
-    once, and one call. Raises `IreeRunError`; what goes wrong with `native` is in its part of the report.
+    IREE's runtime is a separate process, forked before torch has threads. Loading includes IREE's one-time preparation
+    of weights, and one call. Raises `IreeRunError`; errors of `native` are in its part of the report.
     """
     tell = on_progress or (lambda _text, _done: None)
     process = IreeProcess(artifact, captured.tensors, captured.numbers, threads)
@@ -69,7 +69,7 @@ def run_by_iree(
         if on_values is not None:
             on_values(results, expected)
         calls = [process.seconds, *beside.calls, lambda: timed(lambda: run_to_time(captured))[1]]
-        # IREE's runtime works in a process of its own.
+        # IREE's runtime works in another process.
         meter = LoadMeter(alone=False)
         seconds = in_turn(calls, repeats, tell)
         load_then = meter.load()
@@ -96,7 +96,7 @@ def run_by_iree(
 
 
 class _Native:
-    """This compiler's code of the same graph: its results, and calls to be timed; neither where it failed."""
+    """This compiler's code of the same graph: its results, and calls to time; empty if it failed."""
 
     def __init__(self, captured: CapturedGraph, code: NativeCode) -> None:
         self._code, self._problem = code, code.problem
@@ -113,7 +113,7 @@ class _Native:
 
     @contextlib.contextmanager
     def _telling(self) -> Any:
-        """What goes wrong is told beside the other's results, which it costs nothing."""
+        """Catches errors of `native` and reports them without affecting the other results."""
         try:
             yield
         except Exception as error:

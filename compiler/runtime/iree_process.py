@@ -1,4 +1,4 @@
-"""IREE's runtime in a process forked from this one: it reads the tensors where they lie, and has threads of its own.
+"""IREE's runtime in a forked process: it shares the tensors' memory, and has its own threads.
 
 Fork before torch has used more than one thread here.
 """
@@ -33,7 +33,7 @@ _MESSAGE = 2000
 
 
 class IreeRunError(Exception):
-    """IREE's runtime failed, or its process ended. `diagnostic` says it to a person."""
+    """IREE's runtime failed, or its process ended; `diagnostic` says why."""
 
     def __init__(self, what: str) -> None:
         todo = "import the program by torch-mlir (--frontend torch-mlir), choose other flags, or the native backend"
@@ -42,7 +42,7 @@ class IreeRunError(Exception):
 
 
 class IreeProcess:
-    """A program of IREE's on the tensors of one call. Every method may raise `IreeRunError`."""
+    """An IREE program on the tensors of one call. Every method may raise `IreeRunError`."""
 
     def __init__(
         self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], threads: int
@@ -72,15 +72,15 @@ class IreeProcess:
         self._values.close()
 
     def loaded(self) -> float:
-        """Wait until the module is loaded; the seconds that took. What IREE makes of weights once is among it."""
+        """Waits until the module is loaded; returns the seconds, including IREE's one-time preparation of weights."""
         return float(self._answer()["seconds"])
 
     def seconds(self) -> float:
-        """How long one call takes, with its results in the host's memory at the end."""
+        """Returns the seconds of one call, including the transfer of results to the host's memory."""
         return float(self._asked("call")["seconds"])
 
     def results(self) -> list[torch.Tensor]:
-        """What one call gives, as eager's results are: those without elements among them."""
+        """Returns the results of one call in eager's form, including those without elements."""
         shapes = iter(self._asked("results")["shapes"])
         self._values.seek(0)
         specs = [(spec, Shape(spec).at(self._symbols)) for spec in self._convention.results]
@@ -90,7 +90,7 @@ class IreeProcess:
         ]
 
     def _next(self, spec: TensorSpec, shape: list[int]) -> torch.Tensor:
-        """The next result in the file, whose dims are those that IREE gave."""
+        """Returns the next result in the file, with the dims that IREE returned."""
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
         raw = torch.from_numpy(np.load(self._values))
@@ -111,7 +111,7 @@ class IreeProcess:
             line = self._stream.readline()
         if not line:
             _, status = os.waitpid(self._pid, 0)
-            self._pid = 0  # its number may be another process's from now on
+            self._pid = 0  # the number may be reused for another process
             raise IreeRunError(f"the process crashed ({describe_exit(os.waitstatus_to_exitcode(status))})")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
@@ -135,7 +135,7 @@ class _Program:
         from buddy.compiler.codegen.iree.runtime import IreeModule
 
         convention = artifact.convention
-        # Kept: the module reads them where they lie, those that had to be made dense too.
+        # Kept alive, including weights that were made dense: the module reads them in place.
         self._weights = {key: np.asarray(dense_bytes(tensors[place])) for key, place in convention.parameters.items()}
         driver = iree_flags.driver(artifact.flags, threads)
         self._module = IreeModule(artifact.module, ENTRY, driver, threads, self._weights, SCOPE)
@@ -147,7 +147,7 @@ class _Program:
 
 
 def _live(parent: int, channel: socket.socket, values: IO[bytes], make: Any) -> None:
-    """The process's whole life: loads, then does what each line asks for."""
+    """Runs the process: loads the module, then executes one request per line."""
     stream = channel.makefile("rw", encoding="utf-8")
 
     def tell(**found: Any) -> None:
@@ -187,7 +187,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _array(tensor: torch.Tensor) -> Any:
-    """The tensor as IREE's runtime takes arrays; it knows bfloat16 by the package `ml_dtypes`."""
+    """Returns the tensor as an array for IREE's runtime, which represents bfloat16 by the package `ml_dtypes`."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     dense = torch.view_as_real(plain) if plain.is_complex() else plain
     if dense.dtype is torch.bfloat16:

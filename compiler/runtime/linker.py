@@ -1,4 +1,4 @@
-"""Links object files into this process with llvmlite's JIT linker: no MLIR, and only trampolines are compiled."""
+"""Links object files into this process with llvmlite's JIT linker, without MLIR; compiles only trampolines."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _numbers = itertools.count()
 _LINK_TODO = "set the target back, switch off the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# GCC's runtime has what LLVM calls where a processor lacks an instruction: from float64 to float16, which two roundings
-# may become (that of the sign alone, in the arc sine of a float16).
+# GCC's runtime has the functions that LLVM calls if a processor lacks an instruction: from float64 to float16, which
+# may also come from two roundings (such as that of the sign, in the arc sine of a float16).
 _HELPERS = "libgcc_s.so.1"
 
 BlockFunction = Callable[[int], None]
@@ -33,7 +33,7 @@ BlockFunction = Callable[[int], None]
 def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    with contextlib.suppress(OSError):  # a system without it: what needs it is told that it is missing
+    with contextlib.suppress(OSError):  # on a system without it, linking reports the missing symbol
         ctypes.CDLL(_HELPERS, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()
 
@@ -48,12 +48,11 @@ class LinkError(Exception):
 
 
 class Library:
-    """Linked objects. Each function of `arities` is called with the address of one block that holds its arguments.
+    """Linked objects. Each function of `arities` is called with the address of one block of its arguments.
 
-    `arities` gives, per function, how many pointers it takes: a trampoline loads them from the block, so ctypes' limit
-    of 1024 arguments is none.
-    `imports` are addresses for symbols that the objects leave open; others are searched in the process. `support` is
-    LLVM IR to link with them. `addresses` are where those of the functions `located` lie.
+    `arities` gives, per function, the number of pointers it takes: a trampoline loads them from the block, so ctypes'
+    limit of 1024 arguments does not apply. `imports` are addresses for undefined symbols of the objects; others are
+    searched in the process. `support` is LLVM IR to link with them. `addresses` are those of the functions `located`.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Library:
 
 
 def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
-    """The functions that objects define, with their sizes in bytes; none where the objects are not ELF."""
+    """Returns the functions that objects define, with their sizes in bytes; empty if the objects are not ELF."""
     found: dict[str, int] = {}
     for image in objects:
         try:
@@ -95,7 +94,7 @@ def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
 
 
 def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
-    """The symbols that no object, import or loaded library defines; empty where the objects are not ELF."""
+    """Returns the symbols that no object, import or loaded library defines; empty if the objects are not ELF."""
     wanted: set[str] = set()
     for image in objects:
         try:

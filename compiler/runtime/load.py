@@ -1,4 +1,4 @@
-"""Makes an artifact ready to run, by what it is for: the CPU of this process, or a GPU."""
+"""Loads an artifact for the CPU of this process or for a GPU."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ Loaded = LoadedProgram | DeviceLoaded
 
 
 def load(artifact: Artifact, frozen: bool = False) -> Loaded:
-    """The program, callable on torch tensors, as `LoadedProgram` has it. Raises what it and `DeviceLoaded` raise."""
+    """Returns the program, callable on torch tensors as a `LoadedProgram`. Raises what it and `DeviceLoaded` raise."""
     return LoadedProgram(artifact, frozen) if artifact.device is None else DeviceLoaded(artifact)

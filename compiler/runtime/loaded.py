@@ -22,18 +22,18 @@ from buddy.compiler.runtime.reused import Memory
 from buddy.compiler.runtime.sizes import Shape, bind
 from buddy.compiler.support import blas
 
-# Addresses of one weight known to have been moved to huge pages; beyond this they are moved again, for nothing.
+# Addresses per weight that are known to be in huge pages; older ones are moved again, without effect.
 _MAX_MOVED = 16
 
 
 def call(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
-    """Call `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
+    """Calls `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
     block = (ctypes.c_int64 * len(words))(*[word if isinstance(word, int) else word.data_ptr() for word in words])
     function(ctypes.addressof(block))
 
 
 class PlainArgument:
-    """An input as it is, made dense where it is not."""
+    """An unpacked input, made dense if it is not."""
 
     def __init__(self, argument: Argument) -> None:
         self._argument = argument
@@ -48,7 +48,7 @@ class PlainArgument:
 
 
 class StreamedArgument(PlainArgument):
-    """A weight that is read from end to end where it lies: in huge pages, which it is moved to when it is first met."""
+    """A weight that is read sequentially in place; it is moved to huge pages on first use."""
 
     def __init__(self, argument: Argument) -> None:
         super().__init__(argument)
@@ -65,12 +65,12 @@ class StreamedArgument(PlainArgument):
 
 
 class PackedArgument:
-    """A packed copy of one input: made at each call, or kept, where weights are `frozen`, for the memory it is made of.
+    """A packed copy of one input: made in each call, or cached if weights are `frozen`.
 
-    Nothing tells of all writes to a tensor (`p.data.mul_()`, a fused optimizer, another process), so what is kept is
-    for weights that stay as they are, until `forget()`. The memory is kept alive, so that its address cannot come to
-    mean another weight. Where calls come one after another, all copies may lie in the same memory (`in_turn`), and none
-    is made of what has been packed `elsewhere` in the same way.
+    Not all writes to a tensor can be detected (`p.data.mul_()`, a fused optimizer, another process), so copies are
+    cached only for weights that do not change, until `forget()`. The source memory is kept alive, so that its address
+    is not reused. With `in_turn`, calls do not overlap and all copies may use the same memory. Weights that have been
+    packed `elsewhere` in the same way are not packed again.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class PackedArgument:
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
-                # Detached, it holds on to the memory even where the tensor is given another one (`p.data = …`).
+                # Detached, it keeps the memory alive even if the tensor is given another one (`p.data = …`).
                 self._buffer, self._source, self._state = self._made(source), source.detach(), state
             return self._buffer
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """The weight that was packed last, with its copy."""
+        """Returns the weight that was packed last, with its copy."""
         return None if self._source is None else (self._source, self._buffer)
 
     def forget(self) -> None:
@@ -110,11 +110,11 @@ class PackedArgument:
         if self._borrowed is None:
             return self._packed(source, self._place())
         spec = self._argument.spec
-        # Packed here once or twice, if at all: that is worth no memory to keep.
+        # Packed here at most twice, so that caching is not worth the memory.
         return self._borrowed.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._packed, source))
 
     def _place(self) -> torch.Tensor | None:
-        """The buffer in the store for the first packing; later ones get their own, since a call may still read it."""
+        """Returns the buffer in the store for the first packing, then new ones: a call may still read the last one."""
         first, self._stored = self._in_turn or not self._stored, True
         return self._store.buffer(self._number) if first else None
 
@@ -126,19 +126,19 @@ class PackedArgument:
 
 
 class LoadedProgram:
-    """An artifact ready to run. Calling it takes the graph's inputs in placeholder order, and the numbers among them
-    that symbols stand for, and returns new tensors.
+    """An artifact ready to run.
 
-    Inputs may have any strides; results are dense and the caller's own. Raises `ValueError` for inputs of another
-    shape or element type, and whatever an op that stays in eager raises. Several threads may call it at a time: each
-    then works in memory of its own, unless calls are said to come `in_turn`. `threads` is how many share its loops: 1
-    where the process has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
+    Takes the graph's inputs in placeholder order, and number arguments; returns new tensors. Inputs may have any
+    strides; results are dense and owned by the caller. Raises `ValueError` for inputs of another shape or element type,
+    and the errors of ops that run in eager. Several threads may call it at a time: each then uses separate memory,
+    unless `in_turn` promises that calls do not overlap. `threads` is the number of threads per loop: 1 if the process
+    has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
 
-    Weights are what they are at each call. Those of code that wants them packed are packed at each call, unless they
-    are `frozen`: then whoever calls promises that nothing writes to them while the program lives, and they are packed
-    once. Frozen weights that were packed `elsewhere` in the same way are not packed again.
+    Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
+    `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
+    weights that were packed `elsewhere` in the same way are not packed again.
 
-    Raises `MachineError` for code of another machine than this one.
+    Raises `MachineError` for code of another architecture.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class LoadedProgram:
         self._all_cross = all(shape.crosses for shape, _ in self._results)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        # For a small program these lines take longer than its code does.
+        # For a small program these lines take longer than its code.
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
         words += symbols.values()
@@ -201,13 +201,13 @@ class LoadedProgram:
         return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
 
     def notes(self) -> tuple[str, ...]:
-        """What to tell beside its timings: nothing, since it runs where it is asked to."""
+        """Returns notes for the timings: none on the CPU."""
         return ()
 
     def take_ticks(self) -> list[int]:
-        """What has passed in each region of the artifact since this was last asked, in ticks of the machine's counter.
+        """Returns the ticks of the cycle counter in each region since the last call of this method.
 
-        Of code with regions, one call at a time may be under way.
+        Only one call at a time may run code with regions.
         """
         if self._counters is None:
             return []
@@ -216,22 +216,22 @@ class LoadedProgram:
         return found
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Pack the frozen weights among `tensors` now, rather than in the first call on them."""
+        """Packs the frozen weights among `tensors` now instead of in the first call."""
         for value, source in self._values:
             if isinstance(getattr(value, "__self__", None), PackedArgument):
                 value(tensors[source], {})
 
     def packed_pairs(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The weights that have been packed, each with its copy."""
+        """Returns the packed weights, each with its copy."""
         pairs = (argument.pair() for argument in self._arguments if isinstance(argument, PackedArgument))
         return [pair for pair in pairs if pair is not None]
 
     def packed_copies(self) -> PackedElsewhere:
-        """What has been packed, for other programs that work on the same weights while this one lives."""
+        """Returns the packed copies, for other programs on the same weights; valid while this one lives."""
         return PackedElsewhere(self.packed_pairs())
 
     def refreeze(self) -> None:
-        """Pack frozen weights anew at the next call, after whatever has changed them."""
+        """Makes the next call pack frozen weights again, after a change of the weights."""
         for argument in self._arguments:
             if isinstance(argument, PackedArgument):
                 argument.forget()
@@ -242,7 +242,7 @@ def _unpacked(argument: Argument) -> PlainArgument:
 
 
 def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
-    """What objects that count time find their counters by."""
+    """Returns LLVM IR by which objects that count cycles find their counters."""
     if counters is None:
         return ""
     address = f"inttoptr (i64 {ctypes.addressof(counters)} to ptr)"
@@ -250,7 +250,7 @@ def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor row-major, with lazy conjugation and negation carried out."""
+    """Returns the tensor row-major, with lazy conjugation and negation resolved."""
     return tensor.resolve_conj().resolve_neg().contiguous()
 
 

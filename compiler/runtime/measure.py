@@ -1,4 +1,4 @@
-"""Runs a compiled graph beside eager: values, timings taken in turn, and whether inputs and weights were left alone."""
+"""Runs a compiled graph and eager: values, interleaved timings, and a check that inputs and weights did not change."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def run_and_compare(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """Link `artifact`, run it and eager on the captured inputs, and report values and `repeats` interleaved timings.
+    """Links `artifact`, runs it and eager on the captured inputs; reports values and `repeats` interleaved timings.
 
-    `nodes` are the numbers of compiled and eager nodes. Random ops start from one seed on both sides. Loading takes in
-    linking and the packing of weights, which the first run does. `on_values` gets compiled results and eager's. Where
-    the graph has no eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights
-    are frozen: the program is loaded for this run, in which nothing writes to them, or the report says so.
+    `nodes` are the numbers of compiled and eager nodes. Random ops start from the same seed on both sides. Loading
+    includes linking and the packing of weights, which the first run does. `on_values` gets the results of compiled code
+    and of eager. Without an eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are
+    frozen: the program is loaded for this run, in which nothing writes to them; otherwise the report says so.
     """
     tell = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -90,17 +90,17 @@ def run_and_compare(
 
 
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """A checksum of each tensor's bytes."""
+    """Returns a checksum of each tensor's bytes."""
     return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
 def reports(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
 ) -> tuple[OutputReport, ...]:
-    """Compiled results beside eager's tensors, in order; what is no tensor needs no computing.
+    """Compares compiled results with eager's tensors, in order; skips results that are not tensors.
 
-    Where there is no eager program, they are told as they are. A result that eager has none for is missing there.
-    What differs by more than its element type's tolerance is held beside what the program itself makes of roundings.
+    Without an eager program, the values are reported without a verdict. A result that eager does not return is reported
+    as missing. A difference beyond the tolerance of the element type is judged by the graph's sensitivity to rounding.
     """
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
@@ -119,19 +119,19 @@ def _eager_lacks(value: torch.Tensor) -> OutputReport:
 
 
 def eager_results(captured: CapturedGraph) -> list[Any]:
-    """What eager gives; nothing where there is no eager program."""
+    """Returns eager's results; empty if there is no eager program."""
     return [] if captured.eager is None else captured.eager(captured.tensors)
 
 
 def run_to_time(captured: CapturedGraph) -> list[Any]:
-    """Eager as its time is measured: with PyTorch's own random numbers where results are compared by others."""
+    """Runs eager as it is timed: with PyTorch's own random numbers even if other ones are used for comparison."""
     return eager_results(captured) if captured.timed is None else captured.timed(captured.tensors)
 
 
 def in_turn(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
-    """The seconds that each of `calls` tells of, taken in turn, so that a slow minute of the machine falls on all.
+    """Calls each of `calls`, which return seconds, in interleaved order, so that load of the machine affects all.
 
-    Each is the first as often as the others: who comes first finds the caches as what stands between rounds left them.
+    Each is first equally often, because the first one starts with the caches of the work between rounds.
     """
     found: list[list[float]] = [[] for _ in calls]
     for index in range(repeats):
@@ -143,7 +143,7 @@ def in_turn(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress
 
 
 def summary(seconds: Sequence[float], threads: int) -> Timing:
-    """Median and quartiles; all 0 for no runs."""
+    """Returns median and quartiles; all 0 for no runs."""
     if not seconds:
         return Timing(0.0, 0.0, 0.0, 0, threads)
     if len(seconds) == 1:
@@ -159,9 +159,9 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _memory(program: Loaded, first_peak: int, eager_peak: int) -> Memory:
-    """`first_peak` is that of the first run, which packs the weights and makes the arena.
+    """Returns the report of memory; `first_peak` is that of the first run, which packs weights and allocates the arena.
 
-    Beside these there are results, dense copies of inputs that are not, and what ops in eager need.
+    Other allocations are results, dense copies of strided inputs, and temporaries of ops in eager.
     """
     return Memory(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
 
@@ -174,7 +174,7 @@ def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
 
 
 def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
-    """What to say of tensors whose `fingerprints` a run has changed, though the program writes to none of them."""
+    """Returns messages for tensors whose `fingerprints` changed, although the program writes to none of them."""
     names = [op.stable for op in captured.graph.placeholders]
     pairs = zip(names, before, after, strict=True)
     return tuple(f"the run changed {name}, which the program does not write to" for name, a, b in pairs if a != b)
@@ -182,7 +182,7 @@ def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Seque
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """Both sides on `count` threads."""
+    """Sets the number of threads for both sides."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

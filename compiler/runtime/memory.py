@@ -1,4 +1,4 @@
-"""Tensors and the memory that compiled code sees: dense, row-major, at an address."""
+"""Conversions between tensors and the memory of compiled code: dense, row-major, at an address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
 
 
 def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of `shape` that views the memory at `address`; valid as long as that memory is."""
+    """Returns a tensor of `shape` that views the memory at `address`; valid as long as that memory is."""
     count = math.prod(shape)
     if not count:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")
@@ -31,9 +31,9 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
 
 
 class Arena:
-    """`size` bytes to work in, allocated once. A call that comes while another one works in them gets others.
+    """`size` bytes of scratch memory, allocated once. Overlapping calls get separate memory.
 
-    Nothing is allocated before the first call: programs are also made inside `torch.compile`, where tensors are fake.
+    Allocated by the first call, since programs are also created inside `torch.compile`, where tensors are fake.
     """
 
     def __init__(self, size: int) -> None:
@@ -43,7 +43,7 @@ class Arena:
 
     @contextmanager
     def lent(self) -> Iterator[torch.Tensor]:
-        """The memory for one call."""
+        """Yields the memory for one call."""
         if not self._lock.acquire(blocking=False):
             yield _aligned(self._size)
             return

@@ -1,4 +1,4 @@
-"""A Buddy graph in eager, one node after another, with the values of some of them."""
+"""Evaluates a Buddy graph in eager, node by node, and returns the values of selected nodes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from buddy.compiler.runtime.callbacks import resolve
 from buddy.compiler.runtime.sizes import bind
 from buddy.compiler.runtime.torch_values import from_opaque, to_torch
 
-# What both sides of a run begin their random numbers from.
+# The seed of random numbers on both sides of a run.
 SEED = 0
 
 
 def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
-    """The sizes that a call of `graph` on `tensors` and `numbers` tells, by symbol."""
+    """Returns the values of symbolic sizes in a call of `graph` on `tensors` and `numbers`."""
     return bind(symbols_of(graph), tensors, numbers)
 
 
 def values_of(
     graph: Graph, tensors: Sequence[torch.Tensor], wanted: Collection[str], numbers: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """What the nodes named `wanted` give when `graph`, as captured, runs on `tensors`, its placeholders in order.
+    """Returns the values of the nodes named `wanted` when `graph` runs on `tensors`, its placeholders in order.
 
-    Random ops draw from torch's own generator, in the program's order. A value is let go of once nothing reads it any
-    more, and nothing behind the last wanted one is computed. Raises what an op raises.
+    Random ops draw from torch's own generator, in the program's order. Values are released after their last reader, and
+    nodes after the last wanted one are not computed. Raises what an op raises.
     """
     symbols = symbols_at(graph, tensors, numbers)
     table: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
@@ -52,13 +52,13 @@ def values_of(
 
 
 def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
-    """What `graph` returns on `tensors` and `numbers`, in order."""
+    """Returns the results of `graph` on `tensors` and `numbers`, in order."""
     found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
     return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
 def computed(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
-    """What one node gives, from the values that `table` has by name. Raises what its op raises."""
+    """Returns the result of one node, with operands by name in `table`. Raises what its op raises."""
     arguments = [_real(argument, table, symbols) for argument in op.args]
     keywords = {key: _real(argument, table, symbols) for key, argument in op.kwargs.items()}
     if isinstance(op, GetItemOp):
@@ -67,7 +67,7 @@ def computed(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> An
 
 
 def _real(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
-    """An argument of a node as torch takes it."""
+    """Converts an argument of a node to torch's form."""
     if isinstance(value, Op):
         return table[value.name]
     if isinstance(value, Size):

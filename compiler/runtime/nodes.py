@@ -1,4 +1,4 @@
-"""Every node of a compiled program beside eager or double precision, in one pass; of values, only errors are kept."""
+"""Compares every node of a compiled program with eager or double precision, in one pass; stores only errors."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def compare_nodes(
     captured: CapturedGraph, program: ObservedProgram, *, reference: Reference = "eager", threads: int = 1,
     graph: int = 0, on_progress: OnProgress = lambda _what, _done: None,
 ) -> NumericsReport:  # fmt: skip
-    """Run `program` on the captured inputs, the reference in step with it, and each node alone.
+    """Runs `program` on the captured inputs, the reference in step with it, and each node alone.
 
-    Both sides draw random numbers from one seed. Raises what an op in eager raises.
+    Both sides draw random numbers from the same seed. Raises what an op in eager raises.
     """
-    # Compiled code that is being watched by AOTAutograd runs under modes that are not for this.
+    # AOTAutograd may run compiled code under modes that must not affect the reference.
     with with_threads(threads), torch.no_grad(), _disable_current_modes():
         on_progress("loading the compiled code", 0.0)
         compared = _Compared(captured, program, reference, on_progress)
@@ -57,10 +57,10 @@ def compare_nodes(
 
 
 class _Alone:
-    """A node's own program, let go of after its last use.
+    """A node's own program, released after its last use.
 
-    What only moves elements is `settled` once it has moved some that can be told apart to where they belong. Weights
-    that the whole program has packed in the same way, which are `packed`, are not packed again.
+    A data movement op is `settled` once it has moved distinguishable elements correctly, and is not run again. Weights
+    that the whole program has packed in the same way, in `packed`, are not packed again.
     """
 
     def __init__(self, found: OwnProgram, packed: PackedElsewhere) -> None:
@@ -96,7 +96,7 @@ class _Compared:
         self.own: dict[str, Deviation] = {}
         self.not_finite: dict[str, tuple[int, int]] = {}
         self._finite: set[str] = set()
-        # Inputs that are moved, by name, of which nothing has said yet whether they are finite.
+        # Moved inputs, by name, that are not yet known to be finite.
         self._unread: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
         symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
@@ -107,7 +107,7 @@ class _Compared:
         )
 
     def _uses(self, own: Sequence[OwnProgram]) -> Iterator[tuple[str, tuple[_Alone, Any, Any]]]:
-        """By the stable name of the node that computes: its program, its inputs and its results."""
+        """Yields, by the stable name of the computing node, its program, its inputs and its results."""
         packed = self._loaded.packed_copies()
         for found in own:
             alone = _Alone(found, packed)
@@ -124,10 +124,10 @@ class _Compared:
         counts = {stable: _not_finite(value) for stable, value in self._unread.values()}
         self.not_finite |= {stable: found for stable, found in counts.items() if found != (0, 0)}
 
-    # ---- what comes ----------------------------------------------------------------------------------------------
+    # ---- observed values ---------------------------------------------------------------------------------------------
 
     def _value_came(self, value: torch.Tensor) -> None:
-        """The compiled program shows the next of its values."""
+        """Receives the next observed value of the compiled program."""
         name = next(self._names)
         self.errors[name] = self._deviations.of(value, _result(self._steps.reach(name), -1))
         self._steps.let_go(name)
@@ -143,14 +143,14 @@ class _Compared:
             self._look_for_not_finite(op, value)
 
     def _look_for_not_finite(self, op: Op, value: torch.Tensor) -> None:
-        """Count the NaNs and infinities of a reference's value, unless something says that there are none.
+        """Counts the NaNs and infinities of a reference value, unless it is known to have none.
 
-        Beside finite numbers, what is within tolerance is finite, and so is what only moves finite ones. Each element
-        of a product's operands is in some element of the result, so where that is finite, they are: weights that are
-        moved need not be read for it.
+        A value within tolerance of finite numbers is finite, and so are moved finite values. Each element of a
+        product's operands contributes to some element of the result, so if the result is finite, they are: moved
+        weights need not be read.
         """
         own, parents = self.own.get(op.stable), [parent.name for parent in op.parents]
-        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # bits may mean anything else
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # its bits may mean anything
         if moves and all(name in self._tensors for name in parents):
             self._unread[op.name] = op.stable, value
             return
@@ -170,7 +170,7 @@ class _Compared:
             return
         tensors = [self._narrow(name) for name in inputs]
         if self._reference == "float64" and {parent.name for parent in op.parents} <= {*inputs}:
-            # The reference read wider numbers than the program has: the node's own error is beside what it was given.
+            # The reference had wider operands than the program: compute the node again on the narrow ones.
             value = self._steps.alone(op, dict(zip(inputs, tensors, strict=True)))
         found = alone(tensors)
         for (name, number), ours in zip(results, found, strict=True):
@@ -179,13 +179,13 @@ class _Compared:
         alone.settled = same and all(tells_places_apart(_result(value, number)) for _, number in results)
 
     def _narrow(self, name: str) -> torch.Tensor:
-        """The reference's value of a node as the program has it."""
+        """Returns the reference's value of a node in the program's type."""
         value = _result(self._steps.value(name), -1)
         if self._reference == "eager" or name in self._tensors:
             return value
         return narrowed(value, self._captured.graph.node_table[name])
 
-    # ---- what it comes to ----------------------------------------------------------------------------------------
+    # ---- report ------------------------------------------------------------------------------------------------------
 
     def report(self, graph: int, seconds: float) -> NumericsReport:
         nodes = tuple(map(self._numbers, self._captured.graph.operations))
@@ -217,7 +217,7 @@ class _Compared:
         return NodeNumbers(name, seen, self.errors.get(name), self.own.get(name), tolerance, nans, infs, why)
 
     def _unseen_before(self, name: str) -> list[str]:
-        """The nodes between the one named and those before it whose values are seen."""
+        """Returns the unobserved nodes between the named one and the observed ones before it."""
         found: dict[str, None] = {}
         pending = list(self._nodes[name].parents)
         while pending:
@@ -237,7 +237,7 @@ class _Compared:
                     yield NanOrigin(kind, side, *found)  # type: ignore[arg-type]
 
     def _origin(self, has: Callable[[Op, Mapping[str, bool]], bool], inputs: _Inputs) -> tuple[str, bool] | None:
-        """The first node of which `has` holds while it holds of none that it reads; else the first that got it."""
+        """Returns the first node with `has` whose operands lack it; else the first that gets it from an input."""
         known: dict[str, bool] = {}
         from_outside = ""
         for op in self._nodes.values():
@@ -251,7 +251,7 @@ class _Compared:
 
 
 class _Inputs:
-    """Which of a graph's inputs have a NaN (place 0) or an infinity (place 1)."""
+    """Tests which of a graph's inputs have a NaN (place 0) or an infinity (place 1)."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], place: int) -> None:
         self._tensors, self._place = tensors, place
@@ -274,7 +274,7 @@ def _in_eager(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
 
 
 def _in_compiled(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
-    """Whether a compiled value has it; where nobody sees that, whether the node alone does, or hands it on."""
+    """Tests the compiled value, or if it is unobserved, that of the node alone or those of its operands."""
 
     def has(op: Op, known: Mapping[str, bool]) -> bool:
         found = nodes[op.stable]
@@ -287,20 +287,20 @@ def _in_compiled(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
 
 
 def _result(value: Any, number: int) -> torch.Tensor:
-    """A result of a node by its number, the only one by -1: a graph pass may have left but the first of several."""
+    """Returns a result of a node by its number; -1 means the only one, since a graph pass may drop the others."""
     found: torch.Tensor = value[max(number, 0)] if isinstance(value, (list, tuple)) else value
     return found
 
 
 def _not_finite(value: torch.Tensor) -> tuple[int, int]:
-    """How many NaNs and infinities a tensor has. A sum that is finite says that it has none."""
+    """Returns the numbers of NaNs and infinities. A finite sum means that there are none."""
     if not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value.sum())):
         return 0, 0
     return int(value.isnan().sum()), int(value.isinf().sum())
 
 
 def _first(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal["", "own", "error"]]:
-    """The first node that leaves its tolerance: by its own error, unless a value before it was wrong already."""
+    """Returns the first node beyond its tolerance: by its own error, or by that of a value before it."""
     for found in nodes:
         if found.own is not None and not found.own.ok:
             return found.node, "own"

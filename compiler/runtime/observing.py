@@ -1,4 +1,4 @@
-"""The op `buddy::observe`: shows a tensor to whoever observes the run, and does nothing where nobody does."""
+"""The op `buddy::observe`: passes a tensor to the observer of the run, and does nothing without one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _library.define("observe(Tensor value) -> ()")
 
 @contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Show the observed values of what runs inside to `observer`, which must copy what it wants to keep."""
+    """Passes the observed values of the enclosed run to `observer`, which must copy what it wants to keep."""
     token = _observer.set(observer)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A program of GPU kernels, loaded by the CUDA driver and callable on torch tensors as a `LoadedProgram` is."""
+"""Loads a program of GPU kernels by the CUDA driver; callable on torch tensors like a `LoadedProgram`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.runtime.memory import torch_dtype
 
 
 class NoGpuError(Exception):
-    """The program cannot run here; the diagnostic says why in one line."""
+    """The program cannot run here; the diagnostic gives the reason."""
 
     def __init__(self, error: NoDeviceError) -> None:
         self.diagnostic = Diagnostic(str(error), "a program for a GPU", error.todo)
@@ -23,10 +23,10 @@ class NoGpuError(Exception):
 
 
 class DeviceLoaded:
-    """An artifact of GPU kernels, ready to run: inputs go to the device, kernels run in order, results come back.
+    """An artifact of GPU kernels, ready to run: inputs and results are copied to and from the device.
 
-    Calling it takes the graph's inputs in placeholder order and returns new tensors on the CPU. Raises `NoGpuError`
-    where there is no driver, and `ValueError` for inputs of another shape or element type.
+    Takes the graph's inputs in placeholder order and returns new tensors on the CPU. Raises `NoGpuError` if there is no
+    driver, and `ValueError` for inputs of another shape or element type.
     """
 
     threads = 1
@@ -58,7 +58,7 @@ class DeviceLoaded:
         return results
 
     def notes(self) -> tuple[str, ...]:
-        """What to tell beside the timings, which are those of whole calls."""
+        """Returns notes for the timings, which are those of whole calls."""
         alone = f"{median(self._milliseconds):.3g} ms" if self._milliseconds else "nothing yet"
         return (f"on {self._device.name}: the kernels alone take {alone}, copies to the device and back the rest",)
 
@@ -76,7 +76,7 @@ class DeviceLoaded:
         return found
 
     def _allocate(self) -> dict[int, int]:
-        """Device memory for each buffer by its number: arguments, results, the program's own."""
+        """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
         sizes = [_spec_bytes(argument.spec) for argument in self._arguments]
         sizes += [torch.empty(shape, dtype=dtype, device="meta").nbytes for shape, dtype in self._results]
         found = {number: self._device.allocate(size) for number, size in enumerate(sizes)}

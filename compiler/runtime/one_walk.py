@@ -1,7 +1,6 @@
-"""What two tensors of single precision are apart, in one walk through both: torch takes one for each of four figures.
+"""Measures the difference of two single-precision tensors in one pass over both; torch needs a pass per number.
 
-The loop is LLVM IR of its own, since all figures have to be had of elements that are read once; it is compiled when
-it is first asked for.
+The loop is LLVM IR, since all numbers must be computed from elements that are read once; it is compiled on first use.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import torch
 
 from buddy.compiler.runtime.linker import Library
 
-# Elements of a vector, of which any machine makes as many registers as it takes.
+# Elements per vector; LLVM splits it into as many registers as the machine needs.
 _LANES = 16
-# Fewer elements than these are not worth a call.
+# For fewer elements a call is not worthwhile.
 _SHORT = 4096
 _NAME = "buddy_one_walk"
 _IR = f"""
@@ -58,9 +57,9 @@ exit:
 
 
 class Walked(NamedTuple):
-    """The greatest absolute difference, and the sums of squares of the differences and of the reference.
+    """The maximum absolute difference, and the sums of squares of the differences and of the reference.
 
-    Where an element is infinite or NaN, or a square is too large for single precision, one of the sums is not finite.
+    If an element is infinite or NaN, or a square overflows single precision, one of the sums is not finite.
     """
 
     largest: float
@@ -69,7 +68,7 @@ class Walked(NamedTuple):
 
 
 def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
-    """Whether both are of single precision and the same shape, `ours` is dense, and they are long enough for it."""
+    """True if both are of single precision and the same shape, `ours` is dense, and they are long enough."""
     return (
         ours.dtype is reference.dtype is torch.float32
         and ours.shape == reference.shape
@@ -79,7 +78,7 @@ def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
 
 
 def walked(ours: torch.Tensor, reference: torch.Tensor) -> Walked:
-    """What two dense tensors of which `can_walk` holds are apart; sums are in single precision, `_LANES` at once."""
+    """Compares two dense tensors for which `can_walk` is true; `_LANES` sums in single precision at once."""
     vectors, rest = divmod(ours.numel(), _LANES)
     lanes = torch.empty(3, _LANES)
     _loop()(ours.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())

@@ -1,8 +1,8 @@
-"""Threads for compiled code: `buddy_fork` on the one OpenMP runtime that torch has loaded into this process.
+"""Threads for compiled code: `buddy_fork` on the OpenMP runtime that torch has loaded into this process.
 
-Two runtimes in one process starve each other, since the idle threads of one spin on the cores that the other needs. So
-none is ever loaded here: what torch's own library is bound to is found and called. Where there is none, `buddy_fork`
-does all the work on the calling thread.
+Two runtimes in one process starve each other, since idle threads of one spin on cores that the other needs. So no
+runtime is loaded here: the one that torch's library is bound to is used. Without one, `buddy_fork` does all the work on
+the calling thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 
 from buddy.compiler.protocol.artifact import FORK
 
-# job = {task, data}: what a member of a team does, asking the runtime which one it is.
+# job = {task, data}: the function of a team member, which asks the runtime for its number.
 _MEMBER = """
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
@@ -41,7 +41,7 @@ _JOB = """
   store ptr %data, ptr %at
 """
 
-# What GCC's libgomp calls a parallel region; LLVM's and Intel's runtimes offer it too on Linux.
+# A parallel region of GCC's libgomp; LLVM's and Intel's runtimes support it too on Linux.
 _GOMP = f"""
 {_MEMBER}
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
@@ -51,7 +51,7 @@ define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{{_JOB}
 }}
 """
 
-# LLVM's libomp and Intel's libiomp5, as clang calls them. `ident` is a location that says nothing.
+# A parallel region of LLVM's libomp and Intel's libiomp5, as clang calls it. `ident` is an empty location.
 _KMPC = f"""
 {_MEMBER}
 @buddy_where = private constant [23 x i8] c";unknown;unknown;0;0;;\\00"
@@ -79,7 +79,7 @@ define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{
 """
 
 _WHO = ("omp_get_thread_num", "omp_get_num_threads")
-# Symbols to look for, in order of preference, and the definition of `buddy_fork` on top of them.
+# Symbols to look for, in order of preference, and the definition of `buddy_fork` that uses them.
 _KINDS = (
     (("GOMP_parallel", *_WHO), _GOMP),
     (("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num", *_WHO), _KMPC),
@@ -90,9 +90,9 @@ Lookup = Callable[[str], int]
 
 @dataclass(frozen=True)
 class Fork:
-    """A definition of `buddy_fork` as LLVM IR, the addresses of what it calls, and the library they are in.
+    """A definition of `buddy_fork` as LLVM IR, the addresses that it calls, and their library.
 
-    `library` is "" where no runtime was found: the calling thread then does everything.
+    `library` is "" if no runtime was found: the calling thread then does everything.
     """
 
     ir: str
@@ -109,12 +109,12 @@ SEQUENTIAL = Fork(_SEQUENTIAL, {}, "")
 
 @lru_cache(maxsize=1)
 def torch_fork() -> Fork:
-    """`buddy_fork` on the runtime that torch is bound to."""
+    """Returns `buddy_fork` for the runtime that torch is bound to."""
     return next((fork for lookup in _places() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
 
 
 def fork_on(lookup: Lookup) -> Fork | None:
-    """`buddy_fork` on the runtime whose symbols `lookup` finds (address 0 where it does not)."""
+    """Returns `buddy_fork` for the runtime whose symbols `lookup` finds (it returns 0 for missing ones), or `None`."""
     for names, text in _KINDS:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
@@ -123,7 +123,7 @@ def fork_on(lookup: Lookup) -> Fork | None:
 
 
 def _places() -> Iterator[Lookup]:
-    """Where torch's own calls would be bound: what is global first (a preloaded runtime), then torch's dependencies."""
+    """Yields look-ups in the order of torch's own binding: global symbols (a preloaded runtime), then dependencies."""
     if sys.platform == "win32":
         yield from _modules_on_windows()
         return
@@ -132,14 +132,14 @@ def _places() -> Iterator[Lookup]:
     suffix = "dylib" if sys.platform == "darwin" else "so"
     path = Path(torch.__file__).parent / "lib" / f"libtorch_cpu.{suffix}"
     try:
-        # RTLD_NOLOAD: a handle on what is loaded, or an error; never a second library.
+        # RTLD_NOLOAD: returns a handle on a loaded library, or an error; never loads a second one.
         yield _lookup_in(ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW))
     except OSError:
         return
 
 
 def _modules_on_windows() -> Iterator[Lookup]:
-    """torch's wheels for Windows bring Intel's runtime."""
+    """Torch's wheels for Windows contain Intel's runtime."""
     kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     kernel.GetModuleHandleW.restype = ctypes.c_void_p
     for name in ("libiomp5md.dll", "libomp.dll", "libomp140.x86_64.dll"):
@@ -158,7 +158,7 @@ def _lookup_in(library: ctypes.CDLL) -> Lookup:
 
 
 class _Place(ctypes.Structure):
-    """`Dl_info`: what `dladdr` tells of an address."""
+    """`Dl_info`: the result of `dladdr`."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -169,7 +169,7 @@ class _Place(ctypes.Structure):
 
 
 def library_at(address: int) -> str:
-    """The file name of the library that holds `address`, "" where none does or the system does not tell."""
+    """Returns the file name of the library that contains `address`, "" if it is unknown."""
     place = _Place()
     found = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None
     if found is None or not found(ctypes.c_void_p(address), ctypes.byref(place)) or not place.file:

@@ -1,4 +1,4 @@
-"""Packed copies of weights that one program has made, for others that would pack the same weights in the same way."""
+"""Shares packed copies of weights between programs that pack the same weights in the same way."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import torch
 
 from buddy.compiler.runtime.deviations import tells_places_apart
 
-# What a weight was when it was packed, and the shape and element type of its packed copy.
+# The state of a weight when it was packed, and the shape and element type of its packed copy.
 _Key = tuple[object, ...]
 
 
 class PackedElsewhere:
-    """Packed copies by weight, of `pairs` of a weight and its copy; both have to live as long as this is used.
+    """Packed copies by weight, of `pairs` of a weight and its copy; both must live as long as this object.
 
-    A weight that has several copies of one shape has none here: which is meant cannot be told.
+    A weight with several copies of the same shape is ambiguous and omitted.
     """
 
     def __init__(self, pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -25,15 +25,15 @@ class PackedElsewhere:
             self._copies[key] = None if key in self._copies else copy
 
     def of(self, source: torch.Tensor, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor | None:
-        """The copy of `source` that has this shape and element type, however it is packed."""
+        """Returns the copy of `source` with this shape and element type, however it is packed."""
         return self._copies.get(_key(source, shape, dtype))
 
 
 class Borrowed:
-    """What one argument may take from `elsewhere` instead of packing: copies packed as its own program packs.
+    """Copies that one argument may take from `elsewhere` instead of packing, if they are packed in the same way.
 
-    Whether they are is seen on the first weight whose elements can be told apart, packed in both ways: packing moves
-    elements and fills up with zeros, whatever the elements are.
+    That is checked on the first weight with distinguishable elements, by packing it in both ways: packing moves
+    elements and pads with zeros, independent of their values.
     """
 
     def __init__(self, elsewhere: PackedElsewhere) -> None:
@@ -43,7 +43,7 @@ class Borrowed:
     def of(
         self, source: torch.Tensor, shape: torch.Size, dtype: torch.dtype, pack: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
-        """`source` packed: the copy elsewhere where that is known to be packed alike, else what `pack` gives."""
+        """Returns `source` packed: the copy elsewhere if it is packed in the same way, else the result of `pack`."""
         other = None if self._same is False else self._elsewhere.of(source, shape, dtype)
         if other is None:
             return pack()
@@ -58,8 +58,11 @@ class Borrowed:
 
 
 def state_of(source: torch.Tensor) -> tuple[object, ...]:
-    """Which memory a tensor reads, and how: the same for as long as its elements are, if that memory is kept alive and
-    nothing writes to it. Of writes, those that PyTorch counts make another state of it; many are not counted."""
+    """Returns a key for the memory of a tensor and its layout, which is constant as long as its elements are.
+
+    This needs the memory to be kept alive and not written. Writes that PyTorch counts change the key; many are not
+    counted.
+    """
     lazy = source.is_neg(), source.is_conj()
     version = -1 if source.is_inference() else source._version
     return source.data_ptr(), version, source.shape, source.stride(), source.dtype, lazy

@@ -1,6 +1,6 @@
 """Memory for packed weights: one allocation in huge pages.
 
-Weights are read from end to end once a call.
+Each call reads all weights sequentially.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LINE = 64
 
 
 class PackedStore:
-    """A buffer for each of `specs`, in one allocation of `allocated` bytes, made when the first one is asked for."""
+    """A buffer for each of `specs`, in one allocation of `allocated` bytes, made on first use."""
 
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         self._specs = list(specs)
@@ -31,7 +31,7 @@ class PackedStore:
         self._lock = threading.Lock()
 
     def buffer(self, number: int) -> torch.Tensor:
-        """The buffer of spec number `number`, aligned to a cache line; its content is what was last written to it."""
+        """Returns the buffer of spec number `number`, aligned to a cache line; its content is what was last written."""
         with self._lock:
             if self._memory is None:
                 self._memory = _allocated(self._size)
@@ -40,7 +40,7 @@ class PackedStore:
 
 
 def _alignment(size: int) -> int:
-    """To what the start is aligned: small stores are not worth a huge page."""
+    """Returns the alignment of the start: small stores are not worth a huge page."""
     return HUGE if size >= HUGE else _LINE
 
 

@@ -1,7 +1,7 @@
-"""The ops `buddy::philox32` and `buddy::philox64`: random bits by a counter, in eager those of compiled code.
+"""The ops `buddy::philox32` and `buddy::philox64`: counter-based random bits; eager returns those of compiled code.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
-few rounds that makes four words of 32 bits of a counter of four words and a key of two. Here the key is the seed, and
+few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
 the counter of an element is its number in row-major order (two words) and that of its stream.
 """
 
@@ -22,7 +22,7 @@ _library.define("philox64(Tensor seed, int stream, SymInt[] size, int pair=0) ->
 
 
 def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The four words of Philox 4x32-10, each in the low half of an int64 as those of the counter and of the key are.
+    """Returns the four words of Philox 4x32-10; words are in the low halves of int64, also in the arguments.
 
     The operands are broadcast.
     """
@@ -44,7 +44,7 @@ def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.
     for extent in size:
         count *= extent
     place, seed = torch.arange(count).reshape(list(size)), seed.reshape(())
-    zero = seed & 0  # as a tensor: torch-mlir takes no numbers for operands of all of these ops, and few literals
+    zero = seed & 0  # a tensor, since torch-mlir accepts numbers and literals only for some operands of these ops
     return philox((place & _WORD, _high(place), zero + stream, zero), (seed & _WORD, _high(seed)))
 
 
@@ -59,7 +59,7 @@ def _philox64(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 
 
 _library.impl("philox32", _philox32, "CPU")
 _library.impl("philox64", _philox64, "CPU")
-# In terms of torch's own ops, for who knows no others.
+# Decompositions to torch's own ops, for tools that do not know these.
 DECOMPOSITIONS = {torch.ops.buddy.philox32.default: _philox32, torch.ops.buddy.philox64.default: _philox64}
 
 

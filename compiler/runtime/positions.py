@@ -1,6 +1,6 @@
-"""Results that are positions (argmax, topk, sort): right where they point to what eager chose, but for roundings.
+"""Compares results that are positions (argmax, topk, sort): a different choice is correct within rounding.
 
-Two correct runs may choose different ones of two numbers that are closer than their roundings are.
+Two correct runs may choose different ones of two numbers whose difference is within rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from buddy.compiler.runtime.node_by_node import symbols_at, values_of
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# By target, the place of the argument that names the dim; positions are the second result but of the first two.
+# By target, the number of the argument `dim`. Positions are the second result, or the only one for the first two.
 _ALONE = {"argmax.default": 1, "argmin.default": 1}
 _BESIDE_VALUES = {
     "max.dim": 1, "min.dim": 1, "median.dim": 1, "nanmedian.dim": 1, "kthvalue.default": 2, "topk.default": 2,
@@ -29,14 +29,14 @@ _log = logging.getLogger("buddy.runner")
 
 
 class Choice(NamedTuple):
-    """What positions are chosen of, `operand`, and along which dim; of all elements where that is None."""
+    """Positions in `operand` along `dim`, or among all elements if it is `None`."""
 
     operand: Op
     dim: int | None
 
 
 def choice_of(result: Op | object) -> Choice | None:
-    """What a result of a graph is a choice of, if it is one."""
+    """Returns what a result of a graph chooses from, or `None` if it is not a choice."""
     if not isinstance(result, Op):
         return None
     picks = isinstance(result, GetItemOp)
@@ -49,15 +49,15 @@ def choice_of(result: Op | object) -> Choice | None:
 
 
 def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: torch.Tensor, multiple: float) -> float:
-    """How far apart two numbers may be of which correct runs may choose either; 0 where `ours` is no such choice.
+    """Returns the allowed difference of numbers of which correct runs may choose either; 0 if `ours` is no choice.
 
-    It is `multiple` times what the greatest of eager's differences from double precision amount to in two numbers.
+    It is `multiple` times twice the maximum difference of eager from double precision.
     """
     if any(isinstance(op, RandomOp) for op in captured.graph.operations):
         return 0.0
     try:
         x, exact = _of_both(captured, choice.operand)
-    except Exception:  # what an op raises, which may be the script's own
+    except Exception:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=True)
         return 0.0
     size = x.numel() if choice.dim is None else x.shape[choice.dim] if x.dim() else 1
@@ -71,7 +71,7 @@ def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: tor
 
 
 def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
-    """A node's value in eager and in double precision."""
+    """Returns a node's value in eager and in double precision."""
     graph, tensors, numbers = captured.graph, captured.tensors, captured.numbers
     with torch.no_grad():
         run = InStep(graph, tensors, symbols_at(graph, tensors, numbers), (operand.stable,), "float64")
@@ -79,7 +79,7 @@ def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.
 
 
 def _repeats(choice: Choice, x: torch.Tensor, positions: torch.Tensor) -> bool:
-    """Whether several positions along the dim, as `topk` gives, name one place twice."""
+    """True if positions along the dim, as of `topk`, contain duplicates."""
     if choice.dim is None or not x.dim() or positions.dim() < x.dim():
         return False
     return bool((positions.sort(choice.dim)[0].diff(dim=choice.dim) == 0).any())

@@ -1,7 +1,7 @@
-"""Memory for results that is handed out again once nobody holds it.
+"""Memory for results that is reused after its release.
 
-The first write to a page of new memory costs more than many writes later: the kernel has to find, clear and map it. A
-loop that drops each result before the next call, or the one after, then works in the same memory all the time.
+The first write to a page of new memory is slow: the kernel has to find, clear and map it. A loop that drops each result
+before the next call, or the one after, then always uses the same memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 from buddy.compiler.runtime.huge_pages import roomy
 
-# Smaller blocks come from a list of the C library's, mostly written to before (M_MMAP_THRESHOLD of glibc's malloc).
+# The C library reuses smaller blocks, mostly written before (M_MMAP_THRESHOLD of glibc's malloc).
 SMALL = 128 << 10
-# Blocks kept for each result: what a caller still holds while the next call runs, and what that call writes.
+# Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
 KEPT = 2
 # Bytes that the results of one program may keep beyond the life of their tensors.
 LIMIT = 128 << 20
@@ -27,10 +27,9 @@ _LISTED = [object()]
 
 
 class Memory:
-    """What the results of one program were made in.
+    """The memory of the results of one program.
 
-    Who knows a result by a weak reference to its storage, as `StorageWeakRef` does, sees that live on with the next
-    result in it.
+    A weak reference to a result's storage, such as `StorageWeakRef`, stays alive with the next result in it.
     """
 
     def __init__(self, results: int) -> None:
@@ -38,7 +37,7 @@ class Memory:
         self._lock = threading.Lock()
 
     def tensor(self, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A dense tensor for result `number`, whose elements are whatever the memory holds."""
+        """Returns an uninitialised dense tensor for result `number`."""
         size = math.prod(shape) * dtype.itemsize
         if size < SMALL or _uses is None:
             return roomy(shape, dtype)
@@ -52,10 +51,10 @@ class Memory:
         return new
 
     def _idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
-        """A block on which no tensor is left, and which nobody has who asked a tensor for it."""
+        """Returns a block that no tensor uses, and whose storage has no other reference."""
         assert _uses is not None
-        # What a list and a loop hold counts here and now: each call of a function may add to it, or not, by how the
-        # interpreter goes about calls, which Dynamo changes while it is at work.
+        # Measures the references that a list and a loop hold here: calls may add some, depending on how the interpreter
+        # implements them, and Dynamo changes that.
         alone = 0
         for something in _LISTED:
             alone = getrefcount(something)
@@ -66,7 +65,7 @@ class Memory:
         return None
 
     def _keep(self, number: int, storage: torch.UntypedStorage) -> None:
-        """Keep a block, in the place of the oldest where there are enough, unless there is no room for it."""
+        """Keeps a block within the limit, in place of the oldest one if there are enough."""
         mine = self._storages[number]
         del mine[: max(0, len(mine) - KEPT + 1)]
         held = sum(other.nbytes() for storages in self._storages for other in storages)

@@ -1,11 +1,11 @@
-"""How far two correct runs of one program may be apart, measured on the program itself.
+"""Measures how far two correct runs of a program may differ, on the program itself.
 
-A deep program is further from another correct run of itself than a few roundings: each op rounds, and what follows may
-magnify that. So where a result is beyond its element type's own tolerance, the program runs once more in double
-precision, node by node, and eager's differences from that, the *spread*, tell how much rounding matters here. Compiled
-code that is as good as eager has errors of that size, too, in other directions: the greatest of its differences from
-eager may be `MULTIPLE` times the greatest of the spread, and their root mean square `MULTIPLE` times that of the
-spread. The second shows faults that move every element by less than roundings move the worst.
+A deep program differs from another correct run of itself by more than a few roundings: each op rounds, and later ops
+may amplify that. So if a result exceeds the tolerance of its element type, the program runs once more in double
+precision, node by node, and eager's differences from that, the *spread*, measure its sensitivity to rounding. Compiled
+code that is as good as eager has errors of that size too, in other directions: the maximum of its differences from
+eager may be `MULTIPLE` times the maximum of the spread, and their root mean square `MULTIPLE` times that of the spread.
+The second condition detects faults that change every element by less than the worst rounding error.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from buddy.compiler.runtime.positions import choice_of, room
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# The greatest of one run's errors and that of another's, of equal distributions, add up to twice the spread where both
-# are at one element; compiled code with errors three times those of eager is still called right.
+# The maximum error of one run and that of another, of equal distributions, add up to twice the spread if both are at
+# one element; this accepts compiled code with errors three times those of eager.
 MULTIPLE = 4.0
-# Where double precision is further than this from eager, as a share of the result's root mean square, the program
-# is not the same in both, as one that computes something else each time, or its result says nothing (bfloat16: 2**-8).
+# If double precision differs from eager by more than this fraction of the result's root mean square, the program is not
+# the same in both (as one that is not deterministic), or its result is meaningless (bfloat16: 2**-8).
 MOST = 1 / 8
 _WIDE = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
 
 class Spread(NamedTuple):
-    """Of the differences between a result and the same in double precision the greatest, and the root mean square."""
+    """The maximum and the root mean square of the differences between a result and the same in double precision."""
 
     largest: float
     rms: float
 
 
 def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
-    """How far each of eager's results, `expected`, is from double precision, by its finite elements: the spread.
+    """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
-    One for each result, in order; 0 for what is no float. Computed once for each `captured`; empty where that cannot
-    be, for want of memory or of an op in double precision. Random numbers begin from the generator's state `random`,
-    which has to be that of eager's run; without it both began from `SEED`.
+    One per result, in order; 0 for results that are not floats. Computed once for each `captured`; empty if that fails,
+    for lack of memory or of an op in double precision. Random numbers start from the generator's state `random`, which
+    must be that of eager's run; by default both start from `SEED`.
     """
     if captured.spreads is None:
         try:
             captured.spreads = _measured(captured, expected, random)
-        except Exception as error:  # what an op raises, which may be the script's own
+        except Exception as error:  # any error of an op, which may be the script's own
             _log.debug("no run in double precision", exc_info=error)
             captured.spreads = ()
     return captured.spreads
@@ -63,9 +63,9 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
 def compared(
     captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor | None, *, equal_nan: bool
 ) -> OutputReport:
-    """Result `index` of `captured` beside eager's, which is a tensor of `expected`.
+    """Compares result `index` of `captured` with eager's, which is a tensor of `expected`.
 
-    Where it is beyond the tolerance of its element type, what the spread allows decides; of positions, what they point
+    If it exceeds the tolerance of its element type, the spread decides; positions are judged by the values they point
     to.
     """
     name, eager = str(captured.graph.results[index]), expected[index]
@@ -87,7 +87,10 @@ def compared(
 
 
 def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
-    """Whether two correct runs of a program with that spread may differ as these do. NaN may be where eager has it."""
+    """True if two correct runs of a program with that spread may differ like this.
+
+    NaN is allowed where eager has it.
+    """
     exact = eager.to(_WIDE[eager.is_complex()])
     wide = ours.to(exact.dtype)
     if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
@@ -99,7 +102,7 @@ def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
 
 
 def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
-    """What is tolerated of an element of a result of `dtype` with that spread."""
+    """Returns the tolerance of an element of a result of `dtype` with that spread."""
     own = TOLERANCES.get(dtype, EXACT)
     return own if own == EXACT else Tolerance(own.absolute, own.relative, own.source, MULTIPLE * spread.largest)
 
@@ -119,7 +122,7 @@ def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Te
 
 
 def _apart(rounded: Any, exact: Any) -> Spread:
-    """The differences of elements that are finite in both."""
+    """Returns the differences of elements that are finite in both."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
         return Spread(0.0, 0.0)

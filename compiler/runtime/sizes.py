@@ -1,4 +1,4 @@
-"""What a call tells of sizes: the values of an artifact's symbols, and shapes made of them."""
+"""Symbolic sizes in a call: the values of an artifact's symbols, and the shapes computed from them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.protocol.artifact import Symbol, TensorSpec
 
 
 class Shape:
-    """The shape of a spec, to be evaluated for each call. A static one costs nothing."""
+    """The shape of a spec, evaluated for each call. A static one costs nothing."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.sizes = tuple(map(parsed, spec.shape))
@@ -23,12 +23,12 @@ class Shape:
 
     @property
     def crosses(self) -> bool:
-        """Whether a call passes a pointer: what never has elements is passed to nobody."""
+        """True if a call passes a pointer: tensors that never have elements are not passed."""
         return 0 not in self.sizes
 
 
 def bind(symbols: Sequence[Symbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
-    """The value of each symbol in a call on `tensors` and `numbers`."""
+    """Returns the value of each symbol in a call on `tensors` and `numbers`."""
     found = {}
     for symbol in symbols:
         told = numbers if symbol.source < 0 else tensors[symbol.source].shape

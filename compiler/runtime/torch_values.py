@@ -37,12 +37,12 @@ _FORM = "like"
 
 
 def from_torch(dtype: torch.dtype) -> TensorDType | None:
-    """The Buddy element type, or None where it has no word for `dtype` (complex32, quantised types)."""
+    """Returns the Buddy element type, or `None` for unsupported ones (complex32, quantised types)."""
     return _DTYPES.get(dtype)
 
 
 def dense_bytes(tensor: torch.Tensor) -> memoryview:
-    """The elements of a tensor as bytes, row-major; in its own memory where they lie so already."""
+    """Returns the elements of a tensor as bytes, row-major; without a copy if they are already."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return memoryview(dense.view(torch.uint8).numpy())
 
@@ -52,9 +52,9 @@ def to_torch(dtype: TensorDType) -> torch.dtype:
 
 
 def plain_argument(value: Any) -> Any:
-    """An FX argument that is no node, in the Buddy graph's form.
+    """Converts an FX argument that is not a node to the Buddy graph's form.
 
-    Raises `TypeError` for what has none.
+    Raises `TypeError` for unsupported types.
     """
     if isinstance(value, torch.dtype):
         found = from_torch(value)
@@ -69,7 +69,7 @@ def plain_argument(value: Any) -> Any:
 
 
 def form_of(tensor: torch.Tensor) -> Opaque | None:
-    """A tensor as an argument of which only shape, strides and element type are read; None where a size is unknown."""
+    """Returns shape, strides and element type of a tensor as an argument; `None` if a size is unknown."""
     dtype, sizes = from_torch(tensor.dtype), (*tensor.shape, *tensor.stride())
     if dtype is None or not all(isinstance(size, int) for size in sizes):
         return None
@@ -77,9 +77,9 @@ def form_of(tensor: torch.Tensor) -> Opaque | None:
 
 
 def from_opaque(text: str) -> Any:
-    """The torch value that `plain_argument` spelled `text`: a device, a dtype, a layout, a memory format, a complex.
+    """Returns the torch value that `plain_argument` spelled `text`: a device, dtype, layout, memory format or complex.
 
-    What `form_of` spelled is a tensor of that form, with whatever values.
+    The output of `form_of` becomes an uninitialised tensor of that form.
     """
     if text.startswith(_FORM):
         shape, strides, dtype = literal_eval(text.removeprefix(_FORM))

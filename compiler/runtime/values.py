@@ -1,4 +1,4 @@
-"""What a run took and gave, written to files: a `.npz` for others, or a folder that the engine reads windows from."""
+"""Writes the inputs and outputs of a run to files: a `.npz` for users, or a folder that the engine reads pages from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 INDEX = "index.json"
-# Bytes of one run that are kept: values are looked at a page at a time, and files lie in the folder for temporary ones.
+# Bytes per run to keep: values are viewed a page at a time, and the files are in the temporary folder.
 LONGEST = 512 << 20
 # By the bytes of an element.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
@@ -26,7 +26,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def named_values(
     captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """`(which, name, tensor)` of every input, output of compiled code (`output`), and output of eager."""
+    """Yields `(which, name, tensor)` of every input, output of compiled code (`output`), and output of eager."""
     for place in input_positions(captured):
         yield "input", captured.graph.placeholders[place].stable, captured.tensors[place]
     if captured.eager is None:
@@ -43,7 +43,7 @@ def named_values(
 
 
 def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> bytes:
-    """A `.npz` of `input/NAME`, `output/NAME` as compiled code gave it, and `eager/NAME`."""
+    """Returns a `.npz` of `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
     arrays = {f"{which}/{name}": as_array(tensor) for which, name, tensor in named_values(captured, results, expected)}
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)
@@ -51,7 +51,7 @@ def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Seque
 
 
 class Taker:
-    """Takes the results of a run: as `file` where they are asked for, and into the folder `keep` unless it is ""."""
+    """Stores the results of a run: as `file` if requested, and in the folder `keep` unless it is ""."""
 
     def __init__(self, captured: CapturedGraph, wanted: bool, keep: str) -> None:
         self._captured, self._wanted, self._keep = captured, wanted, keep
@@ -65,7 +65,7 @@ class Taker:
 
 
 def keep_values(folder: Path, captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> None:
-    """A `.npy` of each tensor, and an index; those that would go beyond `LONGEST` are only in the index."""
+    """Writes a `.npy` of each tensor, and an index; tensors beyond `LONGEST` are only in the index."""
     entries: list[dict[str, Any]] = []
     room = LONGEST
     for number, (which, name, tensor) in enumerate(named_values(captured, results, expected)):
@@ -80,8 +80,11 @@ def keep_values(folder: Path, captured: CapturedGraph, results: Sequence[Any], e
 
 
 def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:
-    """The tensor as an array. Element types that NumPy lacks (bfloat16, floats of 8 bits, complex of 32) are written
-    as float32 or complex64, which hold the same numbers; with `bits`, as integers that lie in memory as they do."""
+    """Returns the tensor as an array.
+
+    Element types that NumPy lacks (bfloat16, 8-bit floats, complex32) become float32 or complex64, which represent the
+    same numbers; with `bits`, integers with the same bits.
+    """
     plain = tensor.detach().resolve_conj().resolve_neg().cpu()
     try:
         return plain.numpy()

@@ -1,1 +1,1 @@
-"""What any layer may use: caches and temporary files on disk, captured stderr, the cluster's other machines, BLAS."""
+"""Utilities for all layers: caches and temporary files, captured stderr, a cluster's other machines, BLAS."""

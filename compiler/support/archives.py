@@ -1,18 +1,18 @@
-"""How much a zip archive comes to in memory, before anything of it is read there."""
+"""Estimates the memory that a zip archive needs, before any of it is read."""
 
 from __future__ import annotations
 
 import zipfile
 
-# PyTorch stores what it writes as it is, and NumPy's arrays of zeros are compressed a thousandfold: a small file may
-# well hold much, but nobody sends gigabytes of zeros on purpose.
+# PyTorch stores its data uncompressed, and NumPy's arrays of zeros compress a thousandfold: a small file may be large
+# in memory, but nobody sends gigabytes of zeros on purpose.
 FOLD, ROOM = 4, 2 << 30
 
 
 def too_large(archive: zipfile.ZipFile, size: int) -> str:
-    """What to say of an archive in a file of `size` bytes that would take far more memory than that, "" of others.
+    """Returns an error message for an archive, in a file of `size` bytes, that would need far more memory; else "".
 
-    Python's reader gives no member more bytes than the archive's directory says.
+    Python's reader returns no more bytes of a member than the archive's directory states.
     """
     whole = sum(member.file_size for member in archive.infolist())
     if whole <= FOLD * size + ROOM:

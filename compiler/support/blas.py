@@ -1,4 +1,4 @@
-"""A packaged OpenBLAS: which one there is, what its matrix products are called here, and where they are in memory."""
+"""Finds a packaged OpenBLAS, the names of its matrix products in compiled code, and their addresses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
 
-# "none" makes every library count as absent.
+# "none" disables every library.
 VARIABLE = "BUDDY_BLAS"
 
 _LETTERS = {"f32": "s", "f64": "d"}
@@ -29,23 +29,23 @@ class Blas:
         return "64_" if self.index_bits == 64 else ""
 
     def exported(self, name: str) -> str:
-        """What the library calls the function `name`: these wheels give every symbol a prefix of their own."""
+        """Returns the library's name of the function `name`: these wheels add a prefix to every symbol."""
         return f"scipy_{name}{self._suffix}"
 
     def load(self, threads: int) -> ctypes.CDLL:
-        """The library in this process, told how many threads a product may use (process-wide, as OpenBLAS has it)."""
+        """Loads the library into this process and sets its threads per product (process-wide in OpenBLAS)."""
         library = ctypes.CDLL(self.path)
         getattr(library, self.exported("openblas_set_num_threads"))(threads)
         return library
 
 
 def symbol(element: str, index_bits: int) -> str:
-    """What compiled code calls the product of `element` ("f32" or "f64"); the runner gives it the library's address."""
+    """Returns the symbol in compiled code of the product of `element` ("f32" or "f64"); the runner defines it."""
     return f"buddy_cblas_{_LETTERS[element]}gemm_{index_bits}"
 
 
 def find() -> Blas | None:
-    """The wheel `scipy-openblas32`, else the library inside NumPy's wheel; `None` where neither is there."""
+    """Returns the wheel `scipy-openblas32`, else the library inside NumPy's wheel, or `None`."""
     return None if os.environ.get(VARIABLE) == "none" else _find()
 
 
@@ -77,9 +77,9 @@ def _version(module: str) -> str:
 
 
 def addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
-    """The library's functions under the names that `objects` call them by; empty where they call none.
+    """Returns the addresses of the library's functions by the names in `objects`; empty if they call none.
 
-    A name that no library here has is left out, and linking then names it.
+    A name that no library here has is omitted, and linking then reports it.
     """
     wanted = [(e, bits) for e in _LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)]
     blas = find() if wanted else None

@@ -1,7 +1,6 @@
-"""One function on many things, on the machines of a Dask cluster. Imports neither torch nor MLIR.
+"""Maps a function over items on the machines of a Dask cluster. Imports neither torch nor MLIR.
 
-Workers need this package, and the files that are spoken of at the same paths. What a lost worker had in hand goes to
-another one.
+Workers need this package, and the same files at the same paths. The items of a lost worker go to another one.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 EXTRA = 'pip install "buddy-tui[cluster]"'
-# Seconds that a scheduler may take to answer, and the first worker to connect to it.
+# Seconds for a scheduler to answer, and for the first worker to connect to it.
 START = 10.0
-# So many workers are lost over one thing before it is itself to blame.
+# An item that loses this many workers is considered the cause.
 RETRIES = 3
 
 
 class ClusterError(Exception):
-    """There is no such cluster, or it cannot do the work; `diagnostic` says why, and what to do."""
+    """The cluster does not exist or cannot do the work; `diagnostic` says why, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -30,7 +29,7 @@ class ClusterError(Exception):
 
 
 def distributed() -> Any:
-    """The package that speaks to Dask. Raises `ClusterError` where it is not installed."""
+    """Returns Dask's package. Raises `ClusterError` if it is not installed."""
     try:
         import distributed as found
     except ImportError as error:
@@ -51,9 +50,9 @@ def without_workers(address: str) -> ClusterError:
 def mapped(
     address: str, act: Callable[[Item], Result], items: Sequence[Item], tell: Callable[[str], None] = lambda _text: None
 ) -> Iterator[tuple[Item, Result]]:
-    """What `act` makes of each of `items`, as it comes; `act` is a function of a module, its results are plain values.
+    """Yields the result of `act` for each of `items`, as completed; `act` is a module-level function on plain values.
 
-    Raises `ClusterError`, also where `act` raises or every worker is lost over an item.
+    Raises `ClusterError`, also if `act` raises or every worker is lost over an item.
     """
     package = distributed()
     try:

@@ -1,4 +1,4 @@
-"""The counter that compiled code reads to tell time: which one this machine has, and whether it runs evenly."""
+"""The cycle counter that compiled code reads: its name on this machine, and whether its rate is constant."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from buddy.compiler.support.target import host_features
 
-# On x86 a counter may stop or change its pace with the clock of the core unless the processor says that it does not
-# (Intel's manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
+# On x86 a counter may stop or change its rate with the clock of the core unless the processor has these flags (Intel's
+# manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
 _EVEN = {"constant_tsc", "nonstop_tsc"}
 _X86 = ("x86_64", "AMD64")
 _ARM = ("aarch64", "arm64")
@@ -19,10 +19,11 @@ _ARM = ("aarch64", "arm64")
 
 @dataclass(frozen=True)
 class Counter:
-    """`name` is what people call it. `intrinsics` are LLVM's to call in turn, the last of which gives the number; where
-    there are none, `assembly` is the instructions that do. Both wait until the work before is done.
+    """A cycle counter; `name` is for users.
 
-    `even` says whether it counts at one pace, whatever the clock of the core does.
+    LLVM's `intrinsics` are called in order, and the last one returns the number; without them, `assembly` are the
+    instructions that do. Both wait until earlier instructions have completed. `even` means that the rate is constant,
+    whatever the clock of the core.
     """
 
     name: str
@@ -32,7 +33,7 @@ class Counter:
 
     @property
     def ir(self) -> str:
-        """LLVM IR that reads the counter: `i64 @buddy_ticks()`."""
+        """Returns LLVM IR that reads the counter: `i64 @buddy_ticks()`."""
         if not self.intrinsics:
             body = f'  %t = call i64 asm sideeffect "{self.assembly}", "=r,~{{memory}}"()\n'
             return f"define i64 @buddy_ticks() {{\n{body}  ret i64 %t\n}}\n"
@@ -43,22 +44,23 @@ class Counter:
 
 
 def counter_of(machine: str, flags: set[str]) -> Counter | None:
-    """The counter of a machine, by its name and the flags of its processor as Linux has them; `None`: none is known."""
+    """Returns the counter of a machine, by its name and Linux's flags of its processor, or `None`."""
     if machine in _X86:
         return Counter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
     if machine in _ARM:
-        # `llvm.readcyclecounter` would read a register there that user code may not; the virtual counter it may.
+        # `llvm.readcyclecounter` would read a register that user code may not read here; it may read the virtual
+        # counter.
         return Counter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
     return None
 
 
 def counter() -> Counter | None:
-    """The counter of this machine."""
+    """Returns the counter of this machine, or `None`."""
     return counter_of(platform.machine(), set(host_features().split()))
 
 
 def reader(found: Counter) -> Callable[[], int]:
-    """A function that reads the counter."""
+    """Returns a function that reads the counter."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -76,14 +78,14 @@ def reader(found: Counter) -> Callable[[], int]:
 
 
 class Pace:
-    """How many ticks a second has, measured between `start` and `per_second` against the clock of the system."""
+    """The ticks per second, measured between `start` and `per_second` by the system's clock."""
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
         self._ticks, self._clock = read(), time.perf_counter()
 
     def per_second(self) -> float:
-        """Over what has passed since this was made; the longer, the better: a millisecond at least."""
+        """Returns the rate since this object was created; at least a millisecond, and more exact with time."""
         while (passed := time.perf_counter() - self._clock) < 1e-3:
             pass
         return (self._read() - self._ticks) / passed

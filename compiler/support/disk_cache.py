@@ -1,9 +1,8 @@
-"""Files kept under the hash of what they were made from, in the user's cache folder: compiled objects, whole programs,
-recipes that were found, and what the bindings have registered.
+"""Files under the hash of their input, in the user's cache folder: objects, programs, recipes and pass catalogues.
 
-What is read here is run later, so it is held to be the user's own: the folders are the user's and nobody else may write
-to them, no link is followed, and each file begins with a keyed hash (RFC 2104) of where it lies and what it holds,
-whose key lies beside the folders. What fails is as good as absent: it is made anew, and takes the other's place.
+The files are executed later, so they must belong to the user: folders are the user's and only writable by the user,
+links are not followed, and each file starts with a keyed hash (RFC 2104) of its path and content. The key is a file
+next to the folders. An invalid file counts as missing: it is created again and replaced.
 
 Imports neither torch nor MLIR.
 """
@@ -24,17 +23,17 @@ import platformdirs
 
 VARIABLE = "BUDDY_CACHE"
 LIMIT = 512 << 20
-# As long as what SHA-256 gives: RFC 2104 recommends no shorter one.
+# The length of SHA-256: RFC 2104 recommends no shorter key.
 SECRET, SECRET_BYTES = "key", 32
 
 
 def folder() -> Path:
-    """Where all caches lie: `BUDDY_CACHE`, else where the platform keeps caches."""
+    """Returns the folder of all caches: `BUDDY_CACHE`, else the platform's cache folder."""
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
 
 
 def _distrusted(path: Path, found: os.stat_result) -> str:
-    """Why a folder or file is not taken for the user's own, "" where it is."""
+    """Returns why a folder or file is not considered the user's own, "" if it is."""
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a link"
     if hasattr(os, "getuid") and found.st_uid != os.getuid():
@@ -43,7 +42,7 @@ def _distrusted(path: Path, found: os.stat_result) -> str:
 
 
 def problem() -> str:
-    """Why nothing is kept, "" where it is, or would be once there is something."""
+    """Returns why nothing can be cached, "" if it can."""
     key = folder() / SECRET
     for place in (folder(), key, *(folder() / cache.name for cache in CACHES)):
         try:
@@ -62,14 +61,14 @@ def problem() -> str:
 
 @dataclass
 class DiskCache:
-    """The folder `name` of the cache. What was not written for longest goes when it holds more than `limit` bytes."""
+    """The folder `name` of the cache. Beyond `limit` bytes, the files that were written least recently are deleted."""
 
     name: str
     limit: int = LIMIT
     _trimmed: set[Path] = field(default_factory=set)
 
     def read(self, key: str) -> bytes | None:
-        """What was written under `key`; a file that is damaged, or was not written by this user, counts as absent."""
+        """Returns the data of `key`, or `None`; a damaged file, or one of another user, counts as missing."""
         try:
             if any(_distrusted(place, place.lstat()) for place in (folder(), folder() / self.name)):
                 return None
@@ -79,7 +78,7 @@ class DiskCache:
             return None
 
     def write(self, key: str, data: bytes) -> None:
-        """Keep `data`; a cache that cannot be written costs time, not the result."""
+        """Stores `data`; errors are ignored, since they cost only time."""
         path = self._path(key)
         with contextlib.suppress(OSError):
             for place in (folder(), path.parent):
@@ -88,7 +87,7 @@ class DiskCache:
             self._trim(path.parent)
 
     def _seal(self, key: str, data: bytes) -> bytes:
-        """The keyed hash of `data` as what is kept here under `key`. Raises `OSError`."""
+        """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
         made = hmac.new(_secret(), f"{self.name}/{key}\n".encode(), "sha256")
         made.update(data)
         return made.hexdigest().encode()
@@ -97,7 +96,7 @@ class DiskCache:
         return folder() / self.name / key
 
     def _trim(self, place: Path) -> None:
-        """Once a process and folder: drop the oldest files until the rest is within the limit."""
+        """Deletes the oldest files until the rest is within the limit, once per process and folder."""
         if place in self._trimmed:
             return
         self._trimmed.add(place)
@@ -111,9 +110,9 @@ class DiskCache:
 
 
 def _make_private(place: Path) -> None:
-    """Have a folder that is the user's alone. Raises `PermissionError` where it is not.
+    """Creates a folder that is private to the user. Raises `PermissionError` if it is not.
 
-    A folder that the user has named is left as it is: it may serve for more than this.
+    The mode of a folder that the user has configured is not changed: it may have other uses.
     """
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     named = VARIABLE in os.environ and place == folder()
@@ -126,7 +125,7 @@ def _make_private(place: Path) -> None:
 
 
 def _content(path: Path) -> bytes:
-    """What a file of the user's own holds. Raises `OSError` for any other."""
+    """Returns the content of a file of the user's own. Raises `OSError` for any other."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or _distrusted(path, found):
@@ -135,7 +134,7 @@ def _content(path: Path) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all. Raises `OSError`."""
+    """Writes a file atomically. Raises `OSError`."""
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with open(handle, "wb") as file:
@@ -148,7 +147,7 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _secret() -> bytes:
-    """The key of this user's hashes, made when it is first needed. Raises `OSError`."""
+    """Returns the key of this user's hashes, created on first use. Raises `OSError`."""
     path = folder() / SECRET
     with contextlib.suppress(FileNotFoundError):
         found = _content(path)
@@ -167,25 +166,25 @@ def _secret() -> bytes:
 
 
 def _settle(name: str, path: Path) -> None:
-    """Make the file `name` the key: of two processes that make one at a time, the first one's stays."""
+    """Makes the file `name` the key: if two processes create one at a time, the first one's is used."""
     try:
         os.link(name, path)
     except FileExistsError:
         pass
-    except OSError:  # Some file systems have no second names: the last one's stays, and what the others sealed is lost.
+    except OSError:  # Without hard links the last key is used, and files sealed with others are lost.
         os.replace(name, path)
 
 
 OBJECTS = DiskCache("objects")
 PROGRAMS = DiskCache("programs")
-# What the bindings have registered, which takes seconds to find.
+# The passes and dialects of the bindings, which take seconds to find.
 CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
 CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED)
 
 
 def contents() -> dict[str, tuple[int, int]]:
-    """For each cache the number of its files, and their bytes."""
+    """Returns for each cache the number of its files, and their bytes."""
     found = {}
     for cache in CACHES:
         place = folder() / cache.name
@@ -195,9 +194,9 @@ def contents() -> dict[str, tuple[int, int]]:
 
 
 def clear() -> None:
-    """Remove all that the caches hold.
+    """Deletes all files of the caches.
 
-    Raises `OSError` where a file cannot be removed.
+    Raises `OSError` if a file cannot be deleted.
     """
     for cache in CACHES:
         place = folder() / cache.name

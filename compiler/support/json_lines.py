@@ -1,4 +1,4 @@
-"""Results that are added to a file one by one, a line of JSON each, by what may be interrupted at any moment."""
+"""Results appended to a file one by one, as a line of JSON each, by processes that may be interrupted at any time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def read(path: Path, kind: type[Value]) -> list[Value]:
-    """The values in a file, none where there is no file; a line that is torn or of another kind counts as none.
+    """Returns the values in a file, empty if it does not exist; skips lines that are truncated or of another type.
 
     Raises `OSError`.
     """
@@ -25,7 +25,7 @@ def read(path: Path, kind: type[Value]) -> list[Value]:
 
 
 def append(path: Path, value: Any) -> None:
-    """Add a value at once; behind a line that is torn it begins a new one. Raises `OSError`."""
+    """Appends a value immediately; starts a new line after a truncated one. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(max(0, file.tell() - 1))

@@ -1,4 +1,4 @@
-"""How busy the machine was while something was timed: what the timings of two runs have to be read by.
+"""Measures the load of the machine during timings, which is needed to interpret them.
 
 Imports neither torch nor MLIR.
 """
@@ -16,22 +16,23 @@ from buddy.compiler.support.target import cores
 
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
-# Of the times in `/proc/stat` (proc_stat(5)): idle and waiting for a disk are no work, a guest's are in the user's.
+# The columns of `/proc/stat` (proc_stat(5)) that are work: not idle, nor waiting for a disk; a guest's time is in the
+# user's.
 _WORK = (0, 1, 2, 5, 6, 7)
-# Those times are in hundredths of a second for each core at work: over so many seconds they tell a tenth of a core from
-# none, even where two or three are.
+# Those times are in hundredths of a second per core: this many seconds distinguish a tenth of a core from none, even
+# with two or three hundredths of error.
 _LEAST = 0.5
 
 
 class LoadMeter:
-    """Measures from when it is made. With `alone`, this process does all the work that is timed."""
+    """Measures from its creation on. With `alone`, this process does all the work that is timed."""
 
     def __init__(self, alone: bool = True) -> None:
         self._alone = alone
         self._began, self._turns = self._now(), _turns()
 
     def load(self) -> Load:
-        """What the machine was at until now."""
+        """Returns the load of the machine until now."""
         (wall, busy, own), (then, before, mine) = self._now(), self._began
         others, seconds = -1.0, wall - then
         if self._alone and busy is not None and before is not None and seconds >= _LEAST:
@@ -40,26 +41,26 @@ class LoadMeter:
         return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
 
     def _waiting(self) -> float:
-        """The share of the time in which threads of this process had no core, of that in which they could have worked.
+        """Returns the fraction of its runnable time in which threads of this process waited for a core.
 
-        It is in nanoseconds, and so is told of any while, however short.
+        The unit is nanoseconds, so the interval may be short.
         """
         (worked, waited), (before, then) = _turns(), self._turns
         wanted = worked - before + waited - then
         if wanted <= 0 or not before:
             return -1.0
-        # Threads that have ended meanwhile are in the first sum alone.
+        # Threads that have ended meanwhile count only in the first sum.
         return min(max(0.0, (waited - then) / wanted), 1.0)
 
     def _now(self) -> tuple[float, float | None, float]:
-        """Seconds: by the clock, of work on all cores, and of this process and the children it has waited for."""
+        """Returns seconds: of the clock, of work on all cores, and of this process and children it has waited for."""
         times = os.times()
         own = times.user + times.system + times.children_user + times.children_system
         return time.monotonic(), _busy(), own
 
 
 def _busy() -> float | None:
-    """Seconds that the cores have worked since the start; `None` where the system does not tell."""
+    """Returns the seconds that the cores have worked since boot; `None` if the system does not report it."""
     try:
         times = [int(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:]]
         return sum(times[place] for place in _WORK) / os.sysconf("SC_CLK_TCK")
@@ -68,7 +69,7 @@ def _busy() -> float | None:
 
 
 def _turns() -> tuple[int, int]:
-    """Nanoseconds that the threads of this process have had a core, and waited for one; 0 where nobody tells.
+    """Returns the nanoseconds that the threads of this process have run and waited for a core; 0 if unknown.
 
     They are the first two numbers of `schedstat` (sched-stats in the kernel's documentation of its scheduler).
     """
@@ -81,7 +82,7 @@ def _turns() -> tuple[int, int]:
 
 
 def waited(process: int) -> float:
-    """Seconds that a process, its first thread, could have run while others had the cores; 0 where nobody tells."""
+    """Returns the seconds that the first thread of a process has waited for a core; 0 if unknown."""
     try:
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
@@ -89,7 +90,7 @@ def waited(process: int) -> float:
 
 
 def _megahertz() -> float:
-    """How fast the cores run now, the mean of all; 0 where nobody tells."""
+    """Returns the mean clock of the cores; 0 if unknown."""
     found = []
     for path in _FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
         with contextlib.suppress(OSError, ValueError):

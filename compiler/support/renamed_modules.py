@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "buddy.compiler."
-# Old names and new ones, below `buddy.compiler`. What lies in a renamed package is found by the package's row.
+# Old and new names, below `buddy.compiler`. The row of a package also covers the modules in it.
 RENAMED = {
     "archives": "support.archives",
     "arena": "codegen.arena",
@@ -116,14 +116,16 @@ RENAMED = {
 
 
 def install() -> None:
-    """Find renamed modules from now on, before all other finders: Python's own would load what lies in a renamed
-    package a second time."""
+    """Installs the finder for renamed modules before all others.
+
+    Python's own finder would load the modules of a renamed package a second time.
+    """
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
 
 
 def new_name(fullname: str) -> str:
-    """Today's full name of the module that version 0.1 called `fullname`; "" if it has not been renamed."""
+    """Returns the current full name of the module that version 0.1 called `fullname`; "" if it was not renamed."""
     old = fullname.removeprefix(_PREFIX) if fullname.startswith(_PREFIX) else ""
     parts = old.split(".")
     for length in range(len(parts), 0, -1):
@@ -134,7 +136,7 @@ def new_name(fullname: str) -> str:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Gives out the module of the new name under the old one, so that there is one copy of it."""
+    """Returns the module of the new name for the old one, so that there is only one copy of it."""
 
     def __init__(self) -> None:
         self._specs: dict[int, Any] = {}
@@ -158,5 +160,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to execute; Python has put the old name's spec into the module, which is to keep its own."""
+        """Executes nothing, and restores the module's own spec, which Python has replaced by the old name's."""
         module.__spec__ = self._specs.pop(id(module))

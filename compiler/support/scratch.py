@@ -1,4 +1,4 @@
-"""Folders for what is needed for a moment, and the end of those whose processes did not live to remove them."""
+"""Temporary folders, and the removal of those whose processes did not live to remove them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
-# Exports are made beside the folder that they are for, and moved once all files are there.
+# Exports are written next to their destination, and moved once all files are complete.
 EXPORT = "export"
 _NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
 
 
 def have_temporary_folder() -> None:
-    """See to it that this process has a folder for temporary files, on a full disk too.
+    """Ensures that this process has a folder for temporary files, even on a full disk.
 
-    Python takes the first folder that it can write a file in. Where there is none, it has no folder for as long as the
-    disk is full, and torch cannot even be imported; what is then written there fails by itself.
+    Python uses the first folder in which it can write a file. While the disk is full, it finds none, and torch cannot
+    even be imported; with this folder, later writes fail one by one.
     """
     try:
         tempfile.gettempdir()
@@ -27,10 +27,9 @@ def have_temporary_folder() -> None:
 
 
 def scratch_folder(kind: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
-    """An empty folder named after what it is for, a word, and this process; `cleanup` removes it.
+    """Returns an empty folder, named after its purpose `kind`, a word, and this process; `cleanup` removes it.
 
-    It lies in `place`, or where the system has such folders. Those of processes of this user's that have been killed
-    are removed first.
+    It is in `place`, or in the system's temporary folder. Those of killed processes of this user are removed first.
     """
     place = place or Path(tempfile.gettempdir())
     sweep(place, kind)
@@ -38,7 +37,7 @@ def scratch_folder(kind: str, place: Path | None = None) -> tempfile.TemporaryDi
 
 
 def sweep(place: Path, kind: str) -> None:
-    """Remove the folders of that kind in `place` whose processes have ended; others' stay as they are."""
+    """Removes the folders of that kind in `place` whose processes have ended, if they belong to this user."""
     for folder in place.glob(f"buddy-{kind}-*"):
         found = _NAME.fullmatch(folder.name)
         if found is not None and _ours(folder) and not _lives(int(found[1])):

@@ -1,4 +1,4 @@
-"""A program to try a whole installation on: a matrix product, and what is done to it element by element."""
+"""A program to test an installation: a matrix product, followed by element-wise ops."""
 
 from __future__ import annotations
 

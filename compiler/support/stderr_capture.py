@@ -1,4 +1,4 @@
-"""An ear on the process's own stream of errors, for what LLVM prints where no binding hears it."""
+"""Captures the process's stderr, where LLVM prints messages that no binding returns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import IO
 
 @contextlib.contextmanager
 def errors_into(file: IO[bytes]) -> Iterator[None]:
-    """Whatever the process writes to its stream of errors meanwhile goes to `file`."""
+    """Redirects the process's stderr to `file` inside the `with` block."""
     before = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:

@@ -1,4 +1,4 @@
-"""What kernels need to know of the machine they are generated for."""
+"""Properties of the target machine that kernel generation needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target:
 
 
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
-    """The target for CPU flags as Linux names them."""
+    """Returns the target for CPU flags as Linux names them."""
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
         return Target("avx512", 64, 32, l1, l2, rounds)
@@ -38,13 +38,13 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
 
 @lru_cache(maxsize=1)
 def host() -> Target:
-    """The machine this runs on; features it cannot tell are taken as absent."""
+    """Returns the machine this runs on; features that cannot be detected count as absent."""
     return from_features(_cpu_flags(), platform.machine(), _cache(1, 32 << 10), _cache(2, 1 << 20))
 
 
 @lru_cache(maxsize=1)
 def host_features() -> str:
-    """Everything this CPU can do, as one string: code compiled for it may run only where the string is the same."""
+    """Returns all features of this CPU as one string: code compiled for it runs only where the string is equal."""
     return " ".join([platform.machine(), *sorted(_cpu_flags())])
 
 

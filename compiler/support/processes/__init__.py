@@ -1,1 +1,1 @@
-"""Starting other processes, talking with them, and ending them: one-shot, forked and persistent."""
+"""Starts other processes, communicates with them, and ends them: one-shot, forked and persistent ones."""

@@ -1,4 +1,4 @@
-"""A worker's side of its pipes: whole messages in and out, blocking. Imports neither torch nor MLIR."""
+"""A worker's side of its pipes: whole messages, blocking. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READ = 1 << 20
 
 
 class Channel:
-    """Messages of `types` from one file descriptor, messages to another."""
+    """Receives messages of `types` from one file descriptor, and sends messages to another."""
 
     def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
         self.read_fd, self._write_fd = read_fd, write_fd
@@ -32,9 +32,9 @@ class Channel:
         self._owner = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Write `message`; when nobody reads any more, this process has no reason to live.
+        """Writes `message`. Exits if the reader has gone.
 
-        Nor has a copy of it that a script made by `os.fork`: two must not speak on one pipe.
+        A copy of this process that a script made by `os.fork` exits too: only one may use a pipe.
         """
         if os.getpid() != self._owner:
             os._exit(0)
@@ -46,29 +46,29 @@ class Channel:
             os._exit(1)
 
     def receive(self) -> Any:
-        """The next message, or `None` when the other side has gone."""
+        """Returns the next message, or `None` if the other side has gone."""
         while not self._bodies and not self._ended:
             self.pull()
         return self._decoder.decode(self._bodies.popleft()) if self._bodies else None
 
     @property
     def holds_message(self) -> bool:
-        """Whether a whole message has been read that nobody has received."""
+        """True if a whole message has been read but not received."""
         return bool(self._bodies)
 
     @property
     def at_end(self) -> bool:
-        """Whether nobody writes any more, as far as has been read."""
+        """True if the end of the stream has been read."""
         return self._ended
 
     def pull(self) -> None:
-        """Read what is there, waiting for the first byte."""
+        """Reads what is available; waits for the first byte."""
         data = os.read(self.read_fd, _READ)
         self._ended = not data
         self._bodies.extend(self._buffer.feed(data))
 
     def ready(self, timeout: float) -> bool:
-        """Whether `receive` would return within `timeout` seconds."""
+        """True if `receive` would return within `timeout` seconds."""
         return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Channel:
 
 
 def connect(types: Any) -> Channel:
-    """The channel to the engine that started this process, from the command line; ties this process's life to it."""
+    """Returns the channel to the engine that started this process, from the command line; ends with that process."""
     read_fd, write_fd, parent = map(int, sys.argv[1:4])
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
@@ -92,18 +92,18 @@ def text_data(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: dict[int, tuple[str, ...]] | None = None, machine: Sequence[bytes] = (),
 ) -> tuple[TextData, int]:  # fmt: skip
-    """A text under its name, and its number of lines."""
+    """Returns a text under its name, and its number of lines."""
     code, sizes = b"".join(machine), bytes(map(len, machine))
     name = text_name(content, line_sets, sets, derived, code)
     return TextData(name, content, line_sets, sets, derived or {}, code, sizes), line_count(content)
 
 
 def traceback_of(error: BaseException) -> str:
-    """For the log."""
+    """Returns the traceback, for the log."""
     return "".join(traceback.format_exception(error))
 
 
 def _forget_current_folder() -> None:
-    """`python -m` before 3.11 puts the current folder first; a file there must not shadow a module of ours."""
+    """`python -m` before 3.11 puts the current folder first on `sys.path`; files in it must not shadow modules."""
     if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
         del sys.path[0]

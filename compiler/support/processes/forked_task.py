@@ -1,4 +1,4 @@
-"""Work in a process forked from this one, where a crash or an endless loop costs nothing."""
+"""Runs work in a forked process, so that a crash or an endless loop does no harm."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.support.processes.channel import Channel, traceback_of
 from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
 
 _TAIL = 4000
-# Seconds between looks at whether a child has ended, where the system does not tell, and at whether it is stopped.
+# Seconds between checks whether a child has ended, if the system has no notification, and whether it is stopped.
 _POLL = 0.05
 _LOOK = 1.0
 
@@ -26,11 +26,10 @@ How = Literal["replied", "crashed", "late", "stopped"]
 
 @dataclass(frozen=True)
 class Task:
-    """What a child does, given a channel to its parent, and what it replies when that raises; its time in seconds.
+    """The work of a child, given a channel to its parent, the reply if that raises, and its time limit in seconds.
 
-    `types` are what it may send, of which `note` gets all but the reply. With `renewed`, each of these begins the
-    child's time anew: it is what may pass between two of them. `stopped` is told when a signal stops the child, and
-    when one continues it.
+    `types` are the messages that it may send, of which `note` gets all but the reply. With `renewed`, each message
+    restarts the time limit. `stopped` is called when a signal stops the child, and when one continues it.
     """
 
     work: Callable[[Channel], Reply]
@@ -44,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended; `status` is that of its process in words, `tail` the last that it printed."""
+    """How a child ended; `status` is its exit status in words, `tail` the end of its output."""
 
     how: How
     reply: Reply | None = None
@@ -53,7 +52,7 @@ class Ended:
 
 
 def in_child(master: Channel, task: Task) -> Ended:
-    """Do `task` in a child; `master` may stop it meanwhile, by `StopRunner` or by going away."""
+    """Runs `task` in a child; `master` may stop it by `StopRunner` or by disconnecting."""
     read_fd, write_fd = os.pipe()
     parent = os.getpid()
     with tempfile.TemporaryFile() as output:
@@ -69,7 +68,7 @@ def in_child(master: Channel, task: Task) -> Ended:
 
 
 def _child(parent: int, channel: Channel, task: Task, output: IO[bytes]) -> None:
-    """The child's whole life; what it prints goes to `output`, for the message in case it crashes."""
+    """Runs the child; its output goes to `output`, for the message in case of a crash."""
     try:
         die_with_parent(parent)
         os.dup2(output.fileno(), 1)
@@ -88,7 +87,7 @@ def _outcome(channel: Channel, task: Task) -> Reply:
 
 
 def _end_fd(pid: int) -> int:
-    """What can be read once a child has ended; -1 where Python or the kernel (before Linux 5.3) has no such thing."""
+    """Returns a descriptor that is readable once a child has ended; -1 without pidfd (Python, or Linux before 5.3)."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -96,9 +95,9 @@ def _end_fd(pid: int) -> int:
 
 
 class _Watch:
-    """Waits for the child's reply, for its end, for its time to be up, or for the master to stop it.
+    """Waits for the child's reply, its end, its time limit, or a request to stop it.
 
-    Its end is that of its process: a copy of its pipe may live on in a process that it has started.
+    The end is that of its process: a process that it has started may hold a copy of its pipe.
     """
 
     def __init__(self, master: Channel, child: Channel, pid: int, task: Task, output: IO[bytes]) -> None:
@@ -133,7 +132,7 @@ class _Watch:
             self._deadline = time.monotonic() + self._task.timeout
 
     def _next(self) -> Any:
-        """The child's next message, or `None` once it has ended and all it said was taken."""
+        """Returns the child's next message, or `None` once it has ended and all messages are read."""
         while not self._child.holds_message:
             ended = self._has_ended()
             if not self._child.at_end and self._child.ready(0):

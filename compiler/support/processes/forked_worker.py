@@ -1,6 +1,6 @@
-"""A process forked from the host, whose program and inputs it has, and spoken to by a socket of its own.
+"""A process forked from the host, with the host's program and inputs, that communicates over its own socket.
 
-So the host is free for other requests meanwhile, and may even be replaced.
+So the host can serve other requests meanwhile, and may even be replaced.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from buddy.compiler.support.processes.parent_death import die_with_line, die_wit
 
 
 def line_of(address: str) -> str:
-    """The socket beside `address` over which nothing is said: a process ends with whoever listens there."""
+    """Returns the socket next to `address` without messages: a process ends with the one that listens there."""
     return os.path.join(os.path.dirname(address), "line")
 
 
 def fork_to(address: str, types: Any, live: Callable[[Channel], None]) -> None:
-    """Fork a process that speaks to the socket `address`; it ends when `live` does, or when nobody listens any more.
+    """Forks a process that serves the socket `address`; it ends when `live` does, or when nobody listens any more.
 
-    `types` are the messages that it is sent.
+    `types` are the messages that it receives.
     """
     parent, pid = os.getpid(), os.fork()
     if pid == 0:
         try:
             die_with_parent(parent)
             with _line(address):
-                # Forked twice, so that nobody here has to wait for it.
+                # Forked twice, so that this process does not have to wait for it.
                 if os.fork() == 0:
                     _live(address, types, live)
         finally:
@@ -38,7 +38,7 @@ def fork_to(address: str, types: Any, live: Callable[[Channel], None]) -> None:
 
 
 def _line(address: str) -> socket.socket:
-    """What this process, as the first of a session of its own, and all that it forks end with."""
+    """Makes this process a session leader; returns the connection with which it and its forks end."""
     os.setsid()
     line = socket.socket(socket.AF_UNIX)
     line.connect(line_of(address))

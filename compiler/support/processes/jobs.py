@@ -1,4 +1,4 @@
-"""The requests under way: one task each, cancelled by number, with newer edits replacing those not begun."""
+"""The running requests: one task each, cancelled by number; newer edits replace those that have not started."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Send = Callable[[Any], None]
 
 
 class JobFailed(Exception):
-    """A request cannot be answered; the diagnostic goes to the client."""
+    """A request failed; the diagnostic is sent to the client."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(str(diagnostic))
@@ -24,7 +24,7 @@ class JobFailed(Exception):
 
 @dataclass
 class Job:
-    """A request under way. `slot` names what a newer request of the same kind replaces while `begun` is false."""
+    """A running request. A newer request with the same `slot` replaces it while `begun` is false."""
 
     request: int
     slot: Hashable = None
@@ -39,14 +39,14 @@ class Job:
 
 
 class Jobs:
-    """All requests under way."""
+    """All running requests."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._jobs: dict[int, Job] = {}
 
     def start(self, request: int, work: Callable[[Job], Coroutine[Any, Any, None]], slot: Hashable = None) -> None:
-        """Start `work` as the answer to `request`."""
+        """Starts `work`, which answers `request`."""
         if slot is not None:
             self._replace(slot)
         job = Job(request, slot)
@@ -55,13 +55,13 @@ class Jobs:
         job.task.add_done_callback(lambda task: self._ended(job, task))
 
     def cancel(self, target: int) -> None:
-        """Stop request `target`, or all when it is 0."""
+        """Stops request `target`, or all if it is 0."""
         for job in list(self._jobs.values()):
             if target in (0, job.request):
                 job.cancel()
 
     async def close(self) -> None:
-        """Stop all requests and wait until they have stopped."""
+        """Stops all requests and waits until they have ended."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         self.cancel(0)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -72,7 +72,7 @@ class Jobs:
                 job.cancel("replaced by a newer edit")
 
     def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
-        """A request that has not been answered ends with `Failed`, whatever happened inside."""
+        """Answers a request with `Failed` if its task ended without an answer."""
         if self._jobs.get(job.request) is job:
             del self._jobs[job.request]
         if task.cancelled():

@@ -1,7 +1,7 @@
-"""How much memory the processes of an engine may take, and whom the kernel ends first when there is none left.
+"""Limits the memory of an engine's processes, and sets which of them the kernel kills first when memory runs out.
 
-A broken pass makes IR of gigabytes, a broken kernel asks for more. A process at its cap fails to allocate: an error, or
-a named crash where it can be replaced. Without a cap the machine stalls until the kernel ends one of its choice.
+A faulty pass may create gigabytes of IR, a faulty kernel may request more. A process at its limit fails to allocate: an
+error, or a reported crash if it can be replaced. Without a limit the machine stalls until the kernel kills a process.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ENVIRONMENT = "BUDDY_MEMORY"
-# Of the machine's memory, where nobody says: the workbench, the terminal and the system need the rest.
+# The default fraction of the machine's memory: the workbench, the terminal and the system need the rest.
 _SHARE = 0.9
-# The least cap that torch and MLIR start under, in bytes; less is taken for a slip of the user's.
+# The lowest limit with which torch and MLIR start, in bytes; a lower one is considered a mistake.
 LEAST = 1 << 30
 _GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-# Of -1000 to 1000 (proc(5)): an engine goes before the workbench, and its workers, which can be replaced, before it.
+# From -1000 to 1000 (proc(5)): an engine is killed before the workbench, and its workers before the engine.
 ENGINE_FIRST, WORKER_FIRST = 300, 600
 
 log = logging.getLogger("buddy.engine")
 
 
 def take_limits() -> None:
-    """Cap the memory of this process and of all that it starts, by `BUDDY_MEMORY` (GiB, 0 for none) or the machine's.
+    """Limits the memory of this process and of its children, by `BUDDY_MEMORY` (GiB, 0 for none) or the machine's.
 
-    Private writable memory counts, as `RLIMIT_DATA` does, not files that are mapped to be read, nor reservations.
+    `RLIMIT_DATA` counts private writable memory, not files that are mapped for reading, nor reservations.
     """
     go_first(ENGINE_FIRST)
     cap = memory_cap(os.environ.get(ENVIRONMENT, ""), machine_memory())
     if cap:
-        # A lower limit, such as a batch system's, stays.
+        # Keeps a lower limit, such as a batch system's.
         there = resource.getrlimit(resource.RLIMIT_DATA)
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_DATA, (min([cap, *(one for one in there if one >= 0)]), there[1]))
 
 
 def go_first(score: int) -> None:
-    """Have the kernel end this process before those with a lower score when memory runs out, where it can (Linux).
+    """Makes the kernel kill this process before those with a lower score when memory runs out (Linux only).
 
-    A higher score, such as a container's, stays.
+    Keeps a higher score, such as a container's.
     """
     own = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
@@ -52,7 +52,7 @@ def go_first(score: int) -> None:
 
 
 def memory_cap(said: str, machine: int) -> int:
-    """The cap in bytes for what the user said in GiB ("" for nothing) on a machine of so many bytes; 0 for none."""
+    """Returns the limit in bytes for the user's value in GiB ("" for none) and the machine's memory; 0 for none."""
     if said:
         try:
             given = float(said)
@@ -67,7 +67,7 @@ def memory_cap(said: str, machine: int) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine has, or that a container or a batch system leaves of it; 0 where unknown."""
+    """Returns the bytes of memory of this machine, container or batch job; 0 if unknown."""
     try:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
@@ -76,9 +76,9 @@ def machine_memory() -> int:
 
 
 def group_limits(own: Path, mounted: Path) -> Iterator[int]:
-    """The limits in bytes of the control groups that `own` lists, and of those around them (cgroups(7), v1 and v2).
+    """Yields the limits in bytes of the control groups that `own` lists, and of their parents (cgroups(7), v1 and v2).
 
-    A container sees its own group as the outermost one, whatever the path of it outside.
+    A container sees its own group as the outermost one, whatever its path outside.
     """
     lines: list[str] = []
     with contextlib.suppress(OSError):

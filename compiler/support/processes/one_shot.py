@@ -1,4 +1,4 @@
-"""One question to a process of its own, which can be killed: for work that holds the interpreter's lock for long."""
+"""Sends one request to a new process, which can be killed: for work that holds the GIL for long."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Answer = TypeVar("Answer")
 
 
 class TookTooLong(Exception):
-    """A question was given up."""
+    """A request timed out."""
 
 
 async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
-    """What `module`, run as a program that calls `answer_apart`, says to `question`; the loop is never held up.
+    """Runs `module` as a program that calls `answer_apart`, and returns its answer; does not block the event loop.
 
     Raises `TookTooLong` after `timeout` seconds. Cancelling ends the process.
     """
@@ -43,7 +43,7 @@ async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: f
 
 
 def answer_apart(kind: type[Question], answer: Callable[[Question], Any]) -> None:
-    """In the process: read the question, of that kind, and write what `answer` says to it."""
+    """In the new process: reads the request, of type `kind`, and writes the result of `answer`."""
     die_with_parent(int(sys.argv[1]))
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=kind)
     sys.stdout.buffer.write(msgspec.msgpack.encode(answer(question)))

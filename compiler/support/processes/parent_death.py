@@ -1,4 +1,4 @@
-"""Tying the life of a process to its parent's, and how processes end, in words."""
+"""Ties the life of a process to its parent's, and describes how processes end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent `parent` ends, where the kernel can (Linux)."""
+    """Makes the kernel kill this process when its parent `parent` ends (Linux only)."""
     if sys.platform != "linux":
         return
     _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -30,10 +30,10 @@ def die_with_parent(parent: int) -> None:
 
 
 def from_its_first_moment() -> Callable[[], None] | None:
-    """`preexec_fn` of a child that dies with this process, from before it runs anything of its own on.
+    """Returns a `preexec_fn` for a child that dies with this process, effective before the child runs its own code.
 
-    One that a signal stops while it starts, before it calls `die_with_parent`, would outlive this process for good. The
-    kernel takes the thread that starts a child for its parent, so there is none for any but the main thread's.
+    A child that a signal stops before it calls `die_with_parent` would outlive this process. The kernel considers the
+    thread that starts a child its parent, so this returns `None` on any but the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
@@ -41,7 +41,7 @@ def from_its_first_moment() -> Callable[[], None] | None:
 
 
 def with_this_thread() -> Callable[[], None]:
-    """`preexec_fn` of a child that dies with the thread that starts it: of one that this thread waits for."""
+    """Returns a `preexec_fn` for a child that dies with the thread that starts it and waits for it."""
     # The child of a process with threads must not load anything.
     _prctl()
     return partial(die_with_parent, os.getpid())
@@ -53,11 +53,10 @@ def _prctl() -> Any:
 
 
 def die_with_line(line: int, group: bool = False) -> None:
-    """Have the kernel kill this process, or its whole group, when nobody holds the other end of `line` any more, where
-    the kernel can (Linux). It does whatever a signal has stopped, and wherever the process was forked from.
+    """Makes the kernel kill this process, or its group, when the other end of `line` is closed (Linux only).
 
-    `line` is the reading end of a pipe, or a socket, over which nothing ever comes; it stays open. It is inherited, but
-    a child outside of the group is not killed with it.
+    This works for stopped processes too, and independently of which process forked it. `line` is the reading end of a
+    pipe, or a socket, without data; it stays open. Children inherit it, but those outside of the group are not killed.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -71,10 +70,10 @@ def die_with_line(line: int, group: bool = False) -> None:
 
 
 def start_on_line(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """A process that the kernel ends with this one, not with the thread that starts it; `options` are `Popen`'s.
+    """Starts a process that the kernel ends with this one, not with the starting thread; `options` are `Popen`'s.
 
-    It also ends when the other value, the end of a pipe that nothing is written to, is closed. A fork of this process
-    has to close its own copy. Raises `OSError`.
+    It also ends when the second result, the writing end of a pipe, is closed. A fork of this process has to close its
+    copy. Raises `OSError`.
     """
     theirs, ours = os.pipe()
     line = os.fdopen(ours, "wb", buffering=0)
@@ -89,7 +88,7 @@ def start_on_line(command: Sequence[str], **options: Any) -> tuple[subprocess.Po
 
 
 def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Run `command` with `text` to read, and wait for its end; the kernel ends it when this process is killed.
+    """Runs `command` with `text` as input and waits for its end; the kernel ends it if this process is killed.
 
     Raises what `subprocess.run` does.
     """
@@ -100,20 +99,20 @@ def run_below(command: Sequence[str], timeout: float, text: str = "") -> subproc
 
 
 def kill_group_of(pid: int) -> None:
-    """Kill the process group that `pid` is in, where it is not that of this process."""
+    """Kills the process group of `pid`, unless it is that of this process."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if (group := os.getpgid(pid)) != os.getpgrp():
             os.killpg(group, signal.SIGKILL)
 
 
 def kill_group(pid: int) -> None:
-    """Kill the process group that `pid` leads, with whatever a script has started in it."""
+    """Kills the process group that `pid` leads, including the processes that a script has started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def other_end(link: socket.socket) -> int:
-    """The process of this user's that has connected to a Unix socket, or listens at it; 0 where that is not known."""
+    """Returns the process, of this user, that has connected to a Unix socket or listens at it; 0 if unknown."""
     if sys.platform != "linux":
         return 0
     form = "3i"
@@ -122,7 +121,7 @@ def other_end(link: socket.socket) -> int:
 
 
 def describe_exit(status: int) -> str:
-    """How a process ended, from `os.waitstatus_to_exitcode`: negative for a signal."""
+    """Describes how a process ended, from `os.waitstatus_to_exitcode`: negative for a signal."""
     if status >= 0:
         return f"exit code {status}"
     try:

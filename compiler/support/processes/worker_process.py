@@ -1,4 +1,4 @@
-"""One run of a worker process: its pipes, its messages, its printout, its end. Everything happens on the event loop."""
+"""One run of a worker process: pipes, messages, output, exit. Everything happens on the event loop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PRINTOUT = 1 << 16
 _PRINTOUT_PAUSE = 0.02
 _DRAIN = 32
 _TAIL = 4000
-# With it the stack that `faulthandler` prints after a crash begins.
+# The first words of the stack that `faulthandler` prints after a crash.
 _STACK = b"Fatal Python error:"
 
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """Whom a process tells what happens to it."""
+    """Callbacks for the events of a process."""
 
     body: Callable[[bytes], None]
     printed: Callable[[str, bytes], None]
@@ -36,9 +36,9 @@ class ProcessEvents:
 
 
 class WorkerProcess:
-    """A child that leads its own session and speaks frames over two pipes of its own.
+    """A child that leads its own session and exchanges frames over two pipes.
 
-    Its standard streams are free for the code it runs: stdin is empty, stdout and stderr come back as printout.
+    Its standard streams are available to the code that it runs: stdin is empty, stdout and stderr are captured.
     """
 
     def __init__(self, module: str, events: ProcessEvents) -> None:
@@ -61,11 +61,11 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """The last of its stderr since `forget_tail`, without the stack of our own code that follows a crash."""
+        """Returns the end of its stderr since `forget_tail`, without the stack of our own code after a crash."""
         return self._tail.partition(_STACK)[0].decode(errors="replace").strip()
 
     def send(self, frame: bytes) -> None:
-        """Hand `frame` over; it is written as fast as the worker reads."""
+        """Queues `frame`; it is written as fast as the worker reads."""
         if not self._open:
             return
         if not self._outgoing:
@@ -73,16 +73,16 @@ class WorkerProcess:
         self._outgoing += frame
 
     def kill(self) -> None:
-        """Kill the process and all it started; `ended` is called once it is gone."""
+        """Kills the process and all that it started; `ended` is called afterwards."""
         kill_group(self.pid)
 
     def forget_tail(self) -> None:
-        """What the process has printed so far has nothing to do with what it is asked next, nor with how that ends."""
+        """Discards the output so far, so that it is not reported with the next request or the exit."""
         self.drain_printout()
         self._tail.clear()
 
     def drain_printout(self) -> None:
-        """Take what the process has printed so far, so that it comes before what is said next."""
+        """Reads the output so far, so that it is reported before the next message."""
         for name in self._streams:
             for _ in range(_DRAIN):
                 if not self._read_printout(name):
@@ -128,7 +128,7 @@ class WorkerProcess:
             self._loop.add_reader(self._streams[name], self._printout_came, name)
 
     def _printout_came(self, name: str) -> None:
-        """Read a little; a script that floods its stdout is made to wait, so that the loop and the client are not."""
+        """Reads a limited amount; a script that floods stdout has to wait, instead of the event loop and the client."""
         got = self._read_printout(name)
         if got == 0:
             self._loop.remove_reader(self._streams[name])
@@ -137,12 +137,12 @@ class WorkerProcess:
             self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
 
     def _read_printout(self, name: str) -> int | None:
-        """How many bytes were read: 0 at the end of the stream, `None` when there is nothing now."""
+        """Returns how many bytes were read: 0 at the end of the stream, `None` if nothing is available."""
         data = _read(self._streams[name], _PRINTOUT)
         if data:
             if name == "stderr":
                 before, stack, _ = (self._tail + data).partition(_STACK)
-                self._tail = before[-_TAIL:] + stack  # nothing after it pushes out what was said before it
+                self._tail = before[-_TAIL:] + stack  # the stack must not displace the output before it
             self._events.printed(name, data)
         return None if data is None else len(data)
 
@@ -153,7 +153,7 @@ class WorkerProcess:
             self._finish(status)
 
     def _finish(self, status: int) -> None:
-        """Take what the process had still said, kill what it left behind, and tell."""
+        """Reads the remaining messages, kills leftover children, and reports the exit."""
         kill_group(self.pid)
         self.drain_printout()
         while self._read_bodies():
@@ -162,7 +162,7 @@ class WorkerProcess:
         self._events.ended(self._fault or describe_exit(status))
 
     def close(self) -> None:
-        """Stop listening; the process, if it lives, finds its pipes closed."""
+        """Stops listening; a running process finds its pipes closed."""
         self._open = False
         for fd in (self._read_fd, *self._streams.values()):
             self._loop.remove_reader(fd)
@@ -175,7 +175,7 @@ class WorkerProcess:
 
 
 def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
-    """Start `module` with a pipe each way: the process, and our ends to write to and to read from."""
+    """Starts `module` with a pipe in each direction; returns the process, and our ends to write to and to read from."""
     their_read, our_write = os.pipe()
     our_read, their_write = os.pipe()
     _widen(our_read)
@@ -197,19 +197,19 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
 
 
 def safe_path() -> list[str]:
-    """Keeps the current folder off `sys.path`: a `random.py` that happens to lie there must not break a worker."""
+    """Returns the option that keeps the current folder off `sys.path`: a `random.py` in it must not break a worker."""
     return ["-P"] if sys.version_info >= (3, 11) else []
 
 
 def _widen(fd: int) -> None:
-    """A pipe of a megabyte moves stage texts several times as fast as the default one."""
+    """Enlarges a pipe to a megabyte, which transfers stage texts several times as fast as the default."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _READ)
 
 
 def _read(fd: int, count: int) -> bytes | None:
-    """Bytes that are there now: empty at the end of the stream, `None` when none have come yet."""
+    """Returns the available bytes: empty at the end of the stream, `None` if there are none yet."""
     try:
         return os.read(fd, count)
     except BlockingIOError:
@@ -219,7 +219,7 @@ def _read(fd: int, count: int) -> bytes | None:
 def _wait(
     popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, changed: Callable[[int | None, bool], None]
 ) -> None:
-    """Follow a child, on a thread of its own, until it ends; being stopped and continued are told too."""
+    """Follows a child, on a separate thread, until it ends; reports when it is stopped and continued."""
     while popen.returncode is None:
         _, status = os.waitpid(popen.pid, os.WUNTRACED | os.WCONTINUED)
         running = os.WIFSTOPPED(status) or os.WIFCONTINUED(status)
