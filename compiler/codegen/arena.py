@@ -1,4 +1,4 @@
-"""Room for buffers in one arena: those that do not live at the same time may share it. Knows no MLIR."""
+"""Assigns buffers to offsets in one arena; those that are not live at the same time may overlap. Uses no MLIR."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest vector
 
 @dataclass(frozen=True)
 class Span:
-    """`size` bytes that are needed from step `first` to step `last` of a function."""
+    """`size` bytes that are live from step `first` to step `last` of a function."""
 
     size: int
     first: int
@@ -21,24 +21,24 @@ class Span:
 
 
 def aligned(size: int) -> int:
-    """`size` rounded up to the alignment."""
+    """Returns `size` rounded up to the alignment."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a span lies: at a byte offset of the arena, or of a room, by its number."""
+    """The position of a span: a byte offset in the arena, or in a room, given by its number."""
 
     offset: int
     room: int | None = None
 
 
 def place(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[Place], int]:
-    """Places, and the arena's size: the largest first, each at the lowest place free while it lives.
+    """Returns places and the arena's size: the largest span first, each at the lowest offset that is free in its range.
 
-    `rooms` are memory that is there anyhow and must not be touched while they live themselves; they are used where the
-    arena gets smaller by it. This is "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural
-    Net Inference (2020).
+    `rooms` are existing memory that must not be written during their own spans; they are used where that makes the
+    arena smaller. This is "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
+    Inference (2020).
     """
     alone = _greedy(spans, ())
     shared = _greedy(spans, rooms) if rooms else alone
@@ -61,7 +61,7 @@ def _greedy(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[Place], 
 
 
 def _lowest(spans: Sequence[Span], found: dict[int, Place], i: int, room: int | None) -> int:
-    """The lowest offset of a room, or of the arena, that is free while span number `i` lives."""
+    """Returns the lowest offset of a room, or of the arena, that is free while span number `i` is live."""
     busy = sorted(
         (place.offset, place.offset + spans[j].size)
         for j, place in found.items()
@@ -76,7 +76,7 @@ def _lowest(spans: Sequence[Span], found: dict[int, Place], i: int, room: int | 
 
 
 def peak(spans: Sequence[Span]) -> int:
-    """The most bytes that are needed at one step: no arena can be smaller."""
+    """Returns the maximum of the bytes that are live at one step, a lower bound of the arena's size."""
     return max(
         (sum(s.size for s in spans if s.first <= step <= s.last) for step in {s.first for s in spans}), default=0
     )

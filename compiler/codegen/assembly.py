@@ -1,4 +1,4 @@
-"""The machine code of compiled functions as text: the real object, disassembled, each instruction with its nodes."""
+"""Disassembles the objects of compiled functions; each instruction has the nodes that it comes from."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _Code:
 
 
 def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
-    """The functions of `objects`, one after another. Object formats that are not ELF are named, not shown.
+    """Disassembles `objects`, one after another. Objects that are not ELF are only named.
 
-    An instruction that the line table says nothing of, such as a prologue's, is there for all that its function is: the
-    calls of a kernel, or, as derived nodes, all of a part of the program.
+    An instruction without an entry in the line table, such as a prologue's, belongs to all nodes of its function: to
+    those of a kernel's calls or, as derived nodes, to those of a part of the graph.
     """
     lines: list[str] = []
     sets: list[int] = []
@@ -71,7 +71,7 @@ def _disassembled(name: str, data: bytes) -> _Code:
 
 
 def _symbol(elf: Any, name: str) -> tuple[int, int, int]:
-    """Section number, offset and size of a function."""
+    """Returns section number, offset and size of a function."""
     for section in elf.iter_sections():
         if isinstance(section, SymbolTableSection):
             for symbol in section.get_symbol_by_name(name) or ():
@@ -80,7 +80,7 @@ def _symbol(elf: Any, name: str) -> tuple[int, int, int]:
 
 
 def _relocations(elf: Any, index: int) -> list[tuple[int, str]]:
-    """Offsets into section `index` that the linker fills, with the symbol or section they will point to."""
+    """Returns offsets into section `index` that the linker fills, with the symbol or section of each."""
     found = []
     for section in elf.iter_sections():
         if isinstance(section, RelocationSection) and section["sh_info"] == index:
@@ -93,10 +93,11 @@ def _relocations(elf: Any, index: int) -> list[tuple[int, str]]:
 
 
 def _line_rows(elf: Any) -> tuple[list[int], list[int]]:
-    """The line table as addresses and the lines that hold from each on."""
+    """Returns the line table as addresses and the line from each address on."""
     rows = []
     if elf.has_dwarf_info():
-        # One unit a file, at offset 0 of its section: nothing has to be relocated, and pyelftools knows not every kind.
+        # Each file has one unit, at offset 0 of its section, so no relocation is needed; pyelftools does not support
+        # all kinds.
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)
@@ -135,7 +136,7 @@ def _format(
 
 
 def _target(operands: str) -> int:
-    """The address that a lone immediate operand names, or -1."""
+    """Returns the address in a single immediate operand, or -1."""
     text = operands.lstrip("#")
     try:
         return int(text, 16) if text.startswith("0x") else -1

@@ -1,4 +1,4 @@
-"""How the entry function is called, read off its arguments in the IR."""
+"""The calling convention of the entry function, derived from its arguments in the IR."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from buddy.compiler.mlir.memory import RESULT, bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 from buddy.compiler.protocol.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
 
-# On the entry's last argument: the bytes of memory that it works in.
+# On the entry's last argument: its size in bytes, as an arena.
 ARENA = "buddy.arena"
-# On a parameter that kernels read from end to end where it lies.
+# On a parameter that kernels read sequentially in place.
 STREAMED = "buddy.streamed"
-# On a module: what its counters of time count.
+# On a module: the regions that its cycle counters count.
 REGIONS = "buddy.regions"
 
 
 @dataclass(frozen=True)
 class EntryArgument:
-    """An argument that comes from graph input number `source`; `pack` names the function that packs it, or is "".
+    """The argument for graph input number `source`; `pack` is the name of the function that packs it, or "".
 
-    `streamed` is a weight that kernels read from end to end in place.
+    `streamed` is a weight that kernels read sequentially in place.
     """
 
     source: int
@@ -36,10 +36,9 @@ class EntryArgument:
 
 @dataclass(frozen=True)
 class Entry:
-    """The arguments from the graph's inputs, the names of the symbols whose values follow them, and the bytes of the
-    arena, which is an argument where it is not 0.
+    """The arguments for the graph's inputs, the names of the symbols that follow, and the bytes of the arena.
 
-    `results` are the bytes that are written of each result that is passed, None where only a call tells.
+    The arena is an argument if it is not 0. `results` are the bytes of each result that is passed, `None` if dynamic.
     """
 
     arguments: tuple[EntryArgument, ...]
@@ -49,13 +48,13 @@ class Entry:
 
 
 def entry_of(module: Any) -> Any | None:
-    """The entry function of a module, while it is in the `func` dialect."""
+    """Returns the entry function of a module in the `func` dialect, or `None`."""
     functions = (op.operation for op in module.regions[0].blocks[0] if op.operation.name == "func.func")
     return next((operation for operation in functions if _is_entry(operation)), None)
 
 
 def of_module(module: Any) -> Entry | None:
-    """The entry's calling convention once results are out-parameters; `None` before, and after `func` is gone."""
+    """Returns the entry's calling convention while `func` exists and results are out-parameters; otherwise `None`."""
     operation = entry_of(module)
     if operation is None:
         return None
@@ -73,7 +72,7 @@ def of_module(module: Any) -> Entry | None:
 
 
 class Reader:
-    """How a module's entry is called, as passes change it; read anew where its type or attributes are others."""
+    """Reads the entry's calling convention between passes; parses it again if its type or attributes changed."""
 
     def __init__(self) -> None:
         self.last: Entry | None = None
@@ -91,7 +90,7 @@ class Reader:
 def _is_entry(operation: Any) -> bool:
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
-    # What has a C interface is called with descriptors: a function that packs, or that stands by itself.
+    # Functions with a C interface are called with descriptors: packing functions, and separate ones.
     return "sym_visibility" not in operation.attributes and "llvm.emit_c_interface" not in operation.attributes
 
 
@@ -106,7 +105,7 @@ def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
 
 
 def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
-    """The artifact's arguments: a raw input has the graph's own spec, which knows signedness, a packed one the IR's."""
+    """Returns the artifact's arguments: a raw input has the graph's spec, with signedness, a packed one the IR's."""
     return tuple(
         Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
         for a in entry.arguments
@@ -114,8 +113,10 @@ def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argumen
 
 
 def words_of(module: Any, name: str) -> int:
-    """How many pointers and sizes function `name` of a module in the LLVM dialect takes; -1 if it is absent or takes
-    other values."""
+    """Returns the number of pointers and sizes that function `name` of a module in the LLVM dialect takes.
+
+    Returns -1 if it does not exist or takes other values.
+    """
     for op in module.regions[0].blocks[0]:
         operation = op.operation
         if operation.name == "llvm.func" and ir.StringAttr(operation.attributes["sym_name"]).value == name:
@@ -125,13 +126,13 @@ def words_of(module: Any, name: str) -> int:
 
 
 def forks(module: Any) -> bool:
-    """Whether a module in the LLVM dialect has loops that threads share."""
+    """True if a module in the LLVM dialect has parallel loops."""
     symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
 
 
 def regions_attribute(regions: Sequence[Region]) -> Any:
-    """Regions as an attribute of the module that counts them."""
+    """Returns regions as an attribute of the module that counts them."""
     return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
 
 
@@ -143,7 +144,7 @@ def _region_attribute(region: Region) -> Any:
 
 
 def regions_of(module: Any) -> tuple[Region, ...]:
-    """What the counters of a module count; nothing, where it has none."""
+    """Returns the regions that the counters of a module count; empty if it has none."""
     if REGIONS not in module.attributes:
         return ()
     return tuple(_region(ir.DictAttr(each)) for each in ir.ArrayAttr(module.attributes[REGIONS]))
@@ -160,7 +161,10 @@ def artifact(
     results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
     observed: Sequence[str] = (), target: str = "",
 ) -> Artifact:  # fmt: skip
-    """What `module`, in the LLVM dialect and compiled to `objects`, hands over; `threads`, `target`: the recipe's."""
+    """Returns the artifact of `module`, in the LLVM dialect and compiled to `objects`.
+
+    `threads` and `target` are the recipe's.
+    """
     return Artifact(
         name,
         tuple(objects),

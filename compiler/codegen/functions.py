@@ -1,4 +1,4 @@
-"""LLVM IR and objects: one object a function, cached by the function's own text."""
+"""LLVM IR and objects: one object per function, cached by the function's text."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features
 
-# The attributes by which ops name functions and globals.
+# The attributes by which ops refer to functions and globals.
 _SYMBOLS = {"llvm.call": ("callee",), "llvm.mlir.addressof": ("global_name",)}
 _LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 
 
 @dataclass(frozen=True)
 class FunctionObject:
-    """An object file that defines one function. Line `i` of its line table stands for location set `sets[i - 1]`.
+    """An object file that defines one function. Line `i` of its line table is location set `sets[i - 1]`.
 
-    `group` is the set of the function as a whole. Making it took `seconds`, 0 where it was known.
+    `group` is the set of the whole function. `seconds` is the compile time, 0 if it was cached.
     """
 
     name: str
@@ -45,13 +45,13 @@ class FunctionObject:
 
 
 def to_llvm_ir(operation: Any) -> str:
-    """The LLVM IR text of a module in the LLVM dialect."""
+    """Returns the LLVM IR text of a module in the LLVM dialect."""
     return llvm_text(operation)
 
 
 @dataclass(frozen=True)
 class _Separate:
-    """A function as a module of its own: bytecode, its location sets, and that of the function as a whole."""
+    """A function as a separate module: bytecode, its location sets, and that of the whole function."""
 
     name: str
     code: bytes
@@ -62,10 +62,9 @@ class _Separate:
 def compile_functions(
     operation: Any, locations: LocationSets, opt_level: int, target: str = ""
 ) -> list[FunctionObject]:
-    """An object for each function of a module in the LLVM dialect that has a body, from the cache where its own module
-    is known there.
+    """Returns an object for each function with a body in a module of the LLVM dialect, from the cache if possible.
 
-    `target` is the recipe's; raises `MachineError` where it is none.
+    `target` is the recipe's. Raises `MachineError` for an unknown one.
     """
     functions = _separated(operation, locations)
     keys = [_key(found, opt_level, target) for found in functions]
@@ -86,7 +85,7 @@ def compile_functions(
 
 @dataclass(frozen=True)
 class CodeRemark:
-    """What LLVM said, `times` times, of code in `function` that comes from the nodes of location set `number`."""
+    """A remark of LLVM, made `times` times, on code in `function` with location set `number`."""
 
     function: str
     number: int
@@ -95,9 +94,9 @@ class CodeRemark:
 
 
 def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
-    """What LLVM says of the functions of a module in the LLVM dialect; those of a function are kept beside its object.
+    """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches them with the objects.
 
-    Raises `RemarksError` where it cannot be asked.
+    Raises `RemarksError` if LLVM cannot print them.
     """
     functions = _separated(operation, locations)
     keys = [digest(_key(found, opt_level), OPTIONS) for found in functions]
@@ -136,7 +135,7 @@ def _key(function: _Separate, opt_level: int, target: str = "") -> str:
 
 
 def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) -> list[Made]:
-    """The object of each module (bytecode of the LLVM dialect) for another machine than this one."""
+    """Returns the object of each module (bytecode of the LLVM dialect) for another target than this machine."""
     machine, context = machine_of(target), new_context()
     found = []
     for module in modules:
@@ -161,7 +160,7 @@ def _has_body(op: Any) -> bool:
 
 
 def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
-    """The bytecode of a module of this function and declarations of what it refers to, and its location sets.
+    """Returns the bytecode of a module with this function and declarations of its symbols, and its location sets.
 
     Locations are renumbered from 1 in order of appearance, so that equal functions of different programs are equal.
     """
@@ -179,7 +178,7 @@ def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> t
     flags = ["noinline", "optsize"] if ONCE in copy.attributes else ["noinline"]
     copy.attributes["passthrough"] = ir.ArrayAttr.get([ir.StringAttr.get(flag) for flag in flags])
     copy.attributes["sym_visibility"] = ir.StringAttr.get("public")
-    # Functions call each other across objects, so none may be local to its own.
+    # Functions call each other across objects, so none may be local.
     copy.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<external>")
     written = io.BytesIO()
     module.operation.write_bytecode(written)
@@ -187,7 +186,7 @@ def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> t
 
 
 def _declare(function: Any) -> None:
-    """A declaration of `function` at the insertion point."""
+    """Emits a declaration of `function` at the insertion point."""
     kept = {
         key: function.attributes[key] for key in ("sym_name", "function_type", "CConv") if key in function.attributes
     }
@@ -196,7 +195,10 @@ def _declare(function: Any) -> None:
 
 
 def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
-    """Number the location sets of `function` from 1; the symbols that its ops refer to, and its sets in that order."""
+    """Numbers the location sets of `function` from 1.
+
+    Returns the symbols that its ops use, and its sets in that order.
+    """
     numbers: dict[int, int] = {}
     symbols: dict[str, None] = {}
     nowhere = locations.nowhere(function.context)
@@ -219,7 +221,7 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
             argument.set_location(nowhere)
         for op in block.operations:
             op.operation.walk(visit)
-    # The debug scope's own line is that of the whole function's set; at 0, a prologue comes from no node.
+    # The debug scope's own line is the set of the whole function; line 0 keeps a prologue without nodes.
     scope = _LINES.sub(r"\g<1>0", str(function.location))
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
     return list(symbols), tuple(numbers)

@@ -1,6 +1,6 @@
-"""Machines that code is generated for: from what a person writes to LLVM's triple, CPU and features, and to objects.
+"""Targets of code generation: from a recipe's target to LLVM's triple, CPU and features, and to objects.
 
-This machine's own code comes from the bindings; for any other, LLVM IR goes to llvmlite's LLVM, which has all targets.
+The bindings generate code for this machine; for any other, LLVM IR goes to llvmlite's LLVM, which has all targets.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from buddy.compiler.support.target import Target, host
 SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
 
 _LINUX = "unknown-linux-gnu"
-# Levels of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI, "Micro-Architecture Levels") are CPUs to LLVM.
+# Levels of the x86-64 psABI (https://gitlab.com/x86-psABIs/x86-64-ABI, "Micro-Architecture Levels") are CPUs in LLVM.
 _X86 = {name: (f"x86_64-{_LINUX}", name, "") for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")}
-# What Linux distributions build for (RV64GC); `riscv64::+v` adds vectors.
+# The baseline of Linux distributions (RV64GC); `riscv64::+v` adds vectors.
 _RV64GC = "+m,+a,+f,+d,+c"
 NAMES = {
     **_X86,
@@ -34,13 +34,13 @@ NAMES = {
 }
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
 _OF_ARCHITECTURE = {"riscv64": ("generic-rv64", _RV64GC)}
-# As far as LLVM's option `abiname` is concerned, only RISC-V has a choice: doubles in registers, as on all of Linux.
+# For LLVM's option `abiname`, only RISC-V has a choice: doubles in registers, as on all Linux systems.
 _ABIS = {"riscv64": "lp64d"}
-# What a CPU of the name has to have: LLVM ends the process over one that it does not know, or that has 32 bits alone.
+# Features that a CPU must have: LLVM aborts on an unknown CPU, or one that is 32-bit only.
 _NEEDED = {"x86_64": "+64bit"}
 _IGNORED = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
 
-# What LLVM makes of a vector of 64 bytes tells the width of registers, and whether there is a fused multiply-add.
+# The code for a vector of 64 bytes shows the width of registers, and whether there is a fused multiply-add.
 _PROBE = """
 define <16 x float> @probe(ptr %p) {
   %a = load <16 x float>, ptr %p
@@ -50,7 +50,7 @@ define <16 x float> @probe(ptr %p) {
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 """
 _PROBE_BYTES = 64
-# Rounding to bfloat16 is one of these, or nothing that a processor does by itself.
+# Rounding to bfloat16 is one of these instructions, or not supported by the processor.
 _ROUNDING_PROBE = """
 define bfloat @probe(float %x) {
   %r = fptrunc float %x to bfloat
@@ -61,7 +61,7 @@ _ROUNDS = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
 
 
 class MachineError(Exception):
-    """A target that there is no code for here, or code that cannot run here; `diagnostic` says what to do."""
+    """A target without a code generator here, or code that cannot run here; `diagnostic` says what to do."""
 
     def __init__(self, what: str, todo: str) -> None:
         self.diagnostic = Diagnostic(what, "the target", todo)
@@ -70,7 +70,7 @@ class MachineError(Exception):
 
 @dataclass(frozen=True)
 class Machine:
-    """What LLVM generates code for: a triple such as `x86_64-unknown-linux-gnu`, a CPU, and features (`+v,-fma`)."""
+    """An LLVM target: a triple such as `x86_64-unknown-linux-gnu`, a CPU, and features (`+v,-fma`)."""
 
     triple: str
     cpu: str
@@ -86,10 +86,10 @@ class Machine:
 
 @lru_cache(maxsize=64)
 def machine_of(target: str) -> Machine:
-    """The machine that a recipe's target names, this one for "".
+    """Returns the machine of a recipe's target; "" is this machine.
 
-    Raises `MachineError` for what LLVM has no code generator, CPU or feature for, and for machines that the code here
-    does not suit: addresses have 64 bits, numbers begin with their low byte, objects are ELF.
+    Raises `MachineError` if LLVM lacks the code generator, CPU or feature, and for unsupported machines: addresses must
+    have 64 bits, numbers must be little-endian, objects ELF.
     """
     if not target:
         return this_machine()
@@ -107,29 +107,28 @@ def machine_of(target: str) -> Machine:
 
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
-    """This machine, with all that its CPU can do."""
+    """Returns this machine, with all features of its CPU."""
     llvm = _llvm()
     return Machine(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
 def target_of(target: str) -> Target:
-    """What kernels need to know of the machine that a recipe's target names. Raises `MachineError`."""
+    """Returns the properties that kernels need of a recipe's target. Raises `MachineError`."""
     return _vectors(machine_of(target)) if target else host()
 
 
 @lru_cache(maxsize=1)
 def maker() -> str:
-    """What makes code for other machines than this one: llvmlite's version, and a hash of what prepares text for it.
+    """Returns the identity of the code generator for other machines: llvmlite's version, and a hash of our conversion.
 
-    What is kept on disk of that code is kept under it.
+    It is part of the cache key of that code.
     """
     sources = [path.read_bytes() for path in (Path(__file__), Path(older_llvm.__file__))]
     return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
 
 
 def check_runs_here(target: str) -> None:
-    """Raises `MachineError` where code for `target` is of another architecture than this machine, or for wider vectors
-    than its CPU has."""
+    """Raises `MachineError` if code for `target` has another architecture than this machine, or wider vectors."""
     if not target:
         return
     here = _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -143,7 +142,7 @@ def check_runs_here(target: str) -> None:
 
 
 def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
-    """The object of a module in LLVM IR, optimised as the bindings do it, with code that may lie anywhere."""
+    """Returns the object of a module in LLVM IR, optimised as the bindings do, as position-independent code."""
     module = parsed(text, machine)
     optimise(module, opt_level, machine)
     found: bytes = target_machine(machine, opt_level).emit_object(module)
@@ -151,9 +150,9 @@ def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
 
 
 def parsed(text: str, machine: Machine, context: Any = None) -> Any:
-    """A module in LLVM IR as llvmlite has it, for `machine`. Raises `RuntimeError` where LLVM does not read it.
+    """Parses a module in LLVM IR by llvmlite, for `machine`. Raises `RuntimeError` if LLVM rejects it.
 
-    Modules that are to be linked are of one `context`.
+    Modules that are to be linked must have the same `context`.
     """
     module = _llvm().parse_assembly(older_llvm.for_older_llvm(text), context or new_context())
     module.triple = machine.triple
@@ -162,12 +161,12 @@ def parsed(text: str, machine: Machine, context: Any = None) -> Any:
 
 
 def new_context() -> Any:
-    """A context of llvmlite's, to parse modules in."""
+    """Creates an llvmlite context to parse modules in."""
     return _llvm().create_context()
 
 
 def optimise(module: Any, opt_level: int, machine: Machine) -> None:
-    """Run LLVM's own pipeline of that level, with what `ExecutionEngine` of the bindings switches on in it."""
+    """Runs LLVM's pipeline of that level, with the options that the bindings' `ExecutionEngine` sets."""
     llvm = _llvm()
     options = llvm.create_pipeline_tuning_options(opt_level)
     options.loop_vectorization = options.slp_vectorization = True
@@ -178,7 +177,7 @@ def optimise(module: Any, opt_level: int, machine: Machine) -> None:
 
 @lru_cache(maxsize=16)
 def target_machine(machine: Machine, opt_level: int = 2) -> Any:
-    """LLVM's code generator for `machine`."""
+    """Returns LLVM's code generator for `machine`."""
     found = _llvm().Target.from_triple(machine.triple)
     abi = _ABIS.get(machine.architecture, "")
     features = ",".join(filter(None, (machine.features, _NEEDED.get(machine.architecture, ""))))
@@ -199,7 +198,7 @@ def _architecture(triple: str) -> str:
 
 
 def _check(machine: Machine, target: str) -> None:
-    """Raises `MachineError` for a CPU or a feature that LLVM would leave out with a word on the stream of errors."""
+    """Raises `MachineError` for a CPU or a feature that LLVM would ignore with a warning on stderr."""
     try:
         kind, name = _unknown(machine)
     except RuntimeError as error:
@@ -211,9 +210,9 @@ def _check(machine: Machine, target: str) -> None:
 
 @lru_cache(maxsize=64)
 def _unknown(machine: Machine) -> tuple[str, str]:
-    """What of `machine` LLVM does not know, "CPU" or "feature" with its name; ("", "") where it knows all.
+    """Returns what LLVM does not know of `machine`, "CPU" or "feature" with its name; ("", "") if it knows all.
 
-    Kept, since LLVM says it only to who first asks for code for a machine. Raises `RuntimeError`.
+    Cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError`.
     """
     with tempfile.TemporaryFile() as heard, errors_into(heard):
         _vectors(machine)
@@ -224,7 +223,7 @@ def _unknown(machine: Machine) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)
 def _vectors(machine: Machine) -> Target:
-    """The target whose registers LLVM puts a vector of 64 bytes into."""
+    """Returns the target whose registers LLVM uses for a vector of 64 bytes."""
     text = target_machine(machine).emit_assembly(parsed(_PROBE, machine))
     found = _ROUNDS.search(target_machine(machine).emit_assembly(parsed(_ROUNDING_PROBE, machine)))
     return replace(_registers(machine, text), rounds_to_bfloat16=found is not None)
@@ -238,6 +237,6 @@ def _registers(machine: Machine, text: str) -> Target:
         return Target("avx2", 32, 16) if fused and "ymm" in text else Target("generic", 16, 16)
     if machine.architecture == "aarch64":
         return Target("neon", 16, 32)
-    # RISC-V joins registers for longer vectors: `m4` is four of 16 bytes.
+    # RISC-V groups registers for longer vectors: `m4` is four of 16 bytes.
     joined = re.search(r"e32, m([1248])", text)
     return Target("rvv", _PROBE_BYTES // int(joined[1]), 32) if joined else Target("scalar", 4, 32)

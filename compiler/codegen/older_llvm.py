@@ -1,7 +1,7 @@
-"""LLVM IR of the bindings' LLVM for an older one.
+"""Converts LLVM IR of the bindings' LLVM for an older version.
 
-Since LLVM 24, floats are printed as their shortest decimals, or as the bits of their own type (`f0x3F80`), which
-LLVM 23 and those before it do not read.
+Since LLVM 24, floats are printed as their shortest decimals, or as the bits of their own type (`f0x3F80`), which LLVM
+23 and earlier versions cannot parse.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ import re
 import struct
 
 _TYPES = re.compile(r"\b(half|bfloat|float|double)\b")
-# A float by its bits, as a decimal, or infinity and NaN. Names (`%1.5`, `@f.2`) and parts of them are none.
+# A float as bits or as a decimal, or infinity and NaN. Excludes parts of names (`%1.5`, `@f.2`).
 _LITERAL = re.compile(
     r"(?<![\w.%@$\"-])(?:f0x(?P<bits>[0-9A-Fa-f]+)|(?P<decimal>-?\d+\.\d+(?:e[+-]?\d+)?)"
     r"|(?P<sign>[+-])(?P<word>inf|qnan|nan\(0x[0-9A-Fa-f]+\)|snan\(0x[0-9A-Fa-f]+\)))(?![\w.])"
 )
-# Bits of a type, how `struct` packs it, and those of its fraction.
+# Bits of a type, its `struct` format, and the bits of its fraction.
 _FORMATS = {"half": (16, "e", 10), "bfloat": (16, "", 7), "float": (32, "f", 23), "double": (64, "d", 52)}
 _EXPONENT_BITS = {"half": 5, "bfloat": 8, "float": 8, "double": 11}
 
 
 def for_older_llvm(text: str) -> str:
-    """The module `text` with its floats spelled as LLVM has always read them."""
+    """Returns the module `text` with its floats in the notation that all versions of LLVM accept."""
     return "\n".join(_LITERAL.sub(_spelled, line) if _holds_floats(line) else line for line in text.split("\n"))
 
 
 def _holds_floats(line: str) -> bool:
-    """Whether a line may hold floats as such: what stands in a string is bytes (`c"a float 1.5"`)."""
+    """True if a line may contain floats; the contents of strings are bytes (`c"a float 1.5"`)."""
     return _TYPES.search(line) is not None and ' c"' not in line
 
 
 def _spelled(found: re.Match[str]) -> str:
-    """A literal as the bits of a double (for floats and doubles), of a half or of a bfloat."""
+    """Returns a literal as the bits of a double (for floats and doubles), of a half or of a bfloat."""
     kinds = _TYPES.findall(found.string, 0, found.start())
     if not kinds:
         return found[0]
@@ -44,7 +44,7 @@ def _spelled(found: re.Match[str]) -> str:
 
 
 def _bits(found: re.Match[str], kind: str) -> int:
-    """The literal's bits in its own type."""
+    """Returns the literal's bits in its own type."""
     if found["bits"]:
         return int(found["bits"], 16)
     if found["decimal"]:
@@ -58,7 +58,7 @@ def _bits(found: re.Match[str], kind: str) -> int:
 
 
 def _rounded(value: float, kind: str) -> int:
-    """The bits of `value` in type `kind`, to the nearest."""
+    """Returns the bits of `value` in type `kind`, rounded to nearest."""
     if kind == "bfloat":
         (bits,) = struct.unpack(">I", struct.pack(">f", value))
         return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -67,7 +67,7 @@ def _rounded(value: float, kind: str) -> int:
 
 
 def _as_double(bits: int) -> int:
-    """A float's bits as those of the double that it is; a NaN keeps its fraction."""
+    """Converts a float's bits to those of the equal double; a NaN keeps its fraction."""
     sign, exponent, fraction = bits >> 31, bits >> 23 & 0xFF, bits & 0x7FFFFF
     if exponent == 0xFF:
         return sign << 63 | 0x7FF << 52 | fraction << 29

@@ -1,7 +1,7 @@
-"""What LLVM calls to round to bfloat16 where a processor cannot (x86-64 without AVX512-BF16), as LLVM IR.
+"""The functions that LLVM calls to round to bfloat16 if a processor cannot (x86-64 without AVX512-BF16), as LLVM IR.
 
-Libraries of compilers have these since GCC 13: many systems have an older one. Names, arguments and results are as in
-LLVM's compiler-rt; rounding is to the nearest, ties to even, and NaN is quiet.
+Compilers' runtime libraries have them since GCC 13, and many systems have an older one. Names, arguments and results
+are those of LLVM's compiler-rt; rounding is to nearest, ties to even, and NaN is quiet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ define private bfloat @buddy_rounded(i32 %bits, i1 %nan) {
   ret bfloat %result
 }
 """
-# A double goes through a float whose last bit says whether anything was cut off, so that it is rounded once.
+# A double is rounded through a float whose last bit says whether the result is inexact, so that it is rounded once.
 _FUNCTIONS = {
     "__truncsfbf2": """
 define bfloat @__truncsfbf2(float %x) {
@@ -57,6 +57,6 @@ NAMES = tuple(_FUNCTIONS)
 
 
 def support_of(objects: Sequence[bytes]) -> str:
-    """LLVM IR of those functions that `objects` name, "" where they name none."""
+    """Returns the LLVM IR of the functions that `objects` use, "" if they use none."""
     found = [text for name, text in _FUNCTIONS.items() if any(name.encode() in image for image in objects)]
     return _ROUNDING + "".join(found) if found else ""

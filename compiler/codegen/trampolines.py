@@ -1,4 +1,4 @@
-"""LLVM IR through which functions of any number of pointers are called with the address of one block of them."""
+"""Trampolines in LLVM IR, by which functions of any number of pointers are called with one block of arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def trampoline_name(name: str) -> str:
 
 
 def trampolines(arities: Mapping[str, int]) -> str:
-    """A function for each of `arities`, which loads as many pointers from the block at its argument as it says."""
+    """Returns a function for each of `arities`, which loads that number of pointers from the block at its argument."""
     return "\n".join(_trampoline(name, arity) for name, arity in arities.items())
 
 

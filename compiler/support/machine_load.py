@@ -19,8 +19,8 @@ _THREADS = Path("/proc/self/task")
 # The columns of `/proc/stat` (proc_stat(5)) that are work: not idle, nor waiting for a disk; a guest's time is in the
 # user's.
 _WORK = (0, 1, 2, 5, 6, 7)
-# Those times are in hundredths of a second per core: this many seconds distinguish a tenth of a core from none, even
-# with two or three hundredths of error.
+# Those times are rounded to a hundredth of a second per working core: this many seconds distinguish a tenth of a core
+# from none, even with two or three cores at work.
 _LEAST = 0.5
 
 

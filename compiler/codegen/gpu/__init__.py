@@ -1,1 +1,1 @@
-"""Programs for a GPU: kernels from MLIR's own passes, their PTX, and the launches that the host makes."""
+"""GPU programs: kernels from MLIR's own passes, their PTX, and the host's launches."""

@@ -1,6 +1,6 @@
-"""A GPU, through CUDA's driver API as the package cuda-bindings gives it. No torch.
+"""A GPU, through CUDA's driver API in the package cuda-bindings. Does not use torch.
 
-What it does is kept small: one device, its primary context, the default stream, everything in order.
+Supports one device, its primary context and the default stream, all in order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
 
 
 class NoDeviceError(Exception):
-    """Nothing here runs kernels: the text says what is missing, `todo` what brings it."""
+    """Kernels cannot run here: the text says what is missing, `todo` what to install."""
 
     def __init__(self, text: str, todo: str) -> None:
         super().__init__(text)
@@ -34,13 +34,13 @@ class NoDeviceError(Exception):
 
 
 class DeviceFault(Exception):
-    """The driver refused, or a kernel failed: the text says at what, and what the driver says."""
+    """A call of the driver or a kernel failed: the text names it and includes the driver's error."""
 
 
 class Device:
     """The first CUDA device.
 
-    Raises `NoDeviceError` where there is no driver, no device, or no binding of it.
+    Raises `NoDeviceError` if there is no driver, no device, or no package of bindings.
     """
 
     def __init__(self) -> None:
@@ -49,13 +49,13 @@ class Device:
             self._ask("cuInit", 0)
             self._device = self._ask("cuDeviceGet", 0)
         except (DeviceFault, RuntimeError) as error:
-            # A driver without a device says so here, and the binding raises where it cannot open the library.
+            # A driver without a device fails here; the package raises if it cannot open the library.
             raise NoDeviceError(f"there is no CUDA device on this machine ({error})", _ELSEWHERE) from error
         self._ask("cuCtxSetCurrent", self._ask("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._ask("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """What a function of the driver gives. Raises `DeviceFault` with the driver's own words."""
+        """Calls a function of the driver and returns its result. Raises `DeviceFault` with the driver's error."""
         status, *found = getattr(self._api, function)(*arguments)
         if int(status):
             _, words = self._api.cuGetErrorString(status)
@@ -64,12 +64,12 @@ class Device:
         return found[0] if found else None
 
     def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
-        """The kernels of a text of PTX by name; the driver compiles it for this device."""
+        """Returns the kernels of a PTX text by name; the driver compiles it for this device."""
         module = self._ask("cuModuleLoadData", ptx.encode() + b"\0")
         return {name: self._ask("cuModuleGetFunction", module, name.encode()) for name in names}
 
     def allocate(self, size: int) -> int:
-        """The address of `size` bytes on the device, which stay until the process ends."""
+        """Returns the address of `size` bytes on the device, which are never freed."""
         return int(self._ask("cuMemAlloc", max(1, size)))
 
     def upload(self, address: int, host: int, size: int) -> None:
@@ -82,18 +82,18 @@ class Device:
         self._ask("cuMemcpyDtoD", target, source, size)
 
     def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
-        """Begin a kernel; `addresses` are those of the buffers, by number."""
+        """Launches a kernel; `addresses` are those of the buffers, by number."""
         parameters = Parameters(launch.words, addresses)
         self._ask("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
     def mark(self) -> Any:
-        """A point in the device's work, for `milliseconds`."""
+        """Records an event in the device's work, for `milliseconds`."""
         event = self._ask("cuEventCreate", 0)
         self._ask("cuEventRecord", event, 0)
         return event
 
     def milliseconds(self, first: Any, second: Any) -> float:
-        """How long the device worked from one point to another, once it has come to the second."""
+        """Returns the time between two events, after waiting for the second one."""
         self._ask("cuEventSynchronize", second)
         passed = float(self._ask("cuEventElapsedTime", first, second))
         for event in (first, second):
@@ -102,9 +102,9 @@ class Device:
 
 
 class Parameters:
-    """A kernel's arguments as the driver reads them: an array of addresses, each of a value of its own size.
+    """A kernel's arguments as the driver reads them: an array of pointers to values.
 
-    They live as long as this does; the driver has copied them when a launch returns.
+    They live as long as this object; the driver has copied them when a launch returns.
     """
 
     def __init__(self, words: Sequence[Word], addresses: Mapping[int, int]) -> None:
@@ -127,7 +127,7 @@ _ELSEWHERE = "the stages down to PTX are made all the same; run it where a GPU i
 
 
 def _api() -> Any:
-    """The functions of the driver. Raises `NoDeviceError`."""
+    """Returns the module of driver functions. Raises `NoDeviceError`."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""The host's part of a module with GPU kernels, read as plain steps: which kernel runs on which buffers, in order.
+"""Converts the host code of a module with GPU kernels to plain steps: launches and copies of buffers, in order.
 
-What is left on the host after outlining is straight code for programs of known sizes: allocations, views, launches and
-copies. There is nothing to compile in it.
+After outlining, the host code of programs with static sizes is straight-line: allocations, views, launches and copies.
+So it need not be compiled.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol.device_program import Buffer, Copy, Launch, Pointer, Scalar, Word
 
 MODULE = "gpu.module"
-# The operands of `gpu.launch_func`, of which each group is told by its length: what it waits for, the grid's three
-# sizes, the block's three, three of clusters, shared memory, the kernel's arguments, what waits for it.
+# The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
+# three, three of clusters, shared memory, the kernel's arguments, the async object.
 _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
-# A kernel finds the offset of a view in the view's type, so it is given the address of what is viewed.
+# A kernel reads the offset of a view from the view's type, so the address of the base buffer is passed.
 _VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
-# Element types whose bytes follow from their name; an `index` has 64 bits.
+# Element types whose size follows from their name; an `index` has 64 bits.
 _ELEMENT = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
 _NOTHING = ("memref.dealloc", "func.return", "gpu.wait")
 
 
 class HostCodeError(Exception):
-    """The host would have to compute something: the text says which op, `location` is its."""
+    """The host code would have to compute something: the text names the op, `location` is its location."""
 
     def __init__(self, text: str, location: Any) -> None:
         super().__init__(text)
@@ -36,12 +36,12 @@ class HostCodeError(Exception):
 
 
 def kernel_modules(module: Any) -> list[Any]:
-    """The ops that hold kernels, in order; none in a program for the CPU."""
+    """Returns the ops that contain kernels, in order; empty for a CPU program."""
     return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == MODULE]
 
 
 def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
-    """What the entry function of `module` does, and the buffers that it allocates.
+    """Returns the buffers that the entry function of `module` allocates, and its steps.
 
     Raises `HostCodeError`.
     """
@@ -59,7 +59,7 @@ def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]
 
 @dataclass
 class _Host:
-    """Follows straight code: every value is a buffer or a number that is known."""
+    """Interprets straight-line code: every value is a buffer or a known number."""
 
     contents: dict[str, Any]
     arguments: int = 0
@@ -74,7 +74,7 @@ class _Host:
         self.arguments += 1
 
     def run(self, op: Any) -> None:
-        """Take one op of the host's. Raises `HostCodeError` where it is none of those that need no computing."""
+        """Interprets one op of the host. Raises `HostCodeError` if it would need computation."""
         acts: dict[str, Callable[[Any], None]] = {
             "arith.constant": self._constant,
             "memref.alloc": lambda op: self._new(op, b""),
@@ -142,14 +142,14 @@ class _Host:
 
 
 def _groups(op: Any) -> list[list[Any]]:
-    """The operands of a launch, group by group."""
+    """Returns the operands of a launch, group by group."""
     sizes, operands = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])), list(op.operands)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [operands[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def _globals(module: Any) -> dict[str, bytes | None]:
-    """What each global of the module begins with, `None` where that is not plain bytes."""
+    """Returns the initial value of each global of the module, `None` if it is not plain bytes."""
     found: dict[str, bytes | None] = {}
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "memref.global":
@@ -169,7 +169,7 @@ def _content(value: Any) -> bytes | None:
 
 
 def _size(kind: Any, op: Any) -> int:
-    """The bytes of a buffer."""
+    """Returns the bytes of a buffer."""
     memref = ir.MemRefType(kind)
     if not memref.has_static_shape:
         raise HostCodeError("the size of a buffer is known only to a call", op.location)

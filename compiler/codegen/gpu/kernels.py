@@ -1,4 +1,4 @@
-"""From a module with GPU kernels in LLVM's dialects to LLVM IR and PTX, each as a stage, and the program of both."""
+"""Compiles a module with GPU kernels in LLVM's dialects to LLVM IR and PTX, each as a stage, and to a program."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.device_program import DeviceProgram
 from buddy.compiler.protocol.text.stage_text import Origins, StageText
 
-# Where `nvvm-attach-target` is left out: the first chips that today's drivers still serve.
+# The default without `nvvm-attach-target`: the oldest chips that current drivers support.
 _CHIP = "sm_75"
 _TARGET = re.compile(r'#nvvm\.target<[^>]*chip = "(\w+)"')
 _FINAL = ("llvm", "nvvm", "gpu", "builtin")
 
 
 class DeviceError(Exception):
-    """Kernels that no device could run; the diagnostic says why."""
+    """No device can run the kernels; the diagnostic gives the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -36,7 +36,7 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """The kernels as LLVM IR and as PTX, how many seconds each took to make, and the program."""
+    """The kernels as LLVM IR and as PTX, the seconds that each took, and the program."""
 
     llvm: StageText
     llvm_seconds: float
@@ -46,14 +46,14 @@ class DeviceCode:
 
 
 def holds_kernels(module: Any) -> bool:
-    """Whether a module is a program for a GPU."""
+    """True if a module is a GPU program."""
     return bool(kernel_modules(module))
 
 
 def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceCode:
-    """What the kernels of `module` come to, and what the host does with them.
+    """Returns the code of the kernels of `module`, and the steps of the host.
 
-    Raises `DeviceError` where the host has something to compute, or a kernel is not in LLVM's dialects.
+    Raises `DeviceError` if the host would have to compute something, or a kernel is not in LLVM's dialects.
     """
     kernels = kernel_modules(module)
     _check(kernels, locations)
@@ -75,7 +75,7 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
 
 
 def _one_text(texts: Sequence[StageText]) -> StageText:
-    """Texts one after another; each has numbered its metadata for itself, so they are read one by one."""
+    """Concatenates texts; each numbers its metadata separately, so they are parsed one by one."""
     return msgspec.structs.replace(
         texts[-1],
         content="".join(text.content for text in texts),
@@ -105,7 +105,7 @@ def _inside(root: Any) -> list[Any]:
 
 
 def _translated(kernel: Any) -> str:
-    """The LLVM IR of one `gpu.module`, whose only kernel gets the module's name: that is the name no other has."""
+    """Returns the LLVM IR of one `gpu.module`, whose only kernel gets the module's name, which is unique."""
     with kernel.context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

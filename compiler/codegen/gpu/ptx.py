@@ -1,7 +1,7 @@
-"""PTX, the assembly language of NVIDIA's GPUs: made by the LLVM inside llvmlite, and shown with its nodes.
+"""Generates PTX, the assembly language of NVIDIA's GPUs, by the LLVM in llvmlite, and prints it with its nodes.
 
-MLIR's wheels come without that code generator. The driver compiles PTX for the GPU at hand when it loads it, so what is
-made for one chip runs on all later ones.
+MLIR's wheels lack that code generator. The driver compiles PTX for the GPU at hand when it loads it, so code for one
+chip runs on all later ones.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from buddy.compiler.protocol.text.stage_text import StageText
 TRIPLE = "nvptx64-nvidia-cuda"
 _DECLARED = re.compile(r"^declare [^@\n]*@([\w.$]+)\(", re.MULTILINE)
 _INTRINSIC = re.compile(r"llvm\.([a-z]\w*)\.")
-# LLVM's intrinsics that this code generator ends the process on: no instruction computes them.
+# LLVM's intrinsics on which this code generator aborts: no instruction computes them.
 _MISSING = frozenset(
     ("exp", "exp10", "log", "log2", "log10", "pow", "powi", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh",
      "tanh", "sincos", "ldexp", "frexp", "modf")
 )  # fmt: skip
 _PLACE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
 _FOR_DEBUGGERS = re.compile(r"(?<=\w), debug$")
-# Directives for debuggers, which a program's text is as good without.
+# Debug directives, which are not part of the program.
 _DEBUG = re.compile(r"^\s*\.(?:loc|file)\s|^\s*//|^\$L__(?:func_end|tmp|info|sec_end)\w*:|^\s*\$L__(?:func|tmp)\w*:$")
 
 
 class PtxError(Exception):
-    """There is no PTX; the text says why, `todo` what to do."""
+    """PTX cannot be generated; the text says why, `todo` what to do."""
 
     def __init__(self, text: str, todo: str = "") -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class PtxError(Exception):
 
 
 def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
-    """The PTX of a module's text for `chip` (`sm_75`), with directives that say which lines it comes from.
+    """Returns the PTX of a module's text for `chip` (`sm_75`), with debug directives for its line numbers.
 
     Raises `PtxError`.
     """
@@ -56,7 +56,7 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
 
 
 def _refuse_calls(llvm_ir: str) -> None:
-    """Raises `PtxError` for calls that nothing on the device answers."""
+    """Raises `PtxError` for calls that are not available on the device."""
     for name in _DECLARED.findall(llvm_ir):
         intrinsic = _INTRINSIC.match(name)
         if not name.startswith("llvm.") or (intrinsic and intrinsic[1] in _MISSING):
@@ -65,14 +65,14 @@ def _refuse_calls(llvm_ir: str) -> None:
 
 
 def bare(text: str) -> str:
-    """PTX without what is there for debuggers: the program that a driver is given."""
+    """Returns PTX without debug directives, for the driver."""
     return "\n".join([*(line for line, _ in _lines(text)), ""])
 
 
 def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
-    """Texts of PTX one after another, each instruction with the nodes that its directives of debugging lead to.
+    """Prints PTX texts one after another; debug directives give the nodes of each instruction.
 
-    What they say nothing of, such as reading a kernel's parameters, is there for all that the kernel is.
+    Instructions without a directive, such as reads of a kernel's parameters, belong to all nodes of the kernel.
     """
     content: list[str] = []
     sets: list[int] = []
@@ -87,7 +87,7 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
 
 
 def _lines(text: str) -> list[tuple[str, int]]:
-    """The lines that are the program, each with the line of the source that it comes from (0: none)."""
+    """Returns the lines of the program, each with its source line (0: none)."""
     found: list[tuple[str, int]] = []
     number = 0
     for line in text.partition("\t.section\t.debug")[0].splitlines():

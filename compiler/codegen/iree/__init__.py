@@ -1,4 +1,4 @@
-"""IREE as a backend: the same top-level IR through `iree-compile`, phase by phase, and run by IREE's runtime.
+"""IREE as a backend: compiles the top-level IR by `iree-compile`, phase by phase, and runs it by IREE's runtime.
 
-IREE brings an LLVM, and threads, of its own: its compiler is a process of its own, and so is its runtime.
+IREE has its own LLVM and its own threads, so its compiler and its runtime are separate processes.
 """

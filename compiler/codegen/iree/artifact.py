@@ -1,4 +1,4 @@
-"""What goes to IREE's compiler and to its runtime, as plain values. Imports neither torch nor MLIR."""
+"""The inputs of IREE's compiler and of its runtime, as plain values. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import msgspec
 from buddy.compiler.protocol.artifact import Symbol, TensorSpec
 
 ENTRY = "buddy_entry"
-# The scope of parameters: the runtime is given one provider, of that name.
+# The scope of parameters: the runtime gets one provider, of this name.
 SCOPE = "model"
 
 
 class Convention(msgspec.Struct, frozen=True):
-    """How the entry `ENTRY` is called: with the graph's `inputs` (numbers of placeholders), then an `i64` for each of
-    `symbols`; it gives those of `results` that have elements.
+    """The signature of the entry `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
-    `parameters` are weights by the key that the module knows them by (numbers of placeholders): the runtime is given
-    them where they lie, so they are neither in the text nor in the module. `unchecked` are ops whose data eager looks
-    through, and IREE does not.
+    It returns those of `results` that have elements. `parameters` are weights by the module's key (numbers of
+    placeholders): the runtime reads them in place, so they are neither in the text nor in the module. `unchecked` are
+    ops whose data eager checks, and IREE does not.
     """
 
     inputs: tuple[int, ...]
@@ -28,7 +27,7 @@ class Convention(msgspec.Struct, frozen=True):
 
 
 class IreeProgram(msgspec.Struct, frozen=True):
-    """A module for `iree-compile`; `sets` and `derived` are what its locations stand for (`LocationSets`)."""
+    """A module for `iree-compile`; `sets` and `derived` are the sets of its locations (`LocationSets`)."""
 
     text: str
     convention: Convention

@@ -1,4 +1,4 @@
-"""What IREE's compiler takes and what its runtime finds: flags with their values, targets, devices."""
+"""The flags and values of IREE's compiler, its targets, and the devices that its runtime finds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _LEAST = "func.func @nothing() {\n  return\n}\n"
 
 
 def flags() -> tuple[FlagInfo, ...]:
-    """The flags of `iree-compile` that a recipe may hold, as its own help lists them. Raises `IreeMissing`."""
+    """Returns the flags of `iree-compile` that a recipe may use, from its help. Raises `IreeMissing`."""
     found = parsed_help(_said([str(compiler()), "--help"]))
     return tuple(flag for flag in found if not iree_flags.problem(f"--{flag.name}"))
 
 
 def parsed_help(text: str) -> list[FlagInfo]:
-    """Flags with their kinds of values, the values to choose from where there are some, and what they do."""
+    """Parses flags, their types of values, the values to choose from if listed, and their descriptions."""
     found: list[FlagInfo] = []
     for line in text.splitlines():
         if flag := _FLAG.match(line):
@@ -39,7 +39,7 @@ def parsed_help(text: str) -> list[FlagInfo]:
 
 
 def flag_problem(given: Sequence[str]) -> str:
-    """What IREE says against `given` flags, "" when it takes them: asked with a function that does nothing.
+    """Returns IREE's error for `given` flags, "" if it accepts them; compiles an empty function.
 
     Raises `IreeMissing`.
     """
@@ -51,15 +51,15 @@ def flag_problem(given: Sequence[str]) -> str:
 
 
 def targets() -> tuple[str, ...]:
-    """What IREE's compiler makes code for. Raises `IreeMissing`."""
+    """Returns the targets of IREE's compiler. Raises `IreeMissing`."""
     lines = _said([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
     return tuple(match[1] for match in map(_TARGET.match, lines) if match)
 
 
 def devices() -> tuple[DeviceInfo, ...]:
-    """The devices that IREE's runtime finds, none where it cannot look.
+    """Returns the devices that IREE's runtime finds; empty if it fails.
 
-    Drivers load libraries of their vendors, so they are asked in a process of its own.
+    Drivers load libraries of their vendors, so a separate process looks for them.
     """
     said = _said([sys.executable, "-m", "buddy.compiler.codegen.iree.devices"])
     lines = said.splitlines()
@@ -67,7 +67,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 
 def _said(command: list[str]) -> str:
-    """What a command prints, nothing where it does not get to an end."""
+    """Returns the output of a command, "" if it fails or times out."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True).stdout
     except (subprocess.SubprocessError, OSError):

@@ -1,4 +1,4 @@
-"""`iree-compile` in a process of its own, followed phase by phase through the files that it leaves."""
+"""Runs `iree-compile` in a separate process, and follows its phases through the files that it writes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from buddy.compiler.support.scratch import scratch_folder
 
 _POLL = 0.02
 _NAME = "program"
-# Constants longer than these elements, and resources longer than these characters, are not printed: machine code is
-# among them. `iree-compile` compiles what it has, whatever it prints.
+# Limits on printed constants (elements) and resources (characters), which include machine code. They do not affect what
+# `iree-compile` compiles.
 _PRINTING = (
     "--mlir-print-debuginfo",
     "--mlir-elide-elementsattrs-if-larger=64",
@@ -29,14 +29,14 @@ _PLACE = re.compile(rf'"?{FILE}"?:(\d+):\d+')
 _ERROR = re.compile(r"^(?P<where>.*?):? ?error: (?P<what>.*)$")
 _OWN_ERROR = re.compile(r"^iree-compile: (?:for the (?P<flag>\S+) option: )?(?P<what>.+)$")
 _TRY = re.compile(r" *Try: '.*?'")
-# Behind the messages IREE prints the op in generic form: pages of it, for some.
+# After its messages IREE prints the op in generic form, which may take pages.
 _DETAIL = 4000
 
 
 class Phase(NamedTuple):
-    """A phase that is done: its name in IREE's words, the module after it with location marks, and its seconds.
+    """A finished phase: its name in IREE, the module after it with location marks, and its seconds.
 
-    The seconds take in the printing of the module.
+    The seconds include printing the module.
     """
 
     name: str
@@ -53,10 +53,10 @@ class IreeError(Exception):
 
 
 def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], None]) -> bytes:
-    """The module for IREE's runtime, made of MLIR `text` with `flags` beside the defaults.
+    """Compiles MLIR `text` with `flags` and the defaults; returns the module for IREE's runtime.
 
-    Each phase is told as soon as it is done. Raises `IreeMissing`, `IreeError`, and `ValueError` for a flag that cannot
-    be passed on.
+    Calls `on_phase` after each phase. Raises `IreeMissing`, `IreeError`, and `ValueError` for a flag that is not
+    allowed.
     """
     if problem := next(filter(None, map(iree_flags.problem, flags)), ""):
         raise ValueError(problem)
@@ -80,7 +80,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], 
 
 @contextmanager
 def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, which does not outlive the work that follows it, nor the thread that does that."""
+    """Runs the process; it ends with the `with` block, or with the thread that runs that."""
     null, ends = subprocess.DEVNULL, with_this_thread()
     with errors.open("wb") as stream:
         process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
@@ -93,7 +93,7 @@ def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[byte
 
 
 class _Follower:
-    """Tells of the phases in a folder as their files are whole: once the next one is there."""
+    """Reports the phases in a folder when their files are complete: once the next one exists."""
 
     def __init__(self, folder: Path, on_phase: Callable[[Phase], None]) -> None:
         self._folder, self._on_phase = folder, on_phase
@@ -102,7 +102,7 @@ class _Follower:
         self.last = ""
 
     def look(self, ended: bool) -> None:
-        """Tell of what is there by now; of the last file only if the compiler has `ended` well."""
+        """Reports what is complete by now; the last file only if the compiler has `ended` successfully."""
         files = sorted(self._folder.iterdir(), key=_number)
         whole = files if ended else files[:-1]
         for file in whole[self._told :]:
@@ -115,7 +115,7 @@ class _Follower:
 
 
 def _number(file: Path) -> int:
-    """Files are called `program.3.preprocessing.mlir`."""
+    """Returns the number in a file name such as `program.3.preprocessing.mlir`."""
     return int(file.name.split(".")[1])
 
 
@@ -124,7 +124,7 @@ def _phase_name(file: Path) -> str:
 
 
 def _failure(said: str, status: int, after: str) -> IreeError:
-    """What went wrong, from what the compiler printed."""
+    """Returns the error in the output of the compiler."""
     for line in said.splitlines():
         if found := _ERROR.match(line):
             place = _PLACE.search(found["where"])

@@ -1,4 +1,4 @@
-"""Run as a program: the devices that IREE's runtime finds, as JSON on one line."""
+"""Run as a program: prints the devices that IREE's runtime finds, as JSON on one line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 
 def found() -> list[tuple[str, str, str]]:
-    """`(driver, path, name)` of each device; a driver whose libraries are not there has none."""
+    """Returns `(driver, path, name)` of each device; skips a driver whose libraries are missing."""
     import iree.runtime as runtime
 
     rows = []

@@ -1,4 +1,4 @@
-"""The flags of `iree-compile` in a recipe: what they may be, which stand unless others are given, what they run on.
+"""The flags of `iree-compile` in a recipe: allowed ones, defaults, and the driver that runs their output.
 
 Imports neither IREE nor anything else.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-# Larger models fail with "exceeded stack allocation limit" at IREE's default of 32 KiB, at O2 already; at O3 BERT does
-# with 256 KiB, too.
+# At IREE's default of 32 KiB, larger models fail with "exceeded stack allocation limit" at O2; at O3 BERT fails with
+# 256 KiB too.
 DEFAULTS = (
     "--iree-hal-target-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",
@@ -16,10 +16,10 @@ DEFAULTS = (
     "--iree-llvmcpu-stack-allocation-limit=262144",
 )
 
-# Each of these says what to compile for; one that is given takes the place of the others.
+# Each of these selects a target; one that is given replaces the others.
 _TARGETS = ("iree-hal-target-backends", "iree-hal-target-device")
 _LOCAL = ("llvm-cpu", "vmvx", "vmvx-inline", "local")
-# The runtime's drivers by the compiler's words for targets and devices.
+# The runtime's drivers by the compiler's names of targets and devices.
 _DRIVERS = {
     **dict.fromkeys(_LOCAL, "local"),
     "cuda": "cuda",
@@ -43,17 +43,17 @@ _RESERVED = {
 
 
 def name_of(flag: str) -> str:
-    """What a flag is called, without dashes and value."""
+    """Returns the name of a flag, without dashes and value."""
     return flag.lstrip("-").partition("=")[0]
 
 
 def normal(flag: str) -> str:
-    """The flag with two dashes in front."""
+    """Returns the flag with two leading dashes."""
     return f"--{flag.strip().lstrip('-')}"
 
 
 def problem(flag: str) -> str:
-    """What keeps a flag from being passed on, "" where nothing does; whether IREE knows it, IREE says."""
+    """Returns why a flag is not allowed, "" if it is; only IREE can tell whether it exists."""
     name = name_of(flag)
     if not name or not flag.startswith("-"):
         return f"{flag!r} is no flag: write --NAME or --NAME=VALUE"
@@ -65,7 +65,7 @@ def problem(flag: str) -> str:
 
 
 def merged(flags: Sequence[str]) -> list[str]:
-    """All flags of a compilation: `flags`, and the defaults that they leave."""
+    """Returns all flags of a compilation: `flags`, and the defaults that they do not replace."""
     given = {name_of(flag) for flag in flags}
     if given.intersection(_TARGETS):
         given.update(_TARGETS)
@@ -73,13 +73,13 @@ def merged(flags: Sequence[str]) -> list[str]:
 
 
 def targets(flags: Iterable[str]) -> list[str]:
-    """What a compilation with `flags` is for, in IREE's words."""
+    """Returns the targets of a compilation with `flags`, by IREE's names."""
     values = [flag.partition("=")[2] for flag in flags if name_of(flag) in _TARGETS]
     return [word.partition("[")[0] for value in values for word in value.split(",") if word]
 
 
 def driver(flags: Sequence[str], threads: int) -> str:
-    """The runtime's driver for what `flags` (all of them) compile for, on so many threads of the host."""
+    """Returns the runtime's driver for the target of `flags` (all of them), for this number of host threads."""
     found = next(iter(targets(flags)), "local")
     name = _DRIVERS.get(found, found)
     if name != "local":

@@ -1,4 +1,4 @@
-"""Whether IREE is installed, and where its compiler is. Looking for it loads none of it."""
+"""Finds IREE's packages and its compiler, without loading them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ TODO = "pip install 'buddy-tui[iree]'"
 
 
 class IreeMissing(Exception):
-    """IREE's compiler or its runtime is not there."""
+    """IREE's compiler or its runtime is not installed."""
 
 
 def missing() -> str:
-    """What of IREE is not installed, "" when all of it is."""
+    """Returns the packages of IREE that are not installed, "" if all are."""
     absent = [name for name in ("iree.compiler", "iree.runtime") if not _there(name)]
     return f"{MISSING} ({' and '.join(absent)})" if absent else ""
 
 
 def compiler() -> Path:
-    """The path of `iree-compile`. Raises `IreeMissing`."""
+    """Returns the path of `iree-compile`. Raises `IreeMissing`."""
     if problem := missing():
         raise IreeMissing(problem)
     from iree.compiler.tools.binaries import find_tool
@@ -33,7 +33,7 @@ def compiler() -> Path:
 
 
 def versions() -> dict[str, str]:
-    """The versions of IREE's packages that are installed."""
+    """Returns the versions of IREE's installed packages."""
     found = {}
     for package in ("iree-base-compiler", "iree-base-runtime"):
         try:

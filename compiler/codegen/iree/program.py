@@ -1,4 +1,4 @@
-"""Top-level IR as IREE takes it: text in which weights are parameters, with a function around its entry."""
+"""Converts top-level IR to a program for IREE: text with weights as parameters, and a wrapper of its entry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OURS = ("buddy.", "bufferization.")
 
 
 class NotForIree(Exception):
-    """A graph that IREE cannot be given; the text says why, `node` is the stable name of a node it fails by."""
+    """IREE cannot run the graph; the text says why, `node` is the stable name of a node that prevents it."""
 
     def __init__(self, message: str, node: str = "") -> None:
         super().__init__(message)
@@ -26,10 +26,10 @@ class NotForIree(Exception):
 
 
 def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgram:
-    """The hand-over for top-level IR (an operation), which is left as it is.
+    """Returns the program for top-level IR (an operation), which is not changed.
 
-    Calls that ask eager for its error alone, where an index is out of range, say, are left out and told as `unchecked`.
-    Raises `NotForIree` when eager computes something, and for parallel loops, which IREE makes by itself.
+    Calls that fall back to eager only for its error, such as for an index out of range, are omitted and listed as
+    `unchecked`. Raises `NotForIree` if eager computes something, and for parallel loops, which IREE creates itself.
     """
     calls = eager_calls(module)
     if computing := {call.symbol: call.target for call in calls if call.results}:
@@ -54,7 +54,7 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
 
 
 class _Argument:
-    """What the attributes of the entry's argument say: the placeholder that it is, a weight or not, or a symbol."""
+    """An argument of the entry, from its attributes: its placeholder, whether it is a weight, or its symbol."""
 
     def __init__(self, attributes: Any) -> None:
         self.source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
@@ -74,7 +74,7 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[Symbol, ...]:
-    """Where a call tells the entry's symbols, in the order in which it takes them."""
+    """Returns where a call finds the entry's symbols, in the order in which it takes them."""
     known = {symbol.name: symbol for symbol in symbols_of(graph)}
     return tuple(known[found.symbol] for found in arguments if found.symbol)
 
@@ -82,7 +82,7 @@ def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[Symbol, ...]
 def _wrapper(
     graph: Graph, entry: Any, arguments: Sequence[_Argument], locations: LocationSets
 ) -> tuple[str, dict[str, int]]:
-    """A public function that calls the entry with weights from parameters, and these; with their placeholders."""
+    """Returns a public function that calls the entry with weights from parameters, and their placeholders."""
     kind = ir.FunctionType(ir.TypeAttr(entry.attributes["function_type"]).value)
     results = [str(found) for found in kind.results]
     names = [op.stable for op in graph.placeholders]
@@ -116,7 +116,7 @@ def _wrapper(
 
 
 def _strip(op: Any) -> Any:
-    """Take off the attributes that tell our own passes something; IREE knows no dialect of theirs."""
+    """Removes the attributes of our own passes; IREE does not know their dialect."""
     for attribute in [name for name in op.attributes if name.startswith(_OURS)]:
         del op.attributes[attribute]
     for name in ("arg_attrs", "res_attrs"):
@@ -126,7 +126,7 @@ def _strip(op: Any) -> Any:
 
 
 def _ops(module: Any, name: str) -> list[Any]:
-    """The ops of that name, wherever they stand."""
+    """Returns the ops of that name, at any depth."""
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
@@ -143,12 +143,12 @@ def _calls(module: Any, functions: Collection[str]) -> list[Any]:
 
 
 def _node(op: Any, locations: LocationSets) -> str:
-    """The first node that an op comes from, "" where it is of none."""
+    """Returns the first node that an op comes from, or ""."""
     return next(iter(locations.sets[locations.number_of(op.location)]), "") if op is not None else ""
 
 
 def _erase(module: Any, functions: Collection[str]) -> None:
-    """Take out declarations that give nothing, and the calls of them."""
+    """Erases declarations without results, and their calls."""
     declared = [op.operation for op in module.regions[0].blocks[0]]
     named = [op for op in declared if "sym_name" in op.attributes and op.attributes["sym_name"].value in functions]
     for op in [*_calls(module, functions), *named]:
@@ -156,7 +156,7 @@ def _erase(module: Any, functions: Collection[str]) -> None:
 
 
 def _inside(module: str, functions: str) -> str:
-    """The text of a module with `functions` behind those that it has."""
+    """Returns the text of a module with `functions` appended to its own."""
     end = module.rindex("\n}")
     return f"{module[:end]}\n{functions}{module[end:]}"
 

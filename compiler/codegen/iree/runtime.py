@@ -1,4 +1,4 @@
-"""A module of IREE's in this process: its device, its parameters, and calls of its entry. Loads IREE's runtime."""
+"""An IREE module in this process: its device, its parameters, and calls of its entry. Loads IREE's runtime."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class IreeModule:
-    """Function `entry` of a module, on the device of `driver`, with as many `threads` where that is the host.
+    """Function `entry` of a module, on the device of `driver`, with `threads` threads if that is the host.
 
-    `parameters` are dense arrays by key, in `scope`; they are read where they lie, so they must stay alive.
+    `parameters` are dense arrays by key, in `scope`; they are read in place, so they must stay alive.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class IreeModule:
         return self._runtime.create_io_parameters_module(instance, index.create_provider(scope=scope))
 
     def on_device(self, array: Any) -> Any:
-        """The array in a buffer of the device's."""
+        """Copies the array to a buffer of the device."""
         return self._runtime.asdevicearray(self._device, array)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """The results as arrays of the host's; valid until the next call."""
+        """Returns the results as arrays of the host, valid until the next call."""
         found = self._function(*arguments)
         several = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
         return [value.to_host() for value in several]

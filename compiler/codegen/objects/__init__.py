@@ -1,4 +1,4 @@
-"""Objects of modules in the LLVM dialect, made here and in processes beside this one."""
+"""Compiles modules in the LLVM dialect to objects, in this process and in worker processes."""
 
 from buddy.compiler.codegen.objects.batch import Made, objects_of
 from buddy.compiler.codegen.objects.emit import new_context

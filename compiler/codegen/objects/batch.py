@@ -1,4 +1,4 @@
-"""Many modules at once: the largest first, each where somebody is free."""
+"""Compiles many modules at once: the largest first, each in a free worker."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from buddy.compiler.codegen.objects.emit import emit, new_context
 from buddy.compiler.codegen.objects.workers import Worker
 from buddy.compiler.support.scratch import scratch_folder
 
-# Modules from which on processes are started where there are none: starting one takes as long as some ten modules.
+# Starts workers for this many modules or more: starting one takes as long as about ten modules.
 MANY = 16
-# A process has the next module beside the one it is at, for while this one is busy with its own.
+# A worker gets its next module in advance, since this process may be busy with its own.
 DEEP = 2
-# A function takes some 0.1 s; a process that is silent for this long hangs, and this one does its work.
+# A function takes about 0.1 s; a worker without output for this long hangs, and this process does its work.
 SILENT = 60.0
 
 
 class Made(NamedTuple):
-    """An object, and the seconds that making it took where it was made."""
+    """An object, and the seconds that it took to compile."""
 
     data: bytes
     seconds: float
 
 
 def objects_of(modules: Sequence[bytes], opt_level: int) -> list[Made]:
-    """The object of each module (bytecode of the LLVM dialect, one function defined in it), in order.
+    """Returns the object of each module (bytecode of the LLVM dialect with one function defined), in order.
 
-    What a process beside this one cannot do, this one does. Raises what `emit` raises.
+    This process compiles modules that the workers fail on. Raises what `emit` raises.
     """
     if not modules:
         return []
@@ -97,7 +97,7 @@ class _Batch:
             self._lose(worker, selector)
 
     def _lose(self, worker: Worker, selector: selectors.BaseSelector) -> None:
-        """What `worker` was to do is to be done by others."""
+        """Reassigns the modules of `worker`."""
         selector.unregister(worker.process.stdout)
         self._workers.remove(worker)
         self._waiting.extendleft(worker.pending)

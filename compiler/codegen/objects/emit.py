@@ -1,4 +1,4 @@
-"""An object file of one module in the LLVM dialect, by the optimiser and code generator that come with the bindings."""
+"""Compiles one module in the LLVM dialect to an object file, by the bindings' optimiser and code generator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.mlir.bindings import execution_engine, ir
 
 
 def new_context() -> Any:
-    """A context to emit in. Making one takes 5 ms, so it serves many modules."""
+    """Creates a context to emit in. That takes 5 ms, so it is used for many modules."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     context.enable_multithreading(False)
@@ -21,9 +21,9 @@ def new_context() -> Any:
 
 
 def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
-    """Write the object of the module in `bytecode`, which defines one function, to `path`; the seconds that took.
+    """Writes the object of the module in `bytecode`, which defines one function, to `path`; returns the seconds.
 
-    Raises `MLIRError` or `RuntimeError` where LLVM refuses the module; other faults of LLVM end the process.
+    Raises `MLIRError` or `RuntimeError` if LLVM rejects the module; other errors of LLVM end the process.
     """
     start = time.perf_counter()
     with context, ir.Location.unknown():
@@ -45,5 +45,5 @@ def _name(function: Any) -> str:
 
 @lru_cache(maxsize=1)
 def _nowhere() -> Any:
-    """An address for symbols that are only resolved when the object is linked for real."""
+    """Returns an address for symbols that are only resolved when the object is finally linked."""
     return ctypes.CFUNCTYPE(None)(lambda: None)

@@ -1,7 +1,7 @@
-"""What LLVM's own passes say of functions while these become machine code.
+"""Collects the remarks of LLVM's passes on functions while they are compiled.
 
-LLVM prints remarks where options ask for them. Options belong to a process and are read once, so the functions are
-compiled again in one of their own: `python -m buddy.compiler.codegen.objects.remarks`, asked by `remarks_of`.
+LLVM prints remarks if options ask for them. Options are per process and read once, so the functions are compiled again
+in a separate process: `python -m buddy.compiler.codegen.objects.remarks`, started by `remarks_of`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.support.processes.parent_death import with_this_thread
 from buddy.compiler.support.processes.worker_process import safe_path
 
-# What LLVM does to loops and calls, and of what it does not do what says why a loop is as slow as it is. The rest is of
-# single instructions: tens of thousands of them.
+# Remarks on transformations of loops and calls, and missed ones that explain why a loop is slow. The others are on
+# single instructions: tens of thousands.
 OPTIONS = (
     "-pass-remarks=loop-.*|slp-vectorizer|inline",
     "-pass-remarks-missed=loop-vectorize|slp-vectorizer|regalloc",
     "-pass-remarks-analysis=loop-vectorize",
 )
-# A function takes some 0.1 s, the largest there are a few.
+# A function takes about 0.1 s, the largest ones a few seconds.
 _SECONDS = 600.0
 _REMARK = re.compile(r"^remark: " + FILE + r":(\d+):\d+: (.*)$", re.MULTILINE)
-# The register allocator counts copies, too, which cost next to nothing.
+# The register allocator also counts copies, which cost next to nothing.
 _COPIES = re.compile(r"^\d+ virtual registers copies ")
 _TAIL = 500
 
 
 class Said(msgspec.Struct, frozen=True):
-    """A remark on what is at line `line` of the function's location sets (0: nowhere); equal ones are one."""
+    """A remark on line `line` of the function's location sets (0: none); equal ones are counted."""
 
     line: int
     text: str
@@ -46,7 +46,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class RemarksError(Exception):
-    """No remarks could be had; the text says why."""
+    """Remarks are not available; the text says why."""
 
 
 class _Question(msgspec.Struct, frozen=True):
@@ -55,9 +55,9 @@ class _Question(msgspec.Struct, frozen=True):
 
 
 def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
-    """What LLVM says of each module (bytecode of the LLVM dialect, one function defined in it), in order.
+    """Returns LLVM's remarks on each module (bytecode of the LLVM dialect with one function defined), in order.
 
-    Raises `RemarksError` where the bindings cannot be told to, or LLVM does not live to say it.
+    Raises `RemarksError` if the bindings do not support it, or LLVM crashes.
     """
     question = msgspec.msgpack.encode(_Question(tuple(modules), opt_level))
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.codegen.objects.remarks"]
@@ -74,7 +74,7 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
 
 
 def parsed(printed: str) -> list[Said]:
-    """The remarks in what LLVM prints; it prints those of a loop once for each copy that it has made of it."""
+    """Parses LLVM's output; it repeats the remarks on a loop for each copy of it."""
     times: dict[tuple[int, str], int] = {}
     for line, text in _REMARK.findall(printed):
         if _COPIES.match(text):
@@ -83,7 +83,7 @@ def parsed(printed: str) -> list[Said]:
     return [Said(line, text, count) for (line, text), count in times.items()]
 
 
-# ---- the process -----------------------------------------------------------------------------------------------------
+# ---- worker process --------------------------------------------------------------------------------------------------
 
 
 def _answer(question: _Question) -> list[list[Said]]:
@@ -102,7 +102,7 @@ def _answer(question: _Question) -> list[list[Said]]:
 
 
 def _set_options() -> None:
-    """Give LLVM its options by the C API that the library of the bindings exports."""
+    """Sets LLVM's options by the C API that the library of the bindings exports."""
     parse = _exported("LLVMParseCommandLineOptions")
     words = [b"buddy-tui", *(option.encode() for option in OPTIONS)]
     parse.argtypes = [ctypes.c_int, ctypes.POINTER(ctypes.c_char_p), ctypes.c_char_p]
@@ -111,7 +111,7 @@ def _set_options() -> None:
 
 
 def _exported(name: str) -> Any:
-    """A function of the library that the bindings have loaded; each copy of LLVM has options of its own."""
+    """Returns a function of the bindings' library; each copy of LLVM has separate options."""
     from buddy.compiler.mlir.bindings import execution_engine, package
 
     assert execution_engine is not None

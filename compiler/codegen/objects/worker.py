@@ -1,8 +1,8 @@
-"""A process that makes objects for another: `python -m buddy.compiler.codegen.objects.worker`.
+"""Worker process that compiles objects: `python -m buddy.compiler.codegen.objects.worker`.
 
-A line in, `NUMBER LEVEL PATH`: the module in the file `PATH` becomes the object `PATH.o`. A line out: the number, and
-the seconds it took. What cannot be compiled ends the process, and whoever asked finds out for himself why. It also ends
-with its input, and when nothing has come for `IDLE` seconds, so that its memory is free again.
+A request is a line `NUMBER LEVEL PATH`: compile the module in the file `PATH` to the object `PATH.o`. The answer is a
+line with the number and the seconds. A module that cannot be compiled ends the process, and the requester compiles it
+itself to get the error. It also ends with its input, and after `IDLE` seconds without requests, to free its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IDLE = 60.0
 
 def main() -> int:
     answers = os.fdopen(os.dup(1), "w")
-    # Whatever LLVM prints is no answer.
+    # Output of LLVM must not mix with the answers.
     os.dup2(2, 1)
     context = new_context()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Processes beside this one that make objects: LLVM holds the interpreter's lock, so threads would not help."""
+"""The pool of worker processes that compile objects: LLVM holds the GIL, so threads would not help."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MAX_WORKERS = 3
 
 @dataclass(eq=False)
 class Worker:
-    """One process. `pending` are the numbers of the modules it was asked for, in order, of which no answer came yet.
+    """One worker. `pending` are the numbers of the requested modules without an answer, in order.
 
-    It ends when `line` is closed, the end of a pipe that nothing is written to.
+    It ends when `line` is closed, the end of a pipe without data.
     """
 
     process: Any
     line: Any
     pending: list[int] = field(default_factory=list)
-    # Held by whoever the process works for: threads may compile side by side.
+    # Held by the user of the worker, since several threads may compile.
     taken: threading.Lock = field(default_factory=threading.Lock)
     _rest: bytes = b""
 
@@ -37,9 +37,9 @@ class Worker:
         return self.process is not None and self.process.poll() is None
 
     def ask(self, number: int, level: int, path: str) -> bool:
-        """Whether the process was there to take the question."""
+        """Sends a request; returns whether the process was still running."""
         try:
-            # A line is far shorter than a pipe is deep, so this never waits.
+            # A line is far shorter than a pipe's buffer, so this never blocks.
             self.process.stdin.write(f"{number} {level} {path}\n".encode())
         except OSError:
             return False
@@ -47,10 +47,9 @@ class Worker:
         return True
 
     def answers(self) -> list[tuple[int, float]]:
-        """The numbers that the process has finished since, with the seconds that each took; `pending` knows them no
-        more. Call when there is output.
+        """Removes finished modules from `pending` and returns their numbers, with the seconds of each.
 
-        Raises `BrokenPipeError` where it has ended.
+        Call it when there is output. Raises `BrokenPipeError` if the process has ended.
         """
         read = os.read(self.process.stdout.fileno(), 4096)
         if not read:
@@ -61,7 +60,7 @@ class Worker:
         return list(done.items())
 
     def end(self) -> None:
-        """Kill the process, whatever it is doing."""
+        """Kills the process."""
         process, self.process, self.pending = self.process, None, []
         if process is None:
             return
@@ -77,7 +76,7 @@ _starting = threading.Lock()
 
 
 def start() -> None:
-    """See that there are processes for a compilation that is about to begin; they get ready meanwhile."""
+    """Starts workers for a compilation that is about to start, so that they are ready in time."""
     with _starting:
         _workers[:] = there()
         with contextlib.suppress(OSError):
@@ -86,12 +85,12 @@ def start() -> None:
 
 
 def there() -> list[Worker]:
-    """The processes that have been started and have not ended."""
+    """Returns the running workers."""
     return [worker for worker in list(_workers) if worker.alive]
 
 
 def take() -> list[Worker]:
-    """The processes that work for nobody; they do for the caller, until he releases `taken`."""
+    """Returns the free workers, reserved for the caller until it releases `taken`."""
     return [worker for worker in there() if worker.taken.acquire(blocking=False)]
 
 
@@ -102,9 +101,9 @@ def _started() -> Worker:
 
 
 def _forked() -> None:
-    """A fork does not share its parent's processes, whose answers it would steal and whose ends it would hold open."""
+    """Drops the workers in a fork: it must not read their answers, nor keep their pipes open."""
     global _starting
-    _starting = threading.Lock()  # a thread that is not here may have held the other
+    _starting = threading.Lock()  # a thread that does not exist here may hold the old lock
     for worker in _workers:
         if worker.process is not None:
             worker.process.stdin.close()
