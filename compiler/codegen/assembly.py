@@ -60,7 +60,7 @@ def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -
 @lru_cache(maxsize=512)
 def _disassembled(name: str, data: bytes) -> _Code:
     if not data.startswith(b"\x7fELF"):
-        return _Code((f"{name}:", "  # not an ELF object: no disassembly on this platform yet"), (0, 0))
+        return _Code((f"{name}:", "  # not an ELF object: disassembly is not supported on this platform"), (0, 0))
     elf = ELFFile(io.BytesIO(data))
     machine = _MACHINES.get(elf["e_machine"])
     if machine is None:

@@ -47,7 +47,7 @@ class EagerOps:
                 try:
                     run(addresses)
                     if call.asks:
-                        raise UnansweredError(f"compiled code has no answer for these values of {call.target}")
+                        raise UnansweredError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
                         _mark(error)

@@ -192,7 +192,7 @@ class _Compared:
         first, by = _first(nodes)
         notes = list(self._program.notes)
         if self._steps.in_narrow:
-            notes.append(f"torch has {len(self._steps.in_narrow)} nodes in the program's precision only")
+            notes.append(f"torch computes {len(self._steps.in_narrow)} nodes only in the program's precision")
         return NumericsReport(
             graph,
             self._reference,

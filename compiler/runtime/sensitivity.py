@@ -75,7 +75,7 @@ def compared(
     choice = choice_of(captured.graph.results[index])
     if choice is not None and ours is not None:
         near = room(captured, choice, ours, eager, MULTIPLE)
-        told = f"{near:.1e} of what eager chose"
+        told = f"{near:.1e} of eager's choice"
         return msgspec.structs.replace(report, verdict="ok", where="", tolerance=told) if near else report
     found = spreads(captured, expected)
     if not found or ours is None:

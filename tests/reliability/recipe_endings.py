@@ -145,7 +145,7 @@ def differing(ours: Any, theirs: Any, dtype: str) -> str:
 _CRASHED = re.compile(r"crashed:? \(?(SIG\w+|signal|exit)|(?:ended|ended the) .*\((SIG\w+|exit code)|process ended \(")
 _CODE_CRASHED = re.compile(r"^(the compiled kernel|the process) crashed")
 _OWN_FAULT = re.compile(
-    r"fault of its own|fault in the pass itself|it made IR that does not verify"
+    r"fault of its own|fault in the pass itself|its result does not verify"
     r"|^(the run|compiling|importing[^:]*) failed: \w+:"
 )
 
