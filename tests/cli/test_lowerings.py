@@ -70,9 +70,9 @@ def test_choices_of_a_recipe_that_cannot_be_followed_are_told_of(cli: Verb, tmp_
     path = script(tmp_path, "import torch\nmodel = lambda x: x * x + 1\nexample_inputs = (torch.ones(3),)\n")
     done = cli("run", path, "--recipe", str(recipe), "--repeats", "1")
     assert done.returncode == 0
-    assert "add.0 lowered by math, but linalg lowers it: math: no lowering of AddOp" in done.stderr
-    assert "ad.0 lowered by eager, but no compiled node has that name; did you mean add.0?" in done.stderr
-    assert "mul.0 lowered by toza, but linalg lowers it: toza: there is no such registry" in done.stderr
+    assert "the recipe lowers add.0 by math, but linalg lowers it: math: no lowering of AddOp" in done.stderr
+    assert "the recipe lowers ad.0 by eager, but no compiled node has that name; did you mean add.0?" in done.stderr
+    assert "the recipe lowers mul.0 by toza, but linalg lowers it: toza: unknown registry" in done.stderr
 
 
 def test_a_node_in_eager_ends_a_script_that_allows_none_with_code_1(cli: Verb, tmp_path: Path) -> None:
