@@ -60,7 +60,7 @@ def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -
 @lru_cache(maxsize=512)
 def _disassembled(name: str, data: bytes) -> _Code:
     if not data.startswith(b"\x7fELF"):
-        return _Code((f"{name}:", "  # not an ELF object: no disassembly on this platform yet"), (0, 0))
+        return _Code((f"{name}:", "  # not an ELF object: disassembly is not supported on this platform"), (0, 0))
     elf = ELFFile(io.BytesIO(data))
     machine = _MACHINES.get(elf["e_machine"])
     if machine is None:
@@ -96,7 +96,8 @@ def _line_rows(elf: Any) -> tuple[list[int], list[int]]:
     """Returns the line table as addresses and the line from each address on."""
     rows = []
     if elf.has_dwarf_info():
-        # One unit a file, at offset 0 of its section: nothing has to be relocated, and pyelftools knows not every kind.
+        # Each file has one unit, at offset 0 of its section, so no relocation is needed; pyelftools does not support
+        # all kinds.
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)

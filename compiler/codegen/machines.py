@@ -99,7 +99,7 @@ def machine_of(target: str) -> Machine:
     triple, own_cpu, own_features = NAMES.get(name, (name, *plain))
     if _architecture(triple) not in _ARCHITECTURES.values() or "linux" not in triple:
         known = ", ".join(NAMES)
-        raise MachineError(f"there is no target {name!r}", f"choose one of {known}, or a triple of these on Linux")
+        raise MachineError(f"unknown target {name!r}", f"choose one of {known}, or a triple of these on Linux")
     machine = Machine(triple, cpu or own_cpu, ",".join(filter(None, (own_features, features))))
     _check(machine, target)
     return machine
@@ -132,7 +132,7 @@ def check_runs_here(target: str) -> None:
     if not target:
         return
     here = _ARCHITECTURES.get(platform.machine(), platform.machine())
-    todo = "export it and run it there (`buddy-tui export`), or set the target back"
+    todo = "export it and run it there (`buddy-tui export`), or reset the target"
     if machine_of(target).architecture != here:
         raise MachineError(f"code for {target} does not run on this machine, which is {here}", todo)
     wanted = target_of(target)
@@ -205,7 +205,7 @@ def _check(machine: Machine, target: str) -> None:
         raise MachineError(f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}") from error
     if kind:
         todo = f"write {SYNTAX}, with names that `clang --target={machine.triple} --print-supported-cpus` lists"
-        raise MachineError(f"LLVM knows no {kind} {name!r} of {machine.triple}", todo)
+        raise MachineError(f"LLVM has no {kind} {name!r} for {machine.triple}", todo)
 
 
 @lru_cache(maxsize=64)

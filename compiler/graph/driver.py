@@ -105,10 +105,10 @@ def _homes(graph: Graph) -> dict[Op, _Unit]:
     for name, ops in (graph.op_groups or {WHOLE: graph.operations}).items():
         unit = _Unit(name, [])
         if name == graph._func_name:
-            raise GraphError(f"group {name} is called like the main function · graph {graph.name} · rename the group")
+            raise GraphError(f"group {name} has the name of the main function · graph {graph.name} · rename the group")
         for op in ops:
             if graph.node_table.get(op.name) is not op:
-                raise GraphError(f"{op.name} is not in the graph · group {name} · take it out of the group")
+                raise GraphError(f"{op.name} is not in the graph · group {name} · remove it from the group")
             if home.setdefault(op, unit) is not unit:
                 both = f"{home[op].name} and {name}"
                 raise GraphError(f"{op.name} is in two groups, {both} · graph {graph.name} · leave it in one of them")
@@ -138,7 +138,7 @@ def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
 
     def circle(units: list[_Unit]) -> GraphError:
         names = ", ".join(unit.name or unit.ops[0].name for unit in units)
-        return GraphError(f"these wait for each other: {names} · the groups of {graph.name} · group the ops otherwise")
+        return GraphError(f"cyclic dependency: {names} · the groups of {graph.name} · group the ops otherwise")
 
     return depth_first(dict.fromkeys(home[op] for op in graph.operations), reads, circle)
 

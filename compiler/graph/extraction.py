@@ -47,7 +47,9 @@ def extracted(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | 
     chosen = [op for op in graph.operations if op.name in inside]
     results = [op for op in chosen if _leaves(op, inside)]
     if not results:
-        raise ExtractionError(f"{_title(chosen)}: nothing of it gives a tensor · choose nodes that compute something")
+        raise ExtractionError(
+            f"{_title(chosen)}: none of these nodes returns a tensor · choose nodes that compute something"
+        )
     whole = to_data(graph)
     data = {node.name: node for node in whole.nodes}
     kinds = _state(graph)
@@ -122,7 +124,7 @@ def _number(size: int | str, symbols: Mapping[str, int]) -> int:
     found = parsed(size)
     missing = [name for name in symbols_in(found) if name not in symbols]
     if missing:
-        raise ExtractionError(f"the size {size} is told by data, not by a call · choose nodes without it")
+        raise ExtractionError(f"the size {size} depends on data · choose nodes without it")
     return value_of(found, symbols)
 
 

@@ -127,7 +127,7 @@ class Graph:
             node = self._body[position]
             if not isinstance(node, PlaceholderOp):
                 raise GraphError(
-                    f"{node.name} is no placeholder · graph {self.name}, position {position} · name another"
+                    f"{node.name} is not a placeholder · graph {self.name}, position {position} · name another"
                 )
             node.kind = kind
 
@@ -136,7 +136,7 @@ class Graph:
         """Returns the output node. Raises `GraphError` if the last node is not one."""
         last = self._body[-1] if self._body else None
         if not isinstance(last, OutputOp):
-            raise GraphError(f"there is no output · graph {self.name} · add_node an OutputOp that reads the results")
+            raise GraphError(f"the graph has no output · graph {self.name} · add an OutputOp with add_node")
         return last
 
     @property
@@ -196,7 +196,7 @@ class Graph:
         for op in (*self.placeholders, *self.operations):
             if not op.metas:
                 raise GraphError(
-                    f"{op.name} does not say what it gives · graph {self.name}, node {op!r} · "
+                    f"{op.name} has no result types · graph {self.name}, node {op!r} · "
                     "assign its tensor_meta: shape and dtype"
                 )
         _ = self.output

@@ -78,8 +78,8 @@ def _named(graph: Graph) -> dict[str, Op]:
     table: dict[str, Op] = {}
     for op in graph._body:
         if not op.name or table.setdefault(op.name, op) is not op:
-            what = f"two nodes are called {op.name}" if op.name else f"a {type(op).__name__} has no name"
-            raise GraphError(f"{what} · graph {graph.name} · give each node a name of its own")
+            what = f"two nodes have the name {op.name}" if op.name else f"a {type(op).__name__} has no name"
+            raise GraphError(f"{what} · graph {graph.name} · give each node a unique name")
         op.stable = op.stable or op.name
         op.target = op.target or (type(op).targets[0] if type(op).targets else type(op).__name__)
     return table
@@ -99,7 +99,7 @@ def _looked_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], gra
         found = table.get(str(value))
         if found is None:
             raise GraphError(
-                f"{op.name} reads {value}, which the graph does not have · graph {graph.name}, node {op!r} · "
+                f"{op.name} reads {value}, which is not in the graph · graph {graph.name}, node {op!r} · "
                 "add it before, or let the node read another"
             )
         return found
@@ -118,7 +118,7 @@ def in_order(graph: Graph) -> list[Op]:
 
     def circle(nodes: list[Op]) -> GraphError:
         names = " → ".join(op.name for op in nodes)
-        return GraphError(f"nodes read each other in a circle · graph {graph.name}, {names} · cut it")
+        return GraphError(f"the graph has a cycle · graph {graph.name}, {names} · remove one of its edges")
 
     computing = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
     placed = depth_first([*graph.placeholders, *computing], lambda op: op.parents, circle)

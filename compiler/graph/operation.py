@@ -282,5 +282,5 @@ def __getattr__(name: str) -> Any:
         return ["Op", "OpType", *classes, *_OTHER_NAMES]
     found = classes.get(_OTHER_NAMES.get(name, name))
     if found is None:
-        raise AttributeError(f"there is no op class {name}: `buddy-tui ops` lists those there are")
+        raise AttributeError(f"unknown op class {name}: `buddy-tui ops` lists all")
     return found

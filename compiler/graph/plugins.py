@@ -22,7 +22,7 @@ from buddy.compiler.protocol.recipe import PluginFile, digest
 
 GROUP = "buddy.plugins"
 _PACKAGE = str(Path(__file__).parent.parent)
-_TODO = "correct it, or do without it; what it had registered until then stays"
+_TODO = "correct it, or remove it; its registrations up to the error remain"
 _CHANGED = "open the program again"
 _NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
@@ -121,11 +121,11 @@ def _run(file: PluginFile) -> None:
     path = Path(file.path)
     source = path.read_bytes()
     if file.hash and digest(source) != file.hash:
-        raise PluginChangedError(f"{path} is no longer what it was")
+        raise PluginChangedError(f"{path} has changed")
     name = f"buddy_plugin_{path.stem}_{digest(str(path))[:8]}"
     spec = util.spec_from_file_location(name, path)
     if spec is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = util.module_from_spec(spec)
     sys.modules[name] = module
     sys.path.insert(0, str(path.parent))

@@ -103,7 +103,7 @@ class Size:
         return inexact("%", other, self)
 
     def _unknown(self, *_: object) -> Any:
-        raise UnknownSizeError(f"the size {self} is not known before the program runs")
+        raise UnknownSizeError(f"the size {self} is unknown at compile time")
 
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __index__ = __float__ = _unknown
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
@@ -249,7 +249,7 @@ def parsed(text: str | int) -> Dim:
     try:
         return _parsed(ast.parse(text, mode="eval").body)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
-        raise BadSizeError(f"{text:.200} is no size") from error
+        raise BadSizeError(f"{text:.200} is not a size") from error
 
 
 _OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {

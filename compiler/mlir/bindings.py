@@ -54,7 +54,7 @@ def _bindings_error(name: str, error: Exception) -> BindingsError:
     folder = _folder_of(PACKAGE)
     missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
     if not folder:
-        what = f"{asked} " + ("names no package that Python finds" if os.environ.get(VARIABLE) else "is not installed")
+        what = f"{asked} " + ("is not found by Python" if os.environ.get(VARIABLE) else "is not installed")
     elif missing:
         what = f"{asked} is the package in {folder}, which has no module {name}"
     else:

@@ -48,7 +48,7 @@ def tool() -> Tool | None:
     found = shutil.which(asked or _NAME)
     if found is None:
         if asked:
-            raise ToolError(f"{VARIABLE}={asked} is no executable: set it to the path of your mlir-opt, or unset it")
+            raise ToolError(f"{VARIABLE}={asked} is not executable: set it to the path of your mlir-opt, or unset it")
         return None
     status = os.stat(found)
     return Tool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))

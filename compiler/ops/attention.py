@@ -142,14 +142,14 @@ class _Attention:
         """
         dtype = node.tensor_meta.dtype
         if dtype not in (TensorDType.Float32, TensorDType.Float64):
-            raise LoweringError(f"attention of {dtype.value} needs sums in a wider type")
+            raise LoweringError(f"attention of {dtype.value} needs a wider accumulator")
         if argument(node, 4, "dropout_p", 0.0):
             raise LoweringError("attention with dropout is random: it stays in eager")
         mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
         q = _operand(node.args[0], symbol_table)
         k, v = _keys_and_values(node, symbol_table, q.shape[-2] == 1 and not causal)
         if 0 in (*q.shape, *k[0].shape, *v[0].shape):
-            raise LoweringError("attention of nothing")
+            raise LoweringError("attention of empty tensors")
         scale = node.kwargs.get("scale")
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         masked = None if mask is None else _mask(mask, symbol_table, len(q.shape))
@@ -376,7 +376,7 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
     value = value_of(node, symbol_table)
     rank = len(shape_of(value))
     if rank < 3:
-        raise LoweringError(f"attention of {rank} dims")
+        raise LoweringError(f"attention over {rank} dims")
     dtype = node.tensor_meta.dtype
     if isinstance(node, (TransposeOp, PermuteOp)) and (node.args[0].name, 0) in symbol_table:
         order = permutation_of(node)

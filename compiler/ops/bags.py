@@ -32,7 +32,7 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     Raises `LoweringError` if one of the others is read.
     """
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
-        raise LoweringError("what the backward pass of a bag needs")
+        raise LoweringError("results for the backward pass of embedding_bag")
     meta, mode = node.tensor_meta, argument(node, 4, "mode", SUM)
     wide = summed_in(meta.dtype)
     bags, width = meta.shape

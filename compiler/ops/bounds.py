@@ -22,7 +22,7 @@ def within(index: Scalar, size: Extent, wraps: bool = False) -> Any:
     comparison covers both sides. Raises `LoweringError` for a dim of size 0, which has no valid position.
     """
     if isinstance(size, int) and size == 0:
-        raise LoweringError("an index into a dim without elements, which eager refuses")
+        raise LoweringError("an index into an empty dim, which eager rejects")
     at, length = index_position(index), position(size)
     if wraps:
         negative = arith.cmpi(arith.CmpIPredicate.slt, at, position(0))

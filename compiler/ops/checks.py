@@ -18,7 +18,7 @@ ops_registry = Registry()
 def check(node: Op, symbol_table: SymbolTable) -> list[Any]:
     meta = node.args[0].tensor_meta
     if math.prod(meta.shape) != 1:
-        raise LoweringError(f"a condition of shape {list(meta.shape)}, and not of one element")
+        raise LoweringError(f"a condition of shape {list(meta.shape)} instead of one element")
     holds = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
     refuse_where(node, symbol_table, holds.compare("eq", 0))
     return [None]

@@ -35,7 +35,7 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
     Raises `LoweringError` for element types whose products accumulate in another type.
     """
     if dtype not in (TensorDType.Float32, TensorDType.Float64) and not dtype.is_integer:
-        raise LoweringError(f"no matrix product of {dtype.value} yet: it needs sums in a wider type")
+        raise LoweringError(f"no matrix product of {dtype.value}: it needs a wider accumulator")
     return contract(a, b, a_dims, b_dims, out_dims, dtype)
 
 

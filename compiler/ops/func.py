@@ -33,9 +33,9 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     node reads one of them, if a shape is unknown at compile time, or if torch has no such op.
     """
     if "." not in node.target:
-        raise LoweringError(f"{type(node).__name__} stands for no torch op, so eager cannot run it")
+        raise LoweringError(f"{type(node).__name__} has no torch op, so eager cannot run it")
     if not node.metas or any(node.metas[index] is None for index in _read(node)):
-        raise LoweringError(f"{node.target} gives a result that is not a tensor of known shape")
+        raise LoweringError(f"{node.target} has a result that is not a tensor of static shape")
     call = _describe(node, [meta for meta in node.metas if meta is not None])
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     metas = [meta for meta in node.metas if meta is not None]

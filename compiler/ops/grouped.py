@@ -37,7 +37,7 @@ def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
         raise LoweringError("a grouped product with a bias")
     (rows, depth), (groups, _, width) = shapes
     if not all(isinstance(size, int) for size in (rows, depth, groups, width)):
-        raise LoweringError("a grouped product of sizes that only a call tells")
+        raise LoweringError("a grouped product of dynamic sizes")
     refuse_outside(node, symbol_table, [(ends, rows + 1)])
     given, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
     values, weights, limits = (value_of(op, symbol_table) for op in (x, w, ends))

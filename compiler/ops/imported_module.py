@@ -77,7 +77,7 @@ def _parsed(given: GivenIR, context: Any) -> Any:
         said = [str(found.message) for found in error.error_diagnostics] or [str(error)]
         what = f"the module cannot be read: {said[0].splitlines()[0]}"
         todo = "it may be of another version of MLIR than the bindings"
-        where = "the IR that the graph comes with"
+        where = "the imported module"
         raise GivenIRError(Diagnostic(what, where, todo, detail="\n".join(said))) from error
 
 
@@ -121,7 +121,7 @@ def _entry(module: Any, given: GivenIR) -> Any:
     found = [f for f in functions if _name(f) == given.entry] if given.entry else public
     if len(found) != 1:
         have = ", ".join(map(_name, functions)) or "none"
-        what = f"there is no function {given.entry}" if given.entry else f"{len(found)} functions are public"
+        what = f"unknown function {given.entry}" if given.entry else f"{len(found)} functions are public"
         raise GivenIRError(Diagnostic(f"{what}: the module has {have}", "the entry", "name the function to call"))
     for function in functions:
         if function.name == "func.func":

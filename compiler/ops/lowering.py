@@ -45,7 +45,7 @@ NO_CLASS = (
     "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
     "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
 )
-EXTERNAL = "a graph pass made it a call of torch's own {target}"
+EXTERNAL = "a graph pass replaced it by a call of torch's {target}"
 NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
     "docs/adding-an-operator.md has the three steps"
@@ -169,7 +169,7 @@ class _Lowerer:
         wanted = self.choices.get(node.stable, "")
         reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_why_eager(node)])]
         if _is_complex(node) and not node.takes_complex:
-            reasons.append("complex numbers are lowered by their parts, and it has no rule for that")
+            reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
         elif wanted != EAGER:
             for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
                 reason = self._lowered_by(key, node, table)
@@ -188,11 +188,11 @@ class _Lowerer:
         """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
-            return f"there is no such registry, but {', '.join(self.registries)}"
+            return f"unknown registry; known: {', '.join(self.registries)}"
         if name not in registry:
             return registry.why_absent(name)
         if key == "tosa" and _has_dynamic(node):
-            return "TOSA's ops are made with sizes that are known when compiling"
+            return "TOSA ops need static sizes"
         try:
             self._enter(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
@@ -231,7 +231,7 @@ class _Lowerer:
             if meta is not None and is_dynamic(meta.shape):
                 value = fitted(value, meta.stored)
             if meta is not None and value.type != meta_type(meta):
-                raise LoweringError(f"the lowering gave {value.type}, the graph says {meta_type(meta)}")
+                raise LoweringError(f"the lowering returned {value.type}, the graph has {meta_type(meta)}")
             table[node.name, index] = value
 
 
@@ -272,7 +272,7 @@ def _why_given_up(error: Exception, lowering: Any, node: Op) -> LoweringError | 
 def _sizes_needed(error: Exception) -> str:
     if isinstance(error, UnknownSizeError):
         return str(error)
-    return f"its lowering needs sizes that are known when compiling ({str(error).splitlines()[0]})"
+    return f"its lowering needs static sizes ({str(error).splitlines()[0]})"
 
 
 def _symbols_of(
@@ -365,16 +365,16 @@ def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: 
         assignment = known.get(node)
         if assignment is not None and assignment.lowering != wanted:
             why = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
-            yield node, f"the recipe has {node} lowered by {wanted}, but {assignment.lowering} lowers it{why}"
+            yield node, f"the recipe lowers {node} by {wanted}, but {assignment.lowering} lowers it{why}"
         elif assignment is None and all(op.stable != node for op in graph.operations):
-            yield node, f"the recipe has {node} lowered by {wanted}, {_why_unknown(node, graph)}"
+            yield node, f"the recipe lowers {node} by {wanted}, {_why_unknown(node, graph)}"
 
 
 def _why_unknown(node: str, graph: Graph) -> str:
     if any(op.stable == node for op in graph.body):
         return "which computes nothing"
     close = get_close_matches(node, [op.stable for op in graph.operations], n=1)
-    return "but no node that is compiled has that name" + (f"; did you mean {close[0]}?" if close else "")
+    return "but no compiled node has that name" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def lower_top_level(

@@ -17,9 +17,9 @@ def _unary(name: str, op_name: str) -> None:
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         dtype = node.tensor_meta.dtype
         if not dtype.is_float or node.args[0].tensor_meta.dtype is not dtype:
-            raise LoweringError(f"math.{op_name} takes and gives one float type")
+            raise LoweringError(f"math.{op_name} needs one float type for operand and result")
         if len(node.args) > 1 or any(node.kwargs.values()):
-            raise LoweringError(f"math.{op_name} takes nothing besides, such as decimals")
+            raise LoweringError(f"math.{op_name} has no further arguments, such as decimals")
         return getattr(math, op_name)(value_of(node.args[0], symbol_table))
 
 

@@ -56,7 +56,7 @@ class Scalar:
 
     def __truediv__(self, other: Operand) -> Scalar:
         if not self.dtype.is_float:
-            raise LoweringError(f"true division of {self.dtype.value} has no meaning here")
+            raise LoweringError(f"no true division of {self.dtype.value}")
         return Scalar(arith.divf(self.value, self.like(other).value), self.dtype)
 
     def __and__(self, other: Operand) -> Scalar:
@@ -267,7 +267,7 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
             return sqrt(x) if exponent > 0 else 1.0 / sqrt(x)
     if x.dtype.is_float:
         return powf(x, exponent)
-    raise LoweringError(f"powers of {x.dtype.value} are the business of `integers.py`")
+    raise LoweringError(f"powers of {x.dtype.value} are in `integers.py`")
 
 
 def _repeated(x: Scalar, count: int) -> Scalar:

@@ -206,7 +206,7 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     """
     ((first, mask), *others) = [(axis, item) for axis, item in enumerate(node.args[1]) if item is not None]
     if others:
-        raise LoweringError("a mask beside other indices")
+        raise LoweringError("a mask combined with other indices")
     target, values = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
     inside = list(range(first, first + len(mask.tensor_meta.shape)))
     axes: list[int | None] = [axis for axis in range(len(st.shape_of(target))) if axis not in inside]

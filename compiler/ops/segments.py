@@ -41,7 +41,7 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     data, meta, axis = node.args[0], node.tensor_meta, node.kwargs.get("axis", 0)
     shape, lengths, offsets = data.tensor_meta.shape, node.kwargs.get("lengths"), node.kwargs.get("offsets")
     if (lengths is None and offsets is None) or 0 in (*shape, *meta.shape):
-        raise LoweringError("segments of nothing, or by indices")
+        raise LoweringError("segments of an empty tensor, or by indices")
     outer, inner = product(shape[:axis]), product(shape[axis + 1 :])
     count, dtype = meta.shape[axis], meta.dtype
     whole = reshape(value_of(data, symbol_table), [outer, shape[axis], inner], dtype)

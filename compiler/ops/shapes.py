@@ -162,7 +162,7 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
         meta = node.tensor_meta
         return st.pointwise([], meta.shape, meta.dtype, lambda: cast(size_scalar(value), meta.dtype))
     if not isinstance(value, (bool, int, float)):
-        raise LoweringError(f"the fill value {value} is not a number known when compiling")
+        raise LoweringError(f"the fill value {value} is not a compile-time constant")
     return st.filled(value, node.tensor_meta.shape, node.tensor_meta.dtype)
 
 

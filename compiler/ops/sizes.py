@@ -58,7 +58,7 @@ def known_shape(value: Any) -> tuple[Dim, ...]:
     if kind.has_static_shape:
         return tuple(kind.shape)
     if value not in _functions[-1].shapes:
-        raise LoweringError(f"the sizes of a {kind} are not known when compiling")
+        raise LoweringError(f"the sizes of a {kind} are unknown at compile time")
     return _functions[-1].shapes[value]
 
 

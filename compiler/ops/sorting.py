@@ -218,7 +218,7 @@ def _length(keys: Any) -> int:
     """Returns the static length of rows; it selects the algorithm at compile time."""
     length = shape_of(keys)[1]
     if not isinstance(length, int):
-        raise LoweringError(f"a selection among {length} elements, a number that only a call tells")
+        raise LoweringError(f"a selection among a dynamic number of elements, {length}")
     return length
 
 
@@ -264,7 +264,7 @@ def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) 
     """Returns the entry that sorting each row would put at `at(number of keys that are not NaN, n)`, and its place."""
     length = _length(keys)
     if not length:
-        raise LoweringError("no element has a middle")
+        raise LoweringError("the median of no elements")
     return _picked(sorted_lines(keys, dtype, ascending), _numbers(keys, dtype), lambda count: at(count, length))
 
 
@@ -303,10 +303,10 @@ def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the least of the most frequent keys, and its last position."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
-        raise LoweringError("eager sorts by `<` alone, so that a NaN divides equal floats as its algorithm has it")
+        raise LoweringError("eager sorts by `<` only, so that the position of a NaN depends on its algorithm")
     rows, length = shape_of(keys)[0], _length(keys)
     if not length:
-        raise LoweringError("no element occurs most often")
+        raise LoweringError("the mode of no elements")
     lines = rearranged(keys, dtype, ascending, lambda line: selection.sort(line, length))
     start = filled(0, [rows], TensorDType.Int64)
     (ends,) = for_each([rows], [start], lambda at, held: [insert(_longest(lines, at[0]), at, held[0])])

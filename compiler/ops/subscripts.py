@@ -49,7 +49,7 @@ def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_tab
     Raises `LoweringError` for masks, whose result size is unknown at compile time.
     """
     if any(item is not None and is_mask(item) for item in listed):
-        raise LoweringError("a mask gives a result whose size is not known before the program runs")
+        raise LoweringError("a mask has a result of data-dependent size")
     chosen = [axis for axis, item in enumerate(listed) if item is not None]
     indices = [listed[axis] for axis in chosen]
     shapes = [op.tensor_meta.shape for op in indices if op is not None]

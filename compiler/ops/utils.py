@@ -47,7 +47,7 @@ def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
     Raises `LoweringError` if it is not.
     """
     if not isinstance(argument, Op):
-        raise LoweringError(f"a tensor is needed where the graph has {argument!r}")
+        raise LoweringError(f"expected a tensor, the graph has {argument!r}")
     return symbol_table[(str(argument), 0)]
 
 

@@ -22,7 +22,7 @@ class BoolsToBytes(MlirPass):
     """Values stay i1 between loads and stores. Functions take buffers of bytes too: the same memory, another type."""
 
     name: ClassVar[str] = "bools-to-bytes"
-    summary: ClassVar[str] = "buffers of i1 become buffers of i8, one byte an element, that vectors can read"
+    summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):

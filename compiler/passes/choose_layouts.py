@@ -30,7 +30,7 @@ class ChooseLayouts(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         if any(map(_has_unknown_sizes, collect(root))):
-            context.remark(self.name, root.location, "left as the program has it: only a call tells some sizes")
+            context.remark(self.name, root.location, "layout unchanged: some sizes are dynamic")
             return
         signatures = Signatures(root)
         for function in signatures.functions():
@@ -39,7 +39,7 @@ class ChooseLayouts(MlirPass):
             if any(is_convolution(op) or signatures.calls_changed(op) for op in ops):
                 self._arrange(block, signatures, context)
                 if changed := signatures.change(function):
-                    text = f"{changed} argument{'s' if changed > 1 else ''} and results cross calls in their own order"
+                    text = f"{changed} argument{'s' if changed > 1 else ''} and results are passed in another layout"
                     context.remark(self.name, function.location, text)
                     _erase_unused(block)
 

@@ -41,7 +41,7 @@ class ContractionsToBlas(MlirPass):
                     raise UnsupportedError("no BLAS library is installed (pip install scipy-openblas32)")
                 rewriter.rewrite(op)
             except UnsupportedError as reason:
-                context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
+                context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
 
     def _is_chosen(self, op: Any, chosen: frozenset[str], context: PassContext) -> bool:
         names = context.locations.sets[context.locations.number_of(op.location)]

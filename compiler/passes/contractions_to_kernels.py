@@ -38,7 +38,7 @@ class ContractionsToKernels(MlirPass):
     def __post_init__(self) -> None:
         for name in ("rows", "vectors", "depth"):
             if getattr(self, name) < 0:
-                raise ValueError(f"{self.name}: {name} is 0 (chosen here) or more, not {getattr(self, name)}")
+                raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
     def run(self, root: Any, context: PassContext) -> None:
         wanted = Wanted(self.rows, self.vectors, self.depth)
@@ -51,7 +51,7 @@ class ContractionsToKernels(MlirPass):
                     raise UnsupportedError("no kernel multiplies and adds these element types")
                 _rewrite(op, calls, context, wanted)
             except UnsupportedError as reason:
-                context.remark(self.name, op.location, f"{op.name} left as it is: {reason}")
+                context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
         calls.finish()
 
 

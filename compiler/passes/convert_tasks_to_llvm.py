@@ -29,7 +29,7 @@ class ConvertTasksToLlvm(MlirPass):
     """Runs on the LLVM dialect. Without it tasks are called like any function, on one thread."""
 
     name: ClassVar[str] = "convert-tasks-to-llvm"
-    summary: ClassVar[str] = "threads share the calls of tasks, through the OpenMP runtime that the process has"
+    summary: ClassVar[str] = "threads share the calls of tasks, by the OpenMP runtime of the process"
 
     def run(self, root: Any, context: PassContext) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "llvm.func"]

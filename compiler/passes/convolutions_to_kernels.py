@@ -56,7 +56,7 @@ class ConvolutionsToKernels(MlirPass):
             try:
                 self._rewrite(op, calls, context)
             except UnsupportedError as reason:
-                context.remark(self.name, op.location, f"convolution left as it is: {reason}")
+                context.remark(self.name, op.location, f"convolution unchanged: {reason}")
         calls.finish()
 
     def _rewrite(self, op: Any, calls: KernelCalls, context: PassContext) -> None:

@@ -48,11 +48,11 @@ class CountCycles(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         entry, found = entry_of(root), counter()
         if entry is None:
-            raise PassError("there is no entry function: it stands before convert-func-to-llvm")
+            raise PassError("no entry function was found: move the pass before convert-func-to-llvm")
         if found is None:
             raise PassError("no counter of this machine is known to it: x86-64 and AArch64 have one")
         if len(entry.regions[0].blocks) > 1:
-            raise PassError("the entry is made of branches by now: it stands before convert-scf-to-cf")
+            raise PassError("the entry contains branches: move the pass before convert-scf-to-cf")
         context.locations.fill(root)
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)

@@ -22,7 +22,7 @@ class DropUnitLoops(MlirPass):
     """Applies only if a factor is a reshape of a tensor without these dims; the contraction then reads that tensor."""
 
     name: ClassVar[str] = "drop-unit-loops"
-    summary: ClassVar[str] = "contractions read through reshapes that add dims of size 1, and lose these loops"
+    summary: ClassVar[str] = "contractions read the source of reshapes that add unit dims, without their loops"
 
     def run(self, root: Any, context: PassContext) -> None:
         # Collect all before erasing: ops inside an erased op are invalid.

@@ -22,15 +22,15 @@ class EpiloguesInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "epilogues-in-place"
-    summary: ClassVar[str] = "epilogues write over a residual or gate that nothing reads again"
+    summary: ClassVar[str] = "epilogues overwrite a residual or gate that is not read again"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
             needed = _needed(op)
             if write_over(op, (pair for pair in pairs(op) if root_of(pair[0]) not in needed)):
-                context.remark(self.name, op.location, "the result is written over an operand")
+                context.remark(self.name, op.location, "the result overwrites an operand")
             else:
-                context.remark(self.name, op.location, "written to a buffer of its own: no operand may be overwritten")
+                context.remark(self.name, op.location, "written to a separate buffer: no operand may be overwritten")
 
 
 def _needed(op: Any) -> set[Any]:

@@ -19,7 +19,7 @@ class FillBorders(MlirPass):
     """Also erases copies of a buffer onto itself, which remain after a result was inserted in place."""
 
     name: ClassVar[str] = "fill-borders"
-    summary: ClassVar[str] = "only the border of a padded buffer is filled, when its inside is written next"
+    summary: ClassVar[str] = "fill only the border of a padded buffer whose inside is written next"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
@@ -27,7 +27,7 @@ class FillBorders(MlirPass):
                 op.erase()
         for fill, view in [found for block in _blocks(root) for found in _overwritten_inside(block)]:
             count = _fill_around(fill, view)
-            context.remark(self.name, fill.location, f"filled in {count} strips around what is written next")
+            context.remark(self.name, fill.location, f"filled in {count} strips around the part that is written next")
             fill.erase()
 
 

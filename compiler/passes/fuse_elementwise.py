@@ -38,7 +38,7 @@ class FuseElementwise(MlirPass):
             consumer = fusion.apply(location)
             context.remark(self.name, location, text)
         for producer, reason in _left(consumer):
-            context.remark(self.name, producer.location, f"stays apart from the op that reads it: {reason}")
+            context.remark(self.name, producer.location, f"not fused into its reader: {reason}")
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _left(consumer: Any) -> Iterator[tuple[Any, str]]:
         elif not loops <= _bare_loops([read]):
             yield source.owner.operation, "each of its elements would be computed more than once"
         else:
-            yield source.owner.operation, "no operand would tell the size of every loop"
+            yield source.owner.operation, "the operands would not determine all loop sizes"
 
 
 def _bare_loops(maps: Iterable[Any]) -> set[int]:

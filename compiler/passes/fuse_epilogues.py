@@ -62,10 +62,10 @@ def _fuse_epilogue(op: Any) -> str:
     result = op.operands[2]
     root = root_of(result)
     if not isinstance(root, ir.OpResult) or root.owner.name != "memref.alloc":
-        raise UnsupportedError("its result is the function's")
+        raise UnsupportedError("its result is returned")
     users = _accesses(root)
     if users is None:
-        raise UnsupportedError("its result is reached through a view of a part")
+        raise UnsupportedError("its result is accessed through a partial view")
     start = _initialiser(op, users)
     moved = [op] if start is None else [start, op]
     readers = [user for user in users if user not in moved]
@@ -75,14 +75,14 @@ def _fuse_epilogue(op: Any) -> str:
     if reader.name not in KINDS or reader.block != op.block:
         raise UnsupportedError(f"{reader.name} reads its result")
     if EPILOGUE in reader.attributes:
-        raise UnsupportedError(f"{reader.name} that reads its result is another's epilogue")
+        raise UnsupportedError(f"{reader.name}, which reads its result, is the epilogue of another op")
     sources = [*list(op.operands)[:2], *(_inputs(start) if start is not None else ())]
     _check_epilogue(op, reader, sources)
     _check_moves(op, reader, sources)
     for one in moved:
         one.move_before(reader)
     mark_joint(reader, EPILOGUE, result)
-    return f"{reader.name} that reads the result is its epilogue"
+    return f"{reader.name}, which reads the result, is its epilogue"
 
 
 def _inputs(op: Any) -> list[Any]:
@@ -128,15 +128,15 @@ def _fuse_prologue(op: Any) -> str:
     structured = read(start)
     check_stage(structured)
     if structured.outputs != 1 or structured.reads(structured.inputs):
-        raise UnsupportedError(f"{start.name} that starts its sums does more than that")
+        raise UnsupportedError(f"{start.name}, which initialises its sums, has other effects")
     inputs = structured.operands[: structured.inputs]
     if not all(surely_disjoint(value, result) for value in inputs):
-        raise UnsupportedError(f"{start.name} that starts its sums may read them too")
+        raise UnsupportedError(f"{start.name}, which initialises its sums, may also read them")
     if any(_may_write(other, value) for other in _between(start, op) for value in inputs):
-        raise UnsupportedError(f"what {start.name} starts its sums with may be overwritten before")
+        raise UnsupportedError(f"the initial sums of {start.name} may be overwritten before")
     start.move_before(op)
     mark_joint(start, PROLOGUE, result)
-    return f"{start.name} that starts the sums is its prologue"
+    return f"{start.name}, which initialises the sums, is its prologue"
 
 
 def _initialiser(op: Any, users: list[Any]) -> Any | None:

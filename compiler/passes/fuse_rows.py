@@ -144,7 +144,7 @@ def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
                 break
     _trim(group)
     if not _worth_it(group):
-        raise UnsupportedError(f"nothing next to it shares its rows{f' ({reason})' if reason else ''}")
+        raise UnsupportedError(f"no neighbour has the same rows{f' ({reason})' if reason else ''}")
     return group
 
 
@@ -208,7 +208,7 @@ def _fuse(e: Emitter, group: _Group, context: PassContext) -> None:
         loop.emit([_stage_location(stage, context) for stage in stages])
     text = f"{len(ops)} ops in one loop over {group.bounds[-1]} rows, {len(stages)} stages"
     if temporary:
-        text += f", {len(temporary)} temporaries of a row each"
+        text += f", {len(temporary)} temporaries of one row each"
     context.remark(FuseRows.name, location, text)
     for op in ops:
         op.erase()

@@ -38,7 +38,7 @@ class LibdeviceToIntrinsics(MlirPass):
     """Calls without an intrinsic stay and get a remark: such a kernel cannot be loaded."""
 
     name: ClassVar[str] = "libdevice-to-intrinsics"
-    summary: ClassVar[str] = "calls of CUDA's library in kernels become instructions where the device has them"
+    summary: ClassVar[str] = "replace calls of libdevice in kernels by instructions of the device where possible"
 
     def run(self, root: Any, context: PassContext) -> None:
         left: set[str] = set()

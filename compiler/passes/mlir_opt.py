@@ -63,10 +63,10 @@ def _listed(found: Tool) -> dict[str, PassInfo]:
     try:
         done = subprocess.run([found.path, "--help"], capture_output=True, text=True, timeout=60, errors="replace")
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise ToolError(f"{found.path} cannot be asked for its passes: {error}") from error
+        raise ToolError(f"{found.path} does not list its passes: {error}") from error
     listed = {info.name: info for info in _passes_in(done.stdout, found.name)}
     if not listed:
-        raise ToolError(f"{found.path} lists no passes (`{found.name} --help`): it is no mlir-opt")
+        raise ToolError(f"{found.path} lists no passes (`{found.name} --help`): it is not an mlir-opt")
     return listed
 
 
@@ -100,9 +100,9 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
     try:
         done = run_below(command, _SECONDS, text)
     except subprocess.TimeoutExpired as error:
-        raise ToolError(f"{found.name} had not ended after {_SECONDS:g} s and was stopped") from error
+        raise ToolError(f"{found.name} was stopped after {_SECONDS:g} s") from error
     except OSError as error:
-        raise ToolError(f"{found.path} does not start: {error.strerror}") from error
+        raise ToolError(f"{found.path} cannot be started: {error.strerror}") from error
     if done.returncode:
         raise _refusal(found, done)
     try:
@@ -121,5 +121,5 @@ def _refusal(found: Tool, done: subprocess.CompletedProcess[str]) -> ToolError:
             place = _PLACE.search(line)
             message = _OWN_PLACE.sub("", said[1])
             return ToolError(message, done.stderr, int(place[1]) if place else 0)
-    first = next((line for line in done.stderr.splitlines() if line.strip()), "it said nothing")
+    first = next((line for line in done.stderr.splitlines() if line.strip()), "no message")
     return ToolError(f"{found.name} {describe_exit(done.returncode)}: {first.strip()}", done.stderr)

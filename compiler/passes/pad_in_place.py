@@ -19,7 +19,7 @@ class PadInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "pad-in-place"
-    summary: ClassVar[str] = "generics whose results get padded write them straight into the padded tensor"
+    summary: ClassVar[str] = "generics whose results get padded write directly to the padded tensor"
 
     def run(self, root: Any, context: PassContext) -> None:
         taken: set[Any] = set()

@@ -34,7 +34,7 @@ class ParallelToTasks(MlirPass):
 
     def __post_init__(self) -> None:
         if not 0 <= self.threads <= MAX_THREADS:
-            raise ValueError(f"{self.name}: threads is 0 (the recipe's) to {MAX_THREADS}, not {self.threads}")
+            raise ValueError(f"{self.name}: threads must be 0 (the recipe's) to {MAX_THREADS}, not {self.threads}")
 
     def run(self, root: Any, context: PassContext) -> None:
         threads = self.threads or context.threads
@@ -45,7 +45,7 @@ class ParallelToTasks(MlirPass):
         for op in loops:
             try:
                 if _name_of(_function_around(op)) in shared:
-                    raise UnsupportedError("its function is called in a loop that threads share already")
+                    raise UnsupportedError("its function is called in a parallel loop")
                 trip = _outline(root, op, threads)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"a loop stays on one thread: {reason}")
@@ -136,7 +136,7 @@ def _ranges(op: Any) -> list[_Range]:
     Raises `UnsupportedError` if its bounds are dynamic, or if it has a reduction.
     """
     if len(op.results):
-        raise UnsupportedError("its iterations are reduced to a result")
+        raise UnsupportedError("it has a reduction")
     dims = len(op.operands) // 3
     numbers = [_known(value) for value in op.operands]
     bounds = zip(numbers[:dims], numbers[dims : 2 * dims], numbers[2 * dims :], strict=True)
@@ -146,7 +146,7 @@ def _ranges(op: Any) -> list[_Range]:
 def _known(value: Any) -> int:
     if isinstance(value, ir.OpResult) and value.owner.name == "arith.constant":
         return int(ir.IntegerAttr(value.owner.attributes["value"]).value)
-    raise UnsupportedError("its bounds are not known")
+    raise UnsupportedError("its bounds are dynamic")
 
 
 def _captured(inside: set[Any]) -> list[Any]:
@@ -174,7 +174,7 @@ def _check(type_: Any) -> None:
     """Raises `UnsupportedError` for a type that cannot be passed as one pointer or number."""
     if isinstance(type_, ir.MemRefType):
         if layout_of(type_).offset is None:
-            raise UnsupportedError(f"it reads a {type_}, whose start is not known")
+            raise UnsupportedError(f"it reads a {type_}, whose offset is dynamic")
     elif not isinstance(type_, ir.IndexType | ir.IntegerType | ir.FloatType):
         raise UnsupportedError(f"it reads a {type_} from outside")
 

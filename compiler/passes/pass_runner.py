@@ -116,7 +116,7 @@ def _verify(operation: Any, said: _Diagnostics) -> None:
         operation.verify()
     except ir.MLIRError as error:
         found = said.error(error)
-        message = f"it made IR that does not verify: {found.message}"
+        message = f"its result does not verify: {found.message}"
         raise StepError(message, found.detail, found.node, found.place) from error
 
 
@@ -195,10 +195,10 @@ class _Diagnostics:
             self._take(diagnostic)
         text = str(error)
         if _UNREGISTERED.search(text):
-            return StepError("no such pass", text)
+            return StepError("unknown pass", text)
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
         # The op in generic form follows, which may take pages.
         message = first.partition(" that was explicitly marked illegal")[0]
         if message == _SILENT:
-            message = "it failed, and gives no reason"
+            message = "it failed without a message"
         return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)

@@ -29,10 +29,10 @@ class PassSizes(MlirPass):
         for op in named(root, "func.call", "func.func"):
             if op.name == "func.func":
                 count = _take_bases(op)
-                text = f"buffers of sizes that a call tells are made anew from their bases: {count}"
+                text = f"buffers of dynamic size rebuilt from their bases: {count}"
             else:
                 count = sum(_has_sizes(value.type) for value in op.operands)
-                text = f"buffers of sizes that a call tells are passed by their bases: {count}"
+                text = f"buffers of dynamic size passed by their bases: {count}"
             if count:
                 context.remark(self.name, op.location, text)
             if count and op.name == "func.call":

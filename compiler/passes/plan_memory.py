@@ -36,7 +36,7 @@ class PlanMemory(MlirPass):
         functions = {_name(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
         for name, function in functions.items():
             if len(function.regions[0].blocks) > 1:
-                raise PassError(f"@{name} is cut into blocks: {self.name} has to run before convert-scf-to-cf")
+                raise PassError(f"@{name} has several blocks: move {self.name} before convert-scf-to-cf")
         for function in functions.values():
             _free_dynamic(function, self.name, context)
         if self.arena:
@@ -58,7 +58,7 @@ def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
     buffers = list(_buffers(function, static=False))
     if buffers:
         _free_after_use(buffers)
-        context.remark(name, function.location, f"{_counted(buffers)} of sizes that a call tells, each freed after use")
+        context.remark(name, function.location, f"{_counted(buffers)} of dynamic size, each freed after use")
 
 
 def _name(function: Any) -> str:
@@ -157,7 +157,7 @@ class _Planner:
         if not buffers and not lent:
             return
         if name in self.again:
-            raise PassError(f"@{name} calls itself, so what it needs is not known: switch off the pass that made it so")
+            raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
         # Only for the entry: calls of other functions pass buffers of their own types.
         results = _results(function, positions) if name == self.entry else []
         places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])

@@ -30,7 +30,7 @@ class ReadInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "read-in-place"
-    summary: ClassVar[str] = "copies that are only read go; a dense slice is passed by the pointer to its beginning"
+    summary: ClassVar[str] = "remove copies that are only read; pass a dense slice by the pointer to its start"
 
     def run(self, root: Any, context: PassContext) -> None:
         readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if _is_function(op)})
@@ -39,11 +39,13 @@ class ReadInPlace(MlirPass):
             source, target = op.operands
             offset = _dense(source, target, entry)
             if not _is_only_read(op, target, readers):
-                reason = "its target is written to, or is no buffer of its own"
+                reason = "its target is written, or is not a separate buffer"
             elif not _stays(op, source, readers):
-                reason = "its source may be written to while the copy is read"
+                reason = "its source may be written while the copy is in use"
             else:
-                reason = "its source is not dense, or begins where no pointer can" if offset is None else ""
+                reason = (
+                    "its source is not dense, or has an offset that no pointer can express" if offset is None else ""
+                )
             if offset is None or reason:
                 context.remark(self.name, op.location, f"copied: {reason}")
                 continue

@@ -30,11 +30,11 @@ class ReplaceIr(MlirPass):
     text: str = ""
 
     name: ClassVar[str] = "replace-ir"
-    summary: ClassVar[str] = "the module becomes the text that the option gives: IR edited by hand"
+    summary: ClassVar[str] = "replace the module by the text in the option, such as hand-edited IR"
 
     def run(self, root: Any, context: PassContext) -> None:
         if not self.text.strip():
-            context.remark(self.name, root.location, "no text is given, so nothing is replaced")
+            context.remark(self.name, root.location, "the text is empty, so nothing is replaced")
             return
         try:
             edited = ir.Module.parse(self.text).operation

@@ -135,7 +135,7 @@ def _write_result(block: Any, end: Any, index: int, target: Any, alone: bool) ->
         return place, f"result {index} is written where the caller wants it"
     with ir.InsertionPoint(end), end.location:
         memref.CopyOp(value, target)
-    return place, f"result {index} is copied to where the caller wants it: no buffer of its own holds it"
+    return place, f"result {index} is copied to the caller's buffer: it is not in a separate buffer"
 
 
 def _written_in_place(block: Any, value: Any, target: Any) -> bool:

@@ -46,7 +46,7 @@ class TileDynamic(MlirPass):
     """Products with one dynamic size keep their operands; those with more use buffers of a tile."""
 
     name: ClassVar[str] = "tile-dynamic"
-    summary: ClassVar[str] = "ops on buffers with ? dims become loops around ops of known sizes"
+    summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name == "memref.copy" and is_dynamic(op)]:
@@ -202,7 +202,7 @@ class _Product(_Tiling):
         batches([i for i in moving if i not in inner])
         if not inner:
             return made, "one at a time"
-        return made, "rows in blocks" if self._keeps_operands(inner) else "tiles in buffers of their own"
+        return made, "rows in blocks" if self._keeps_operands(inner) else "tiles in separate buffers"
 
     def _steps(self, loop: DynamicLoop) -> bool:
         return loop.size is None or not (loop.even or loop.size == 1)

@@ -34,7 +34,7 @@ class VectorizeGenerics(MlirPass):
         CopiesToLoops().run(root, context)
         if self.share:
             for symbol, locations in outline(root, context.locations).items():
-                text = f"{len(locations)} times the same: calls of {symbol}"
+                text = f"{len(locations)} equal ops: calls of {symbol}"
                 context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], Emitter] = {}
         for op in named(root, *KINDS):
@@ -55,7 +55,7 @@ class VectorizeGenerics(MlirPass):
 def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
     structured = read(op, free=True)
     if any(loop.size == 0 for loop in structured.loops):
-        return "no elements, nothing to do"
+        return "it has no elements"
     if structured.reductions:
         read(op)
     emit = emit_reduction if structured.reductions else emit_elementwise

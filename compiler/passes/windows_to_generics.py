@@ -23,7 +23,7 @@ class WindowsToGenerics(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith(_WINDOWS) or op.name == "tensor.pad"]:
             if not len(op.results) or not all(_is_static(value.type) for value in (*op.operands, *op.results)):
-                context.remark(self.name, op.location, f"{op.name} left as it is: it is not on tensors of known sizes")
+                context.remark(self.name, op.location, f"{op.name} unchanged: its tensors have dynamic sizes")
                 continue
             with ir.InsertionPoint(op), op.location:
                 made = _filled(op) if op.name == "tensor.pad" else _generic(op)
@@ -32,7 +32,7 @@ class WindowsToGenerics(MlirPass):
                 op.results[0].replace_all_uses_with(made)
                 op.erase()
             else:
-                context.remark(self.name, op.location, f"{op.name} left as it is: it pads with more than one value")
+                context.remark(self.name, op.location, f"{op.name} unchanged: it pads with more than one value")
 
 
 def _is_static(type_: Any) -> bool:

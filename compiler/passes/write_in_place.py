@@ -27,16 +27,16 @@ class WriteInPlace(MlirPass):
     """
 
     name: ClassVar[str] = "write-in-place"
-    summary: ClassVar[str] = "element-wise ops, copies and calls write over an operand that nothing reads again"
+    summary: ClassVar[str] = "element-wise ops, copies and calls overwrite an operand that is not read again"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in named(root, *_KINDS):
             if not write_over(op, pairs(op)):
-                kept = "written to a buffer of its own: no operand" if op.name == _GENERIC else "copied: its source"
+                kept = "written to a separate buffer: no operand" if op.name == _GENERIC else "copied: its source"
                 context.remark(self.name, op.location, f"{kept} may be overwritten")
                 continue
             if op.name == _GENERIC:
-                context.remark(self.name, op.location, "the result is written over an operand")
+                context.remark(self.name, op.location, "the result overwrites an operand")
             else:
                 context.remark(self.name, op.location, "no copy: nothing else reads its source")
                 op.erase()
@@ -44,7 +44,7 @@ class WriteInPlace(MlirPass):
         # Callees first: the arguments that may share a buffer must not change afterwards.
         for op in functions.calls():
             while write_over(op, functions.pairs(op)):
-                context.remark(self.name, op.location, f"{callee_of(op)} writes its result over an operand")
+                context.remark(self.name, op.location, f"the result of {callee_of(op)} overwrites an operand")
 
 
 def write_over(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:

@@ -31,7 +31,7 @@ class EagerOps:
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
-        """Addresses by symbol."""
+        """Returns addresses by symbol."""
         return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
@@ -47,7 +47,7 @@ class EagerOps:
                 try:
                     run(addresses)
                     if call.asks:
-                        raise UnansweredError(f"compiled code has no answer for these values of {call.target}")
+                        raise UnansweredError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
                         _mark(error)

@@ -72,7 +72,7 @@ def _read(choice: InputChoice) -> Any:
             with zipfile.ZipFile(data) as archive:
                 words = too_large(archive, len(choice.content))
             if words:
-                raise InputError(f"{choice.title} is {words}", "give a file of the tensors alone")
+                raise InputError(f"{choice.title} is {words}", "give a file that contains only the tensors")
         data.seek(0)
         if choice.title.endswith((".npy", ".npz")):
             found = np.load(data, allow_pickle=False)
@@ -81,10 +81,10 @@ def _read(choice: InputChoice) -> Any:
     except InputError:
         raise
     except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt of tensors alone") from error
+        raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt that contains only tensors") from error
     except Exception as error:
         # Unpickling raises errors of many types for a file that is invalid or contains forbidden objects.
-        raise InputError(f"{choice.title} is no file of tensors: {error}", "give a .npy, a .npz, or a .pt") from error
+        raise InputError(f"{choice.title} is not a file of tensors: {error}", "give a .npy, a .npz, or a .pt") from error
 
 
 def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
@@ -108,11 +108,11 @@ def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         of = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
-        what = f"{name} is {type(value).__name__}{of} in the file, which is no tensor"
+        what = f"{name} is {type(value).__name__}{of} in the file, not a tensor"
         raise InputError(what, "save tensors, or arrays of numbers") from error
     if tensor.shape != like.shape:
         sizes = f"{list(tensor.shape)}, and the graph was captured for {list(like.shape)}"
-        raise InputError(f"{name} is {sizes}", "give that shape, or have the script call its model with the other one")
+        raise InputError(f"{name} is {sizes}", "give that shape, or change the shape in the script")
     if tensor.is_floating_point() != like.is_floating_point() or tensor.is_complex() != like.is_complex():
         raise InputError(f"{name} is {tensor.dtype}, and the graph takes {like.dtype}", "convert it first")
     return torch.empty_like(like).copy_(tensor)

@@ -42,7 +42,7 @@ class Tolerance:
 
 
 _TORCH = "torch.testing.assert_close"
-EXACT = Tolerance(0.0, 0.0, "what is no float, and floats of 8 bits: torch.testing.assert_close")
+EXACT = Tolerance(0.0, 0.0, "integers, bools and 8-bit floats: torch.testing.assert_close")
 TOLERANCES = {
     torch.float64: Tolerance(1e-7, 1e-7, _TORCH),
     torch.complex128: Tolerance(1e-7, 1e-7, _TORCH),
@@ -172,7 +172,7 @@ def _blocks(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
 
 
 def _shape_of(tensor: torch.Tensor | None) -> str:
-    return "" if tensor is None else f"came as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
+    return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ class InStep:
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:
-                raise KeyError(f"nobody had said that the value of {stable} would be asked for")
+                raise KeyError(f"the value of {stable} was not held")
         return self._values[op.name]
 
     def finish(self) -> list[Any]:

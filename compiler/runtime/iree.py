@@ -136,5 +136,5 @@ def _notes(artifact: IreeArtifact, threads: int) -> list[str]:
     notes = [f"IREE's code is for {targets}, on its driver {iree_flags.driver(artifact.flags, threads)}"]
     if artifact.convention.unchecked:
         ops = ", ".join(artifact.convention.unchecked)
-        notes.append(f"IREE does not look through the data of {ops}: what eager would refuse gives some result")
+        notes.append(f"IREE does not check the data of {ops}: values that eager rejects return arbitrary results")
     return notes

@@ -96,7 +96,7 @@ class IreeProcess:
         raw = torch.from_numpy(np.load(self._values))
         if raw.numel() != math.prod(dims) * dtype.itemsize:
             wanted = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
-            raise IreeRunError(f"a result is no {wanted}: a flag has made its elements others")
+            raise IreeRunError(f"a result is not {wanted}: a flag has changed its element type")
         return raw.view(dtype).reshape(dims)
 
     def _asked(self, word: str) -> dict[str, Any]:

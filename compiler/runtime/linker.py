@@ -19,7 +19,7 @@ from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
 from buddy.compiler.protocol.plain_values import Diagnostic
 
 _numbers = itertools.count()
-_LINK_TODO = "set the target back, switch off the pass that calls it, or export the program and link it with a library"
+_LINK_TODO = "reset the target, disable the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # GCC's runtime has the functions that LLVM calls if a processor lacks an instruction: from float64 to float16, which

@@ -115,7 +115,7 @@ def reports(
 
 def _eager_lacks(value: torch.Tensor) -> OutputReport:
     report = unchecked("(one more)", value)
-    return msgspec.structs.replace(report, verdict="missing", where="eager gives no such result")
+    return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 
 
 def eager_results(captured: CapturedGraph) -> list[Any]:
@@ -170,7 +170,7 @@ def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
     if program.threads == artifact.threads:
         return ()
     wanted = artifact.threads
-    return (f"compiled code runs on one thread, not {wanted}: torch has loaded no OpenMP runtime that it could use",)
+    return (f"compiled code runs on one thread, not {wanted}: torch has not loaded a supported OpenMP runtime",)
 
 
 def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class Arena:
 
     @contextmanager
     def lent(self) -> Iterator[torch.Tensor]:
-        """The memory for one call."""
+        """Yields the memory for one call."""
         if not self._lock.acquire(blocking=False):
             yield _aligned(self._size)
             return

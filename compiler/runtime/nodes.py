@@ -150,7 +150,7 @@ class _Compared:
         weights need not be read.
         """
         own, parents = self.own.get(op.stable), [parent.name for parent in op.parents]
-        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # bits may mean anything else
+        moves = isinstance(op, ReshapeFamilyOp) and not isinstance(op, ViewDtypeOp)  # its bits may mean anything
         if moves and all(name in self._tensors for name in parents):
             self._unread[op.name] = op.stable, value
             return
@@ -192,7 +192,7 @@ class _Compared:
         first, by = _first(nodes)
         notes = list(self._program.notes)
         if self._steps.in_narrow:
-            notes.append(f"torch has {len(self._steps.in_narrow)} nodes in the program's precision only")
+            notes.append(f"torch computes {len(self._steps.in_narrow)} nodes only in the program's precision")
         return NumericsReport(
             graph,
             self._reference,

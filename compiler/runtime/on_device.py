@@ -60,7 +60,7 @@ class DeviceLoaded:
     def notes(self) -> tuple[str, ...]:
         """Returns notes for the timings, which are those of whole calls."""
         alone = f"{median(self._milliseconds):.3g} ms" if self._milliseconds else "nothing yet"
-        return (f"on {self._device.name}: the kernels alone take {alone}, copies to the device and back the rest",)
+        return (f"on {self._device.name}: the kernels take {alone}, the copies to and from the device the rest",)
 
     def _run(self, step: Launch | Copy) -> None:
         if isinstance(step, Copy):

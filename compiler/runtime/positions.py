@@ -1,6 +1,6 @@
-"""Results that are positions (argmax, topk, sort): right where they point to what eager chose, but for roundings.
+"""Compares results that are positions (argmax, topk, sort): a different choice is correct within rounding.
 
-Two correct runs may choose different ones of two numbers that are closer than their roundings are. Of numbers that are
+Two correct runs may choose different ones of two numbers whose difference is within rounding. Of numbers that are
 equal in eager and in double precision alike, roundings are no matter: ops that are documented to give the first one
 have to.
 """
@@ -33,7 +33,7 @@ _log = logging.getLogger("buddy.runner")
 
 
 class Choice(NamedTuple):
-    """What positions are chosen of, `operand`, and along which dim; of all elements where that is None.
+    """Positions in `operand` along `dim`, or among all elements if it is `None`.
 
     Of equal numbers, `takes_first` says whether the first one has to be chosen.
     """

@@ -102,7 +102,7 @@ def compared(
     choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
     if choice is not None:
         near = room(captured, choice, ours, eager, MULTIPLE)
-        told = f"{near:.1e} of what eager chose"
+        told = f"{near:.1e} of eager's choice"
         return msgspec.structs.replace(report, verdict="ok", where="", tolerance=told) if near else report
     is_close = report.verdict != "mismatch"
     right, spread = is_right(captured, expected, index, ours, is_close)

@@ -17,4 +17,4 @@ def too_large(archive: zipfile.ZipFile, size: int) -> str:
     whole = sum(member.file_size for member in archive.infolist())
     if whole <= FOLD * size + ROOM:
         return ""
-    return f"a zip archive of {size:,} bytes that says it unpacks to {whole:,}"
+    return f"a zip archive of {size:,} bytes that claims to unpack to {whole:,}"

@@ -76,5 +76,5 @@ def _result(future: Any, item: object) -> Any:
     try:
         return future.result()
     except Exception as error:
-        what = f"the cluster did not do {item}: {type(error).__name__}: {error}"
+        what = f"the cluster failed on {item}: {type(error).__name__}: {error}"
         raise ClusterError(Diagnostic(what, "a worker", "see the worker's log")) from error

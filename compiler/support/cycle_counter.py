@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from buddy.compiler.support.target import host_features
 
-# On x86 a counter may stop or change its pace with the clock of the core unless the processor says that it does not
-# (Intel's manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
+# On x86 a counter may stop or change its rate with the clock of the core unless the processor has these flags (Intel's
+# manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
 _EVEN = {"constant_tsc", "nonstop_tsc"}
 _X86 = ("x86_64", "AMD64")
 _ARM = ("aarch64", "arm64")
@@ -48,7 +48,8 @@ def counter_of(machine: str, flags: set[str]) -> Counter | None:
     if machine in _X86:
         return Counter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
     if machine in _ARM:
-        # `llvm.readcyclecounter` would read a register there that user code may not; the virtual counter it may.
+        # `llvm.readcyclecounter` would read a register that user code may not read here; it may read the virtual
+        # counter.
         return Counter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
     return None
 

@@ -37,8 +37,8 @@ def _distrusted(path: Path, found: os.stat_result) -> str:
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a link"
     if hasattr(os, "getuid") and found.st_uid != os.getuid():
-        return f"{path} is another user's"
-    return f"others may write to {path}" if os.name == "posix" and found.st_mode & 0o022 else ""
+        return f"{path} belongs to another user"
+    return f"{path} is writable by others" if os.name == "posix" and found.st_mode & 0o022 else ""
 
 
 def problem() -> str:
@@ -52,7 +52,7 @@ def problem() -> str:
         except OSError as error:
             return f"{place}: {error.strerror}"
         is_kind, kind = (stat.S_ISREG, "file") if place == key else (stat.S_ISDIR, "folder")
-        why = _distrusted(place, found) or ("" if is_kind(found.st_mode) else f"{place} is no {kind}")
+        why = _distrusted(place, found) or ("" if is_kind(found.st_mode) else f"{place} is not a {kind}")
         if why:
             return why
     there = next(place for place in (folder(), *folder().absolute().parents) if os.path.exists(place))
@@ -129,7 +129,7 @@ def _content(path: Path) -> bytes:
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode) or _distrusted(path, found):
-            raise PermissionError(f"{path} is no file of this user's")
+            raise PermissionError(f"{path} is not a file of this user")
         return file.read()
 
 

@@ -16,10 +16,11 @@ from buddy.compiler.support.target import cores
 
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
-# Of the times in `/proc/stat` (proc_stat(5)): idle and waiting for a disk are no work, a guest's are in the user's.
+# The columns of `/proc/stat` (proc_stat(5)) that are work: not idle, nor waiting for a disk; a guest's time is in the
+# user's.
 _WORK = (0, 1, 2, 5, 6, 7)
-# Those times are in hundredths of a second for each core at work: over so many seconds they tell a tenth of a core from
-# none, even where two or three are.
+# Those times are rounded to a hundredth of a second per working core: this many seconds distinguish a tenth of a core
+# from none, even with two or three cores at work.
 _LEAST = 0.5
 
 
@@ -48,7 +49,7 @@ class LoadMeter:
         wanted = worked - before + waited - then
         if wanted <= 0 or not before:
             return -1.0
-        # Threads that have ended meanwhile are in the first sum alone.
+        # Threads that have ended meanwhile count only in the first sum.
         return min(max(0.0, (waited - then) / wanted), 1.0)
 
     def _now(self) -> tuple[float, float | None, float]:

@@ -151,7 +151,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if error.name != name:
                 raise
             return None
-        warnings.warn(f"{fullname} is now {name}: the old name goes with version 0.3", FutureWarning, stacklevel=2)
+        warnings.warn(f"{fullname} is now {name}: version 0.3 removes the old name", FutureWarning, stacklevel=2)
         return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
 
     def create_module(self, spec: Any) -> ModuleType:

@@ -114,5 +114,5 @@ async def test_choices_that_cannot_be_followed_are_told_of(workbench: Open, scri
         assert bench.app.state.problem is None
         await bench.press("shift+tab", "plus")
         text = " ".join(" ".join(line.strip(" │") for line in bench.screen).split())
-        assert f"the recipe has {relu} lowered by math, but linalg lowers it: math: no lowering of ReluOp" in text
-        assert "the recipe has 9/relu.0 lowered by tosa, but no node that is compiled has that name" in text
+        assert f"the recipe lowers {relu} by math, but linalg lowers it: math: no lowering of ReluOp" in text
+        assert "the recipe lowers 9/relu.0 by tosa, but no compiled node has that name" in text

@@ -113,7 +113,7 @@ def test_printed_text_is_cut_into_lines_wherever_it_was_cut_on_its_way(state: St
 
 
 def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tells_of_it(state: State) -> None:
-    how = "SIGSEGV, an access to memory that is not there"
+    how = "SIGSEGV, an access to invalid memory"
     for end in ("asked", "request", "idle", "start"):
         state.apply(p.WorkerState("compiler", "dead", how, end, again=end == "idle"))
         state.apply(p.WorkerState("compiler", "starting"))

@@ -93,7 +93,7 @@ def test_a_folder_that_the_user_has_named_keeps_its_mode(place: Path) -> None:
     place.chmod(0o777)
     OBJECTS.write("two", DATA)
     assert place.stat().st_mode & 0o777 == 0o777
-    assert "others may write" in disk_cache.problem()
+    assert "is writable by others" in disk_cache.problem()
     assert not (place / "objects" / "two").exists()
 
 

@@ -34,7 +34,7 @@ def test_the_cap_is_what_was_said_or_nine_tenths_of_the_machine(said: str, machi
 def test_what_is_no_cap_is_told_and_not_used(said: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR):
         assert memory_cap(said, 10 * GIB) == 9 * GIB
-    assert f"BUDDY_MEMORY={said} is not used" in caplog.text
+    assert f"BUDDY_MEMORY={said} is ignored" in caplog.text
 
 
 def test_this_machine_has_memory() -> None:

@@ -40,7 +40,7 @@ def test_each_candidate_is_told_of_by_what_it_would_do() -> None:
     cse, dce, nosuch, convert = outcomes
     assert (cse.changed, cse.deltas) == (True, (("arith.addf", -1),))
     assert not dce.changed
-    assert nosuch.problem == "no such pass"
+    assert nosuch.problem == "unknown pass"
     assert dict(convert.deltas)["llvm.fadd"] == 2
     assert (end.tried, end.candidates) == (4, 4)
 

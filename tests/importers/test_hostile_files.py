@@ -70,9 +70,9 @@ def test_an_archive_that_unpacks_to_far_more_than_its_length_is_not_read(
     path = tmp_path / "model.pt"
     path.write_bytes(bomb(names, (4 << 30) - 2))
     assert kind_of(path).kind == "other"
-    with pytest.raises(SourceError, match=r"says it unpacks to 4,29|says it unpacks to 8,58"):
+    with pytest.raises(SourceError, match=r"claims to unpack to 4,29|claims to unpack to 8,58"):
         load_program(str(path))
-    with pytest.raises(InputError, match="says it unpacks to"):
+    with pytest.raises(InputError, match="claims to unpack to"):
         _read(InputChoice("file", title="x.npz", content=bomb(("x.npy",), (4 << 30) - 2)))
 
 

@@ -41,9 +41,9 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("package", "found"),
     [
-        ("no_such_package", "names no package that Python finds"),
-        ("/opt/llvm/python_packages", "names no package that Python finds"),
-        ("mlir", "names no package that Python finds"),
+        ("no_such_package", "is not found by Python"),
+        ("/opt/llvm/python_packages", "is not found by Python"),
+        ("mlir", "is not found by Python"),
         ("bare", "/bare, which has no module ir"),
         ("half_built", "/half_built, whose module ir does not load: undefined symbol: mlirContextCreate"),
     ],
@@ -74,7 +74,7 @@ def test_the_command_line_says_the_same_without_a_traceback(run_python: Run, roo
     done = run_python(*CLI, "run", str(root / "samples" / "mlp.py"), BUDDY_MLIR_PACKAGE="no_such_package")
     assert done.returncode == 1
     # The script is captured all the same: that needs no MLIR.
-    assert "error in graph 0: BUDDY_MLIR_PACKAGE=no_such_package names no package that Python finds" in done.stderr
+    assert "error in graph 0: BUDDY_MLIR_PACKAGE=no_such_package is not found by Python" in done.stderr
     assert "Traceback" not in done.stderr
     assert "File " not in done.stderr
 

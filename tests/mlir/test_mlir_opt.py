@@ -99,7 +99,11 @@ def test_wrong_options_are_told_in_its_words(iree_opt: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     ("named", "said"),
-    [("/no/such/mlir-opt", "is no executable"), (sys.executable, "lists no passes"), (os.devnull, "is no executable")],
+    [
+        ("/no/such/mlir-opt", "is not executable"),
+        (sys.executable, "lists no passes"),
+        (os.devnull, "is not executable"),
+    ],
 )
 def test_a_variable_that_names_no_such_tool_is_told_in_one_line(
     named: str, said: str, monkeypatch: pytest.MonkeyPatch

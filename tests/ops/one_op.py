@@ -65,14 +65,14 @@ CASES: dict[str, OneOp] = {
     "ClampMaxOp": one(lambda x: aten.clamp_max(x, 0.5), ("clamp",)),
     "FloorOp": one(torch.floor, ("floor",)),
     "CeilOp": one(torch.ceil, ("ceil",)),
-    "RoundOp": one(torch.round, "no rounding to the nearest"),
+    "RoundOp": one(torch.round, "no rounding to nearest"),
     "TruncOp": one(torch.trunc, ("ceil", "floor", "select")),
     # functions and activations
     "ExpOp": one(torch.exp, ("exp",)),
     "Exp2Op": one(torch.exp2, ("pow",)),
     "Expm1Op": one(torch.expm1, "no exp(x) - 1 that keeps small x"),
     "LogOp": positive(torch.log, ("log",)),
-    "Log2Op": positive(torch.log2, "no logarithm to base 2, and a scaled natural one is off at powers of two"),
+    "Log2Op": positive(torch.log2, "no logarithm to base 2; a scaled natural one is inexact at powers of two"),
     "Log1pOp": positive(torch.log1p, "no log(1 + x) that keeps small x"),
     "ErfOp": one(torch.erf, ("erf",)),
     "SinOp": one(torch.sin, ("sin",)),
@@ -197,11 +197,11 @@ CASES: dict[str, OneOp] = {
     "MinDimOp": cube(lambda x: x.min(1)[1], "no lowering of MinDimOp"),
     "ArgmaxOp": cube(lambda x: x.argmax(1), "no lowering of ArgmaxOp"),
     "ArgminOp": cube(lambda x: x.argmin(1), "no lowering of ArgminOp"),
-    "CumsumOp": cube(lambda x: x.cumsum(1), "no running sum", LOOPS),
-    "CumprodOp": cube(lambda x: x.cumprod(1), "no running product", LOOPS),
-    "CummaxOp": cube(lambda x: x.cummax(1)[1], "no running maximum", LOOPS),
-    "CumminOp": cube(lambda x: x.cummin(1)[1], "no running minimum", LOOPS),
-    "LogcumsumexpOp": cube(lambda x: x.logcumsumexp(1), "no running sum", LOOPS),
+    "CumsumOp": cube(lambda x: x.cumsum(1), "no cumulative sum", LOOPS),
+    "CumprodOp": cube(lambda x: x.cumprod(1), "no cumulative product", LOOPS),
+    "CummaxOp": cube(lambda x: x.cummax(1)[1], "no cumulative maximum", LOOPS),
+    "CumminOp": cube(lambda x: x.cummin(1)[1], "no cumulative minimum", LOOPS),
+    "LogcumsumexpOp": cube(lambda x: x.logcumsumexp(1), "no cumulative sum", LOOPS),
     "SortOp": cube(lambda x: x.sort(-1)[1], "no sort", LOOPS),
     "TopkOp": cube(lambda x: x.topk(2)[1], "no sort", LOOPS),
     "KthvalueOp": cube(lambda x: x.kthvalue(2)[1], "no sort", LOOPS),
@@ -280,17 +280,21 @@ CASES: dict[str, OneOp] = {
         lambda x, i: x.index_select(1, i), "no lowering of IndexSelectOp"
     ),
     "IndexPutOp": _of(normal(4, 5), normal(3, 5), whole(0, 4, 3))(
-        lambda x, y, i: x.index_put((i,), y), "one writer for each place", LOOPS
+        lambda x, y, i: x.index_put((i,), y), "tosa.scatter allows one write per position", LOOPS
     ),
     "IndexReduceOp": _of(normal(4, 5), whole(0, 4, 3), normal(3, 5))(
-        lambda x, i, y: x.index_reduce(0, i, y, "prod"), "one writer for each place", LOOPS
+        lambda x, i, y: x.index_reduce(0, i, y, "prod"), "tosa.scatter allows one write per position", LOOPS
     ),
-    "PutOp": _of(normal(4, 5), whole(0, 9, 3), normal(3))(torch.put, "one writer for each place", LOOPS),
-    "ScatterOp": written(lambda x, i: x.scatter(1, i, x), "one writer for each place", LOOPS),
-    "ScatterAddOp": written(lambda x, i: x.scatter_add(1, i, x), "one writer for each place", LOOPS),
-    "ScatterReduceOp": written(lambda x, i: x.scatter_reduce(1, i, x, "amax"), "one writer for each place", LOOPS),
+    "PutOp": _of(normal(4, 5), whole(0, 9, 3), normal(3))(
+        torch.put, "tosa.scatter allows one write per position", LOOPS
+    ),
+    "ScatterOp": written(lambda x, i: x.scatter(1, i, x), "tosa.scatter allows one write per position", LOOPS),
+    "ScatterAddOp": written(lambda x, i: x.scatter_add(1, i, x), "tosa.scatter allows one write per position", LOOPS),
+    "ScatterReduceOp": written(
+        lambda x, i: x.scatter_reduce(1, i, x, "amax"), "tosa.scatter allows one write per position", LOOPS
+    ),
     "MaskedScatterOp": _of(normal(3, 4), normal(3, 4) > 0)(
-        lambda x, m: x.masked_scatter(m, x), "one writer for each place", LOOPS
+        lambda x, m: x.masked_scatter(m, x), "tosa.scatter allows one write per position", LOOPS
     ),
     "TriuOp": one(torch.triu, ("select",)),
     "TrilOp": one(torch.tril, ("select",)),

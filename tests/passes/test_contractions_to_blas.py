@@ -74,26 +74,26 @@ def test_without_a_library_products_are_left_with_a_line_that_says_so(monkeypatc
     monkeypatch.setenv(blas.VARIABLE, "none")
     compiled = Compiled(function("f", "mk,kn->mn", SIZES), [ContractionsToBlas()])
     reason = "no BLAS library is installed (pip install scipy-openblas32)"
-    assert compiled.remarks == [f"linalg.contract left as it is: {reason}"]
+    assert compiled.remarks == [f"linalg.contract unchanged: {reason}"]
     assert "linalg.contract" in compiled.text
 
 
 @pytest.mark.parametrize(
     ("subscripts", "sizes", "reason"),
     [
-        ("mjk,kjn->mn", {"m": 9, "j": 3, "k": 10, "n": 33}, "sums over several loops are no matrix product"),
-        ("mkx,kn->mxn", {"m": 9, "k": 10, "x": 3, "n": 33}, "a matrix of it is contiguous in no direction"),
+        ("mjk,kjn->mn", {"m": 9, "j": 3, "k": 10, "n": 33}, "a sum over several loops is not a matrix product"),
+        ("mkx,kn->mxn", {"m": 9, "k": 10, "x": 3, "n": 33}, "one of its matrices is contiguous in neither direction"),
     ],
 )
 def test_what_is_no_call_of_the_library_is_left(subscripts: str, sizes: dict[str, int], reason: str) -> None:
     compiled = Compiled(function("f", subscripts, sizes), [ContractionsToBlas()])
-    assert compiled.remarks == [f"linalg.contract left as it is: {reason}"]
+    assert compiled.remarks == [f"linalg.contract unchanged: {reason}"]
 
 
 def test_halves_are_left() -> None:
     text = function("f", "mk,kn->mn", SIZES, element="f16")
     (remark,) = Compiled(text, [ContractionsToBlas()]).remarks
-    assert remark == "linalg.contract left as it is: the library has no product of f16"
+    assert remark == "linalg.contract unchanged: the library has no matrix product of f16"
 
 
 def test_the_library_inside_numpy_is_found_where_the_wheel_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:

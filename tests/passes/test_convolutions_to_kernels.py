@@ -188,10 +188,10 @@ def test_what_is_left_says_why() -> None:
     swapped = swapped.replace("memref<1x3x3x4xf32>", "memref<1x4x3x3xf32>")
     empty = Window(4, 4, 4, 4, kernel=2, batch=0).function("f2")
     assert Compiled(pointwise.function("f"), [DIRECT]).remarks == [
-        "convolution left as it is: it is a plain matrix product"
+        "convolution unchanged: it is a plain matrix product"
     ]
-    assert Compiled(swapped, [DIRECT]).remarks == ["convolution left as it is: channels are not its last dim"]
-    assert Compiled(empty, [DIRECT]).remarks == ["convolution left as it is: no elements"]
+    assert Compiled(swapped, [DIRECT]).remarks == ["convolution unchanged: channels are not its last dim"]
+    assert Compiled(empty, [DIRECT]).remarks == ["convolution unchanged: no elements"]
 
 
 @pytest.mark.parametrize(

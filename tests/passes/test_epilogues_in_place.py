@@ -13,7 +13,7 @@ from tests.support.mlir_jit import TARGETS, Compiled, random_arrays
 from tests.support.mlir_text import entry_function, generic, memref
 
 PASSES = [FuseEpilogues(), EpiloguesInPlace(), ContractionsToKernels(), PlanMemory()]
-REMARK = "the result is written over an operand"
+REMARK = "the result overwrites an operand"
 
 
 def gated(m: int, n: int, k: int, factor: str = "%x", twice: str = "") -> str:

@@ -87,7 +87,7 @@ def test_what_is_read_by_a_broadcast_is_not_computed_again_for_every_element() -
     compiled = Compiled(SHARED, [FuseElementwise()])
     assert compiled.text.count("linalg.generic") == 2
     reason = "each of its elements would be computed more than once"
-    assert compiled.remarks == [f"stays apart from the op that reads it: {reason}"]
+    assert compiled.remarks == [f"not fused into its reader: {reason}"]
 
 
 CONTRACTION = f"""

@@ -87,7 +87,7 @@ def test_the_reader_of_a_product_is_marked_and_then_gone() -> None:
         CHECK-SAME: {buddy.epilogue = 0 : i64}
         """,
     )
-    assert marked.remarks == ["linalg.generic that reads the result is its epilogue"]
+    assert marked.remarks == ["linalg.generic, which reads the result, is its epilogue"]
     fused = Compiled(bias_residual_relu(8, 16, 4), BOTH, target=TARGETS["avx512"])
     filecheck(
         fused.text,
@@ -191,7 +191,7 @@ func.func @f(%a: memref<5x10xf32>, %b: memref<10x40xf32>, %d: memref<10x40xf32>,
 
 def test_of_two_products_that_one_op_reads_the_one_right_before_it_has_the_epilogue() -> None:
     compiled = Compiled(GATED, BOTH)
-    assert "linalg.matmul: linalg.generic that reads its result is another's epilogue" in compiled.remarks
+    assert "linalg.matmul: linalg.generic, which reads its result, is the epilogue of another op" in compiled.remarks
     assert "linalg.generic" not in compiled.text
     a, b, d, u = random_arrays((5, 10), (10, 40), (10, 40), (5, 40))
     compiled("f", a, b, d, u)
@@ -258,7 +258,7 @@ def test_a_result_of_the_function_has_no_epilogue() -> None:
       linalg.matmul ins(%lhs, %rhs : memref<8x16xf32>, memref<16x16xf32>) outs(%t : memref<8x16xf32>)
       return
     }}"""
-    assert Compiled(text, [FuseEpilogues()]).remarks == ["linalg.matmul: its result is the function's"]
+    assert Compiled(text, [FuseEpilogues()]).remarks == ["linalg.matmul: its result is returned"]
 
 
 def product_on_bias(result: str, before: str = "", after: str = "") -> str:
@@ -275,7 +275,7 @@ def product_on_bias(result: str, before: str = "", after: str = "") -> str:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_bias_that_is_spread_over_the_result_first_becomes_the_first_sums(target: str) -> None:
     compiled = Compiled(product_on_bias(f"%c: {memref(7, 40)}"), BOTH, target=TARGETS[target])
-    assert "linalg.broadcast that starts the sums is its prologue" in compiled.remarks
+    assert "linalg.broadcast, which initialises the sums, is its prologue" in compiled.remarks
     assert compiled.remarks[-1].endswith("starts from linalg.broadcast")
     assert "linalg" not in compiled.text
     a, b, bias, c = random_arrays((7, 10), (10, 40), (40,), (7, 40))
@@ -306,4 +306,4 @@ def test_a_reader_that_repeats_the_result_is_no_epilogue() -> None:
     line = Line(spread, a, b, x)
     assert_same(line.run(), [spread(a, b, x)])
     remarks = [text for name, _, text in line.compile().remarks if name == "fuse-epilogues"]
-    assert "linalg.generic: a loop that its result does not move along reads it again" in remarks
+    assert "linalg.generic: a loop without a stride in its result reads it again" in remarks

@@ -69,7 +69,7 @@ def test_numbers_of_a_softmax_like_chain(m: int) -> None:
 
 def test_a_softmax_becomes_one_loop_that_works_in_the_rows_of_the_result() -> None:
     compiled = Compiled(softmax(96, 40), [FuseRows()])
-    assert compiled.remarks == ["6 ops in one loop over 96 rows, 5 stages, 3 temporaries of a row each"]
+    assert compiled.remarks == ["6 ops in one loop over 96 rows, 5 stages, 3 temporaries of one row each"]
     assert compiled.text.count("memref<96x40xf32>\n") == 0, "a whole temporary is left"
     allocated = [line for line in compiled.text.splitlines() if "memref.alloc" in line]
     assert len(allocated) == 2, "the maximum and the sum; powers live in the result"

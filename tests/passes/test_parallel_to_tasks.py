@@ -250,9 +250,9 @@ REFUSED = [
     (
         "%x: memref<8xf32, strided<[1], offset: ?>>, %out: memref<8xf32>",
         "%a = memref.load %x[%i] : memref<8xf32, strided<[1], offset: ?>>",
-        "whose start is not known",
+        "whose offset is dynamic",
     ),
-    ("%n: index, %out: memref<8xf32>", "%a = memref.load %out[%i] : memref<8xf32>", "its bounds are not known"),
+    ("%n: index, %out: memref<8xf32>", "%a = memref.load %out[%i] : memref<8xf32>", "its bounds are dynamic"),
     ("%v: vector<8xf32>, %out: memref<8xf32>", "%a = vector.extract %v[%i] : f32 from vector<8xf32>", "from outside"),
 ]
 
@@ -287,7 +287,7 @@ def test_iterations_that_are_summed_up_stay_on_one_thread() -> None:
       return
     }}"""
     shared, x, out = Shared(text, 2), torch.randn(8), torch.zeros(())
-    assert shared.remarks == ["a loop stays on one thread: its iterations are reduced to a result"]
+    assert shared.remarks == ["a loop stays on one thread: it has a reduction"]
     shared(x, out)
     torch.testing.assert_close(out, x.sum())
 
@@ -325,7 +325,7 @@ def test_a_function_that_a_shared_loop_calls_shares_no_loop_of_its_own() -> None
     }}"""
     shared, out = Shared(text, 2), torch.zeros(64)
     assert shared.remarks == [
-        "a loop stays on one thread: its function is called in a loop that threads share already",
+        "a loop stays on one thread: its function is called in a parallel loop",
         "8 iterations shared by 2 threads",
     ]
     shared(out)

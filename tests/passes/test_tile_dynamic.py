@@ -90,7 +90,7 @@ def test_rows_of_a_product_keep_their_operands_but_for_the_last_block() -> None:
 @pytest.mark.parametrize("kernels", [True, False])
 def test_a_product_of_any_sizes(kernels: bool) -> None:
     compiled = Compiled(SQUARES, [TileDynamic(), *([ContractionsToKernels(pack_weights=False)] * kernels)])
-    assert "linalg.matmul: tiles in buffers of their own" in compiled.remarks
+    assert "linalg.matmul: tiles in separate buffers" in compiled.remarks
     for m, n, k in ((1, 1, 1), (64, 64, 64), (65, 3, 130), (5, 70, 0), (0, 4, 4), (63, 129, 65)):
         a, b, c = array(m, k), array(k, n), array(m, n)
         wanted = c + a @ b
@@ -139,7 +139,7 @@ def test_remarks_are_about_ops_of_unknown_sizes_alone() -> None:
     tiled = Compiled(MIXED, [TileDynamic()])
     assert tiled.remarks == [
         "linalg.generic: loops around tiles of 1x64",
-        "linalg.generic left to scalar loops: a size or a stride that is not known is indexed by d0 + d1",
+        "linalg.generic left to scalar loops: a dynamic size or stride is indexed by d0 + d1",
     ]
     filecheck(
         tiled.text,

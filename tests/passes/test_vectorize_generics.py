@@ -422,8 +422,8 @@ def test_what_is_repeated_becomes_calls_of_one_function() -> None:
     assert module.text.count("call @repeated_generic(") == 3
     assert module.text.count("call @repeated_fill(") == 3
     assert module.remarks[:2] == [
-        "3 times the same: calls of repeated_generic",
-        "3 times the same: calls of repeated_fill",
+        "3 equal ops: calls of repeated_generic",
+        "3 equal ops: calls of repeated_fill",
     ]
     assert module.nodes_of("repeated_generic") == {"first", "second"}
     assert "func.func private" not in Compiled(text, [VectorizeGenerics(share=False)], nodes=["first", "second"]).text

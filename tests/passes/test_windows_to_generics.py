@@ -71,7 +71,7 @@ def test_padding_is_a_slice_of_a_filled_tensor() -> None:
     compiled = Compiled(text, [WindowsToGenerics()])
     assert compiled.remarks == [
         "tensor.pad became tensor.insert_slice",
-        "tensor.pad left as it is: it pads with more than one value",
+        "tensor.pad unchanged: it pads with more than one value",
     ]
     assert "tensor.insert_slice %arg0 into" in compiled.text
     assert "[1, 0] [2, 3] [1, 1] : tensor<2x3xf32> into tensor<5x4xf32>" in compiled.text

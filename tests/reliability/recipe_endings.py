@@ -148,7 +148,7 @@ _CRASHED = re.compile(
 )
 _CODE_CRASHED = re.compile(r"^(the compiled kernel|the process) crashed")
 _OWN_FAULT = re.compile(
-    r"internal error in|fault in the pass itself|it made IR that does not verify"
+    r"internal error in|fault of its own|fault in the pass itself|(?:its result|it made IR that) does not verify"
     r"|^(the run|compiling|importing[^:]*) failed: \w+:"
 )
 

@@ -95,17 +95,17 @@ def test_failures_have_to_say_what_and_where() -> None:
     def outcome(diagnostic: Diagnostic, ours: bool = False) -> str:
         return of_failure(Failed(1, diagnostic), ours).outcome
 
-    assert outcome(Diagnostic("no such pass", "pass 3 x")) == "refused"
-    assert outcome(Diagnostic("no such pass")) == "unsaid"
-    crash = Diagnostic("the compiler crashed (SIGSEGV, an access to memory that is not there)", "pass x (step 3)")
+    assert outcome(Diagnostic("unknown pass", "pass 3 x")) == "refused"
+    assert outcome(Diagnostic("unknown pass")) == "unsaid"
+    crash = Diagnostic("the compiler crashed (SIGSEGV, an access to invalid memory)", "pass x (step 3)")
     assert outcome(crash) == "crashed"
     assert outcome(crash, ours=True) == "own crash"
     code = Diagnostic(
-        "the compiled kernel crashed (SIGILL, an instruction that this CPU does not have)", "while it ran"
+        "the compiled kernel crashed (SIGILL, an instruction that this CPU does not support)", "while it ran"
     )
     assert outcome(code) == "code crash"
     assert outcome(Diagnostic("crashed: SIGSEGV", "after the phase input")) == "crashed"
-    assert outcome(Diagnostic("it made IR that does not verify: operand #0", "pass 3 x")) == "own fault"
+    assert outcome(Diagnostic("its result does not verify: operand #0", "pass 3 x")) == "own fault"
     assert outcome(Diagnostic("a fault in the pass itself, KeyError: 'callee'", "pass 3 x")) == "own fault"
 
 

@@ -50,7 +50,7 @@ class Device:
             self._device = self._ask("cuDeviceGet", 0)
         except (DeviceFault, RuntimeError) as error:
             # A driver without a device fails here; the package raises if it cannot open the library.
-            raise NoDeviceError(f"there is no CUDA device on this machine ({error})", _ELSEWHERE) from error
+            raise NoDeviceError(f"no CUDA device was found ({error})", _ELSEWHERE) from error
         self._ask("cuCtxSetCurrent", self._ask("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._ask("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
@@ -123,7 +123,7 @@ def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     return _KINDS[word.kind](word.value)
 
 
-_ELSEWHERE = "the stages down to PTX are made all the same; run it where a GPU is"
+_ELSEWHERE = "run it on a machine with a GPU; the stages up to PTX are available here"
 
 
 def _api() -> Any:
@@ -131,8 +131,8 @@ def _api() -> Any:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NoDeviceError(f"there is no CUDA driver on this machine ({LIBRARY} is not found)", _ELSEWHERE) from error
+        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _ELSEWHERE) from error
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
-        raise NoDeviceError("there is a CUDA driver, but not the package that speaks with it", EXTRA) from error
+        raise NoDeviceError("the package for the CUDA driver is not installed", EXTRA) from error

@@ -47,7 +47,7 @@ def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]
     """
     entry = entry_of(module)
     if entry is None:
-        raise HostCodeError("there is no entry function", module.location)
+        raise HostCodeError("no entry function was found", module.location)
     host = _Host(_globals(module))
     block = entry.regions[0].blocks[0]
     for argument in block.arguments:
@@ -69,7 +69,7 @@ class _Host:
 
     def argument(self, value: Any) -> None:
         if not isinstance(value.type, ir.MemRefType):
-            raise HostCodeError("its sizes are known only to a call, and launches need them here", value.owner.owner)
+            raise HostCodeError("its sizes are dynamic, and launches need static sizes", value.owner.owner)
         self._values[value] = Pointer(self.arguments)
         self.arguments += 1
 
@@ -103,18 +103,18 @@ class _Host:
         name = ir.FlatSymbolRefAttr(op.attributes["name"]).value
         content = self.contents[name]
         if content is None:
-            raise HostCodeError(f"the constant @{name} has no plain content", op.location)
+            raise HostCodeError(f"the constant @{name} is not plain data", op.location)
         self._new(op, content)
 
     def _view(self, op: Any) -> None:
         if len(op.operands) > 1:
-            raise HostCodeError(f"{op.name} at a place that only a call tells", op.location)
+            raise HostCodeError(f"{op.name} at a dynamic offset", op.location)
         self._values[op.results[0]] = self._values[op.operands[0]]
 
     def _copy(self, op: Any) -> None:
         source, target = (self._pointer(operand, op) for operand in op.operands)
         if not all(ir.MemRefType(value.type).layout == _identity(value.type) for value in op.operands):
-            raise HostCodeError("memref.copy of what does not lie dense is left on the host", op.location)
+            raise HostCodeError("memref.copy of a strided buffer is left on the host", op.location)
         self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
 
     def _launch(self, op: Any) -> None:
@@ -127,7 +127,7 @@ class _Host:
 
     def _word(self, value: Any, op: Any) -> Word:
         if value not in self._values:
-            raise HostCodeError("a kernel is given a value that the host would have to compute", op.location)
+            raise HostCodeError("a kernel argument would have to be computed on the host", op.location)
         return self._values[value]
 
     def _pointer(self, value: Any, op: Any) -> Pointer:
@@ -169,10 +169,10 @@ def _content(value: Any) -> bytes | None:
 
 
 def _size(kind: Any, op: Any) -> int:
-    """The bytes of a buffer."""
+    """Returns the bytes of a buffer."""
     memref = ir.MemRefType(kind)
     if not memref.has_static_shape:
-        raise HostCodeError("the size of a buffer is known only to a call", op.location)
+        raise HostCodeError("the size of a buffer is dynamic", op.location)
     found = _ELEMENT.fullmatch(str(memref.element_type))
     if found is None:
         raise HostCodeError(f"a buffer has elements of type {memref.element_type}", op.location)

@@ -119,7 +119,7 @@ def _translated(kernel: Any) -> str:
     try:
         return to_llvm_ir(module.operation)
     except (ir.MLIRError, RuntimeError, ValueError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
         raise DeviceError(Diagnostic(first, f"translation of @{name} to LLVM IR", detail=str(error))) from error
 
 
@@ -133,5 +133,5 @@ def _chip(kernels: list[Any]) -> str:
 
 def _of_host(error: HostCodeError, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
-    where = "the host's part of the program" + (f", on an op of {node}" if node else "")
+    where = "the host code" + (f", on an op of {node}" if node else "")
     return Diagnostic(str(error), where, "compile it for the CPU (--preset default)", node=node)

@@ -49,9 +49,9 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
         optimise(module, opt_level, machine)
         return str(target_machine(machine, opt_level).emit_assembly(module))
     except RuntimeError as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+        first = next((line for line in str(error).splitlines() if line.strip()), "no message")
         raise PtxError(
-            f"llvmlite's LLVM: {first}", "use versions of torch-mlir and llvmlite that are as old"
+            f"llvmlite's LLVM: {first}", "use versions of torch-mlir and llvmlite of the same age"
         ) from error
 
 
@@ -61,7 +61,7 @@ def _refuse_calls(llvm_ir: str) -> None:
         intrinsic = _INTRINSIC.match(name)
         if not name.startswith("llvm.") or (intrinsic and intrinsic[1] in _MISSING):
             todo = "leave expand-math-to-polynomials on, or compile it for the CPU (--preset default)"
-            raise PtxError(f"a kernel calls {name}, which is not on the device", todo)
+            raise PtxError(f"a kernel calls {name}, which the device does not have", todo)
 
 
 def bare(text: str) -> str:

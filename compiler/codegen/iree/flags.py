@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 # At IREE's default of 32 KiB, larger models fail with "exceeded stack allocation limit" at O2; at O3 BERT fails with
-# with 256 KiB, too.
+# 256 KiB too.
 DEFAULTS = (
     "--iree-hal-target-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",
@@ -32,13 +32,13 @@ _DRIVERS = {
     "metal": "metal",
 }
 
-_OURS = "the workbench asks for every phase and for the module itself"
+_OURS = "the workbench sets the phases and the output itself"
 _RESERVED = {
     **dict.fromkeys(
         ("o", "compile-to", "compile-from", "compile-mode", "dump-compilation-phases-to", "output-format"), _OURS
     ),
     **dict.fromkeys(("help", "help-hidden", "help-list", "help-list-hidden", "version"), "it compiles nothing"),
-    "mlir-print-debuginfo": "the workbench needs locations, and takes them out of the text itself",
+    "mlir-print-debuginfo": "the workbench needs the locations",
 }
 
 
@@ -56,9 +56,9 @@ def problem(flag: str) -> str:
     """Returns why a flag is not allowed, "" if it is; only IREE can tell whether it exists."""
     name = name_of(flag)
     if not name or not flag.startswith("-"):
-        return f"{flag!r} is no flag: write --NAME or --NAME=VALUE"
+        return f"{flag!r} is not a flag: write --NAME or --NAME=VALUE"
     if name in _RESERVED:
-        return f"--{name} cannot be given: {_RESERVED[name]}"
+        return f"--{name} is not allowed: {_RESERVED[name]}"
     if any(not character.isprintable() for character in flag):
         return f"--{name} holds characters that cannot be printed"
     return ""

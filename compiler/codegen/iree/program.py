@@ -33,10 +33,10 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
     """
     calls = eager_calls(module)
     if computing := {call.symbol: call.target for call in calls if call.results}:
-        what = f"IREE has no calls into eager PyTorch, which computes {', '.join(sorted(set(computing.values())))}"
+        what = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(computing.values())))}"
         raise NotForIree(what, _node(next(iter(_calls(module, computing)), None), locations))
     if loops := _ops(module, "scf.forall"):
-        raise NotForIree("IREE has no place for scf.forall outside of its own dispatches", _node(loops[0], locations))
+        raise NotForIree("IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations))
     with module.context, locations.nowhere(module.context):
         clone = module.clone(ip=False).operation
         entry = _entry(clone, graph._func_name)

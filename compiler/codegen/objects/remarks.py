@@ -67,7 +67,7 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
             command, input=question, capture_output=True, check=False, timeout=_SECONDS, preexec_fn=ends
         )
     except subprocess.TimeoutExpired as error:
-        raise RemarksError(f"LLVM was not done in {_SECONDS:g} s") from error
+        raise RemarksError(f"LLVM timed out after {_SECONDS:g} s") from error
     if done.returncode:
         raise RemarksError(done.stderr.decode(errors="replace").strip()[-_TAIL:] or f"exit code {done.returncode}")
     return msgspec.msgpack.decode(done.stdout, type=list[list[Said]])
@@ -120,7 +120,7 @@ def _exported(name: str) -> Any:
         found = getattr(ctypes.CDLL(str(path)), name, None)
         if found is not None:
             return found
-    raise SystemExit(f"no library in {folder} exports {name}: these bindings cannot be asked for LLVM's remarks")
+    raise SystemExit(f"no library in {folder} exports {name}: LLVM's remarks are not available with these bindings")
 
 
 def _from(printed: IO[bytes], start: int) -> str:

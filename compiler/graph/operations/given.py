@@ -8,7 +8,7 @@ from buddy.compiler.graph.operation import Op
 class GivenOp(Op):
     """An op of an imported module; `target` is its name there."""
 
-    only_eager = "the graph begins as IR, which has no eager program beside it"
+    only_eager = "the graph is an imported module without an eager program"
 
 
 class ResultOp(Op):

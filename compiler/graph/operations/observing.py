@@ -14,5 +14,5 @@ class ObserveOp(Op):
     """
 
     has_effect = True
-    only_eager = "it hands a value to whoever observes the run"
+    only_eager = "it passes a value to the observer of the run"
     targets = (OBSERVE,)

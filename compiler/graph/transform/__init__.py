@@ -88,7 +88,7 @@ def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -
     """
     transform = transforms().get(name)
     if transform is None:
-        raise TransformError("no such graph pass")
+        raise TransformError("unknown graph pass")
     try:
         given = typed_options(name, options_of(transform), options)
     except ValueError as error:

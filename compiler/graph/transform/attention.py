@@ -28,7 +28,7 @@ from buddy.compiler.graph.types import TensorDType
 
 # The equivalent torch op, for running the fused op in eager.
 TARGET = "scaled_dot_product_attention.default"
-BLOCKS_ARE_KNOWN = "only a call tells its sizes, and blocks of keys are made of known ones"
+BLOCKS_ARE_KNOWN = "its sizes are dynamic, and blocks of keys need static ones"
 FLOATS = (TensorDType.Float32, TensorDType.Float64)
 
 
@@ -41,7 +41,7 @@ def flash_attention_prefill(graph: Graph) -> list[Note]:
             if reason is None:
                 shared = None if _heads(node.args[0]) == _heads(node.args[1]) else True
                 _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=shared)
-            notes.append(Note(node.stable, f"left: {reason}" if reason else "its keys are taken block by block"))
+            notes.append(Note(node.stable, f"left: {reason}" if reason else "its keys are processed by blocks"))
         elif isinstance(node, SoftmaxOp):
             known = not is_dynamic(node.tensor_meta.shape)
             notes.append(fuse_around(graph, node, TARGET) if known else Note(node.stable, f"left: {BLOCKS_ARE_KNOWN}"))
@@ -64,11 +64,11 @@ def _refusal(node: Op) -> str | None:
     if any(is_dynamic(factor.tensor_meta.shape) for factor in node.args[:3]):
         return BLOCKS_ARE_KNOWN
     if argument(node, 3, "dropout_p", 0.0):
-        return "it drops weights at random"
+        return "it has dropout"
     if not only_first_result(node):
-        return "the log of its sums is read"
+        return "its log-sum-exp is read"
     if node.tensor_meta.dtype not in FLOATS:
-        return f"{node.tensor_meta.dtype.value} needs sums in a wider type"
+        return f"{node.tensor_meta.dtype.value} needs a wider accumulator"
     return None
 
 

@@ -20,7 +20,7 @@ def slice_parts(graph: Graph) -> list[Note]:
         if found is None:
             continue
         part, start, end = found
-        notes.append(Note(node.stable, f"reads {part}, where all of it lies"))
+        notes.append(Note(node.stable, f"reads {part}, which contains it"))
         graph.replace_argument(node, node.args[0], part)
         dim = argument(node, 1, "dim", 0)
         node._arguments, node._keyword_arguments = [part, dim, start, end], {}

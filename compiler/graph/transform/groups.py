@@ -58,5 +58,5 @@ def _no_linear(node: Op) -> str | None:
     if any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
         return "it scales what it adds"
     if node.args[0].tensor_meta.shape != node.tensor_meta.shape[1:]:
-        return "its addend is not one row"
+        return "its addend is not a single row"
     return None

@@ -20,10 +20,10 @@ def drop_identities(graph: Graph) -> list[Note]:
     notes = []
     for node in graph.operations:
         if isinstance(node, _VIEWS) and isinstance(node.args[0], (ViewOp, ReshapeOp)):
-            notes.append(Note(node.stable, f"reads what {node.args[0]} is a view of"))
+            notes.append(Note(node.stable, f"reads the source of the view {node.args[0]}"))
             graph.replace_argument(node, node.args[0], node.args[0].args[0])
         if _is_identity(node):
-            notes.append(Note(node.stable, f"gives {node.args[0]} back: its readers read that"))
+            notes.append(Note(node.stable, f"identity of {node.args[0]}, which its readers read now"))
             graph.replace_uses(node, node.args[0])
     graph.drop_unused()
     return notes

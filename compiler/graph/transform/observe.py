@@ -27,7 +27,7 @@ def observe(graph: Graph, nodes: str = EVERY) -> list[Note]:
     for node, place in wanted:
         behind.setdefault(place, []).append(_shown(graph, node, place))
     graph.body = [found for op in graph.body for found in (op, *behind.get(op, ()))]
-    return [Note(node.stable, "is shown to the observer of a run") for node, _ in wanted]
+    return [Note(node.stable, "is passed to the observer of a run") for node, _ in wanted]
 
 
 def observed(graph: Graph) -> tuple[str, ...]:

@@ -21,4 +21,4 @@ def _simplified(graph: Graph, node: Op) -> Note:
     if not only_first_result(node):
         return Note(node.stable, "left: its indices are read")
     take_first_result(graph, replaced(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))
-    return Note(node.stable, "gives its values alone")
+    return Note(node.stable, "returns its values only")

@@ -67,7 +67,7 @@ def _match(softmax: Op) -> _Pattern:
     if rank < 3 or normalized(softmax.args[1], rank) != rank - 1:
         raise _MismatchError("it is not over the columns of a batch of matrices")
     if meta.dtype not in (TensorDType.Float32, TensorDType.Float64) or softmax.args[0].tensor_meta.dtype != meta.dtype:
-        raise _MismatchError("its element types are not f32 or f64 all along")
+        raise _MismatchError("not all of its element types are f32 or f64")
     second = _reader_of(softmax)
     node, mask = softmax.args[0], None
     if isinstance(node, AddOp) and node.kwargs.get("alpha", 1) == 1 and isinstance(node.args[1], Op):
@@ -78,7 +78,7 @@ def _match(softmax: Op) -> _Pattern:
         node = _only_read_here(node).args[0]
     first = _only_read_here(_behind_views(node))
     if not isinstance(first, BatchMatmulOp):
-        raise _MismatchError(f"its operand is made of {first}, not of a product")
+        raise _MismatchError(f"its operand comes from {first}, not from a product")
     return _Pattern(softmax, first, second, scale, mask)
 
 
@@ -106,7 +106,7 @@ def _split_mask(add: Op) -> tuple[Op, Op]:
             if mask.tensor_meta.dtype != add.tensor_meta.dtype:
                 raise _MismatchError(f"its mask {mask} has another element type")
             return scores, mask
-    raise _MismatchError(f"{add} adds to no product")
+    raise _MismatchError(f"{add} adds nothing to a product")
 
 
 def _is_view(node: Op) -> bool:
@@ -129,7 +129,7 @@ def _only_read_here(node: Op) -> Op:
 
 def _only_reader(node: Op) -> Op:
     if len(node._children) != 1:
-        raise _MismatchError(f"{node} is read elsewhere too")
+        raise _MismatchError(f"{node} has other readers")
     return node._children[0]
 
 

@@ -27,7 +27,7 @@ def _composed(graph: Graph, node: Op) -> list[Note]:
         order, source = [inner[dim] for dim in order], source.args[0]
     if order == sorted(order):
         graph.replace_uses(node, source)
-        return [Note(node.stable, f"moves nothing: its readers read {source}")]
+        return [Note(node.stable, f"moves nothing; its readers read {source} now")]
     if source is node.args[0]:
         return [Note(node.stable, f"left: {source} is no transpose")]
     replaced(graph, node, PermuteOp, "permute.default", [source, order])
@@ -57,7 +57,7 @@ def _through_views(graph: Graph, node: Op) -> list[Note]:
         source = source.args[0]
     if source.tensor_meta.shape == node.tensor_meta.shape:
         graph.replace_uses(node, source)
-        return [Note(node.stable, f"gives {source} back: its readers read that")]
+        return [Note(node.stable, f"identity of {source}, which its readers read now")]
     if source is node.args[0]:
         return []
     replaced(graph, node, ViewOp, "view.default", [source, list(node.tensor_meta.shape)])

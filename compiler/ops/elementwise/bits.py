@@ -110,7 +110,7 @@ def _shift(name: str, function: Any) -> None:
     @elementwise(name)
     def shift(x: Scalar, by: Operand) -> Scalar:
         if x.dtype.is_float:
-            raise LoweringError("a float is not shifted, but multiplied by a power of two")
+            raise LoweringError("a shift of a float")
         return function(x, by)
 
 

@@ -96,7 +96,7 @@ def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dic
     ignored = sorted(set(node.kwargs) - set(parameters) - _OF_THE_RESULT)
     ignored += map(str, node.args[_places(parameters) :])
     if ignored:
-        raise LoweringError(f"its lowering does not read the argument {ignored[0]}")
+        raise LoweringError(f"its lowering ignores the argument {ignored[0]}")
     return {key: value for key, value in node.kwargs.items() if key in parameters}
 
 

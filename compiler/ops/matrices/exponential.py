@@ -83,7 +83,7 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Computes in f64; falls back to eager for a matrix that is not finite."""
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
-        raise LoweringError(f"eager rounds every step to {dtype.value}, and gives NaN where one overflows")
+        raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if one overflows")
     a = in_type(stacked(node.args[0], symbol_table), dtype, WIDE)
     shape = st.shape_of(a)
     parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}

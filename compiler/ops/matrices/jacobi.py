@@ -141,14 +141,14 @@ def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
     value, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     rows, columns = st.shape_of(value)[1:]
     if not isinstance(rows, int) or not isinstance(columns, int):
-        raise LoweringError("which side is the longer one only a call tells")
+        raise LoweringError("with dynamic sizes the longer side is unknown")
     return in_type(turned(value, dtype) if rows > columns else value, dtype, WIDE), rows > columns
 
 
 @lowering("SingularValuesOp")
 def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if not reads_only(node, 1):
-        raise LoweringError("the signs of singular vectors are LAPACK's own")
+        raise LoweringError("the signs of singular vectors depend on LAPACK")
     dtype = meta_of(node, 1).dtype
     b, _ = wide_rows(node, symbol_table)
 
@@ -167,7 +167,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
 def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Reads only the triangle that the node names."""
     if not reads_only(node, 0):
-        raise LoweringError("the signs of eigenvectors are LAPACK's own")
+        raise LoweringError("the signs of eigenvectors depend on LAPACK")
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     a = turned(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
 

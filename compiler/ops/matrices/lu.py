@@ -46,7 +46,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     count, rows, columns = st.shape_of(a)
     pivots = st.empty([count, meta_of(node, 1).shape[-1]], INT32)
     if not argument(node, 1, "pivot", True):
-        raise LoweringError("eager refuses to factorise without pivots on the CPU")
+        raise LoweringError("eager does not support LU without pivoting on the CPU")
 
     def steps(p: Problem) -> None:
         def step(k: Any) -> None:

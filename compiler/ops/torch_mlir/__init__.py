@@ -22,8 +22,8 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 def refusal(node: Op) -> str:
     """Returns the reason why `node` must not be lowered by torch-mlir; "" if there is none."""
     if isinstance(node, CallExternalOp):
-        return "a graph pass made it a call"
-    return node.only_eager or ("it does something besides giving results" if node.has_effect else "")
+        return "a graph pass replaced it by a call"
+    return node.only_eager or ("it has an effect besides its results" if node.has_effect else "")
 
 
 def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
@@ -35,12 +35,12 @@ def lower_by_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError(refusal(node))
     metas = [meta for op in (node, *node.parents) for meta in op.metas if meta is not None]
     if any(is_dynamic(meta.shape) for meta in metas):
-        raise LoweringError("its sizes have to be known when compiling")
+        raise LoweringError("it needs static sizes")
     module, inputs = written(node)
     found = to_linalg(module)
     ignored = [inputs[number].name for number in unread(found)]
     if ignored and not _reads_forms(node):
-        raise LoweringError(f"its lowering does not read {', '.join(ignored)}")
+        raise LoweringError(f"its lowering ignores {', '.join(ignored)}")
     return moved_here(found, [value_of(op, symbol_table) for op in inputs])
 
 

@@ -89,7 +89,7 @@ class _Process:
         line = self._process.stdout.readline()
         answer = json.loads(line) if line else {}
         if answer.get("id") != self._asked:
-            raise BrokenPipeError("there is no answer to this question")
+            raise BrokenPipeError("the answer is not to this request")
         return dict(answer)
 
     def _start(self) -> None:

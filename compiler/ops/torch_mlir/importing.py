@@ -71,7 +71,7 @@ def _tensors(value: Any) -> list[Op]:
 
 def _tensor_type(meta: TensorMeta | None) -> Any:
     if meta is None or meta.dtype not in _ELEMENTS:
-        raise LoweringError(f"torch-mlir takes no {'missing result' if meta is None else meta.dtype.value}")
+        raise LoweringError(f"torch-mlir supports no {'missing result' if meta is None else meta.dtype.value}")
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENTS[meta.dtype][0]}>")
 
 
@@ -127,7 +127,7 @@ class _Writer:
 
 def _number(value: Any, type_: str) -> Any:
     if not isinstance(value, (bool, int, float)):
-        raise LoweringError(f"the torch dialect has no word for the argument {value!r}")
+        raise LoweringError(f"the torch dialect cannot express the argument {value!r}")
     if type_ == "float" or isinstance(value, float):
         return _constant("float", ir.FloatAttr.get(ir.F64Type.get(), float(value)))
     if type_ == "bool" or (isinstance(value, bool) and type_ == "Tensor"):
@@ -153,7 +153,7 @@ def _as_tensor(number: Any, value: bool | int | float) -> Any:
 
 def _dtype_number(dtype: TensorDType) -> int:
     if dtype not in _ELEMENTS:
-        raise LoweringError(f"torch-mlir takes no {dtype.value}")
+        raise LoweringError(f"torch-mlir supports no {dtype.value}")
     return _ELEMENTS[dtype][1]
 
 
@@ -162,5 +162,5 @@ def _opaque(text: str) -> Any:
         kind = ir.Type.parse("!torch.Device")
         return ir.Operation.create("torch.constant.device", [kind], [], {"value": ir.StringAttr.get(text)}).result
     if text not in _NUMBERS:
-        raise LoweringError(f"the torch dialect has no word for {text}")
+        raise LoweringError(f"the torch dialect cannot express {text}")
     return _integer(_NUMBERS[text])

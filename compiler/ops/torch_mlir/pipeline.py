@@ -24,7 +24,7 @@ def to_linalg(module: Any) -> Any:
     try:
         found = ir.Module.parse(text, ir.Context.current)
     except ir.MLIRError as error:
-        raise LoweringError(f"what its lowering leaves is no valid IR ({_first_line(error)})") from error
+        raise LoweringError(f"its lowering produces invalid IR ({_first_line(error)})") from error
     _check(found)
     return found
 
@@ -42,13 +42,13 @@ def _check(module: Any) -> None:
         if op.name.partition(".")[0] not in _DIALECTS:
             left.append(f"{op.name}, which is not compiled here")
         elif any(isinstance(r.type, ir.ShapedType) and not r.type.has_static_shape for r in op.results):
-            left.append(f"{op.name} of a size that is not known")
+            left.append(f"{op.name} of a dynamic size")
         return ir.WalkResult.INTERRUPT if left else ir.WalkResult.ADVANCE
 
     for function in module.body:
         function.operation.walk(visit)
     if left:
-        raise LoweringError(f"its lowering leaves {left[0]}")
+        raise LoweringError(f"its lowering contains {left[0]}")
 
 
 def unread(module: Any) -> list[int]:

@@ -54,7 +54,7 @@ def rsub(x: Tensor, y: Operand, alpha: Number = 1) -> Tensor:
 @elementwise("MulOp")
 def mul(x: Tensor, y: Operand) -> Tensor:
     if not isinstance(y, Tensor) and y == 0 and x.dtype.is_float:
-        raise LoweringError("TOSA's folder makes 0 of a product with 0, where NaN and infinities give NaN")
+        raise LoweringError("TOSA's folder replaces a product with 0 by 0, also for NaN and infinities")
     return x * y
 
 
@@ -87,7 +87,7 @@ def power(x: Tensor, exponent: Operand) -> Tensor:
     if exponent == 0:
         return x.like(1)
     if exponent == 0.5:
-        raise LoweringError("no square root, and one from a power differs at -0.0 and -inf")
+        raise LoweringError("no square root; a power differs from it at -0.0 and -inf")
     if exponent == -0.5:
         return unary("rsqrt", x)
     if float(exponent).is_integer() and 1 <= abs(exponent) <= 4:
@@ -278,8 +278,8 @@ def copy(x: Tensor, y: Operand, _non_blocking: bool = False) -> Tensor:
 
 ops_registry.absent |= {
     "SqrtOp": "no square root, and the reciprocal of `rsqrt` would round twice",
-    "RoundOp": "no rounding to the nearest",
+    "RoundOp": "no rounding to nearest",
     "Expm1Op": "no exp(x) - 1 that keeps small x",
     "Log1pOp": "no log(1 + x) that keeps small x",
-    "Log2Op": "no logarithm to base 2, and a scaled natural one is off at powers of two",
+    "Log2Op": "no logarithm to base 2; a scaled natural one is inexact at powers of two",
 }

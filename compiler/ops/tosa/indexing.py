@@ -60,7 +60,7 @@ def index(node: Op, symbol_table: SymbolTable) -> Tensor:
     """Lowers `x[i, :, j]`: moves indexed dims to the front, merges them, gathers rows, moves the index dims back."""
     x, listed = tensor_of(node.args[0], symbol_table), node.args[1]
     if any(item is not None and not item.tensor_meta.dtype.is_integer for item in listed):
-        raise LoweringError("a mask gives a result whose size is not known before the program runs")
+        raise LoweringError("a mask has a result of data-dependent size")
     chosen = [axis for axis, item in enumerate(listed) if item is not None]
     kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
     sizes = [x.shape[axis] for axis in chosen]
@@ -120,5 +120,5 @@ ops_registry.absent |= dict.fromkeys(
     (
         "IndexPutOp", "IndexReduceOp", "PutOp", "ScatterOp", "ScatterAddOp", "ScatterReduceOp", "MaskedScatterOp",
     ),
-    "one writer for each place",
+    "tosa.scatter allows one write per position",
 )  # fmt: skip

@@ -135,5 +135,5 @@ def _masked(node: Op, symbol_table: SymbolTable, scores: Tensor) -> Tensor:
 
 ops_registry.absent |= dict.fromkeys(
     ("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp"),
-    "no attention block by block, whose loop carries sums from one to the next",
+    "no loop-carried values, which blocked attention needs",
 )

@@ -158,10 +158,10 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
 
 
 ops_registry.absent |= {
-    "CumsumOp": "no running sum",
-    "LogcumsumexpOp": "no running sum",
-    "CumprodOp": "no running product",
-    "CummaxOp": "no running maximum",
-    "CumminOp": "no running minimum",
+    "CumsumOp": "no cumulative sum",
+    "LogcumsumexpOp": "no cumulative sum",
+    "CumprodOp": "no cumulative product",
+    "CummaxOp": "no cumulative maximum",
+    "CumminOp": "no cumulative minimum",
     **dict.fromkeys(("SortOp", "TopkOp", "KthvalueOp", "MedianOp", "NanmedianOp", "ModeOp"), "no sort"),
 }

@@ -117,7 +117,7 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     dim = normalized(argument(node, 2, "dim", 0), len(x.shape))
     if (argument(node, 5, "step", 1) or 1) != 1:
-        raise LoweringError("no scatter in steps")
+        raise LoweringError("no strided scatter")
     return _replaced(x, piece, dim, _start(node, 3, "start", x.shape[dim]))
 
 
@@ -152,7 +152,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> Tensor:
 def full(node: Op, _symbol_table: SymbolTable) -> Tensor:
     value = node.args[0] if node.target.startswith("scalar_tensor") else argument(node, 1, "fill_value")
     if not isinstance(value, (bool, int, float)):
-        raise LoweringError(f"the fill value {value} is not a number known when compiling")
+        raise LoweringError(f"the fill value {value} is not a compile-time constant")
     return splat(value, node.tensor_meta.shape, node.tensor_meta.dtype)
 
 
@@ -170,4 +170,4 @@ def check_length(meta: TensorMeta) -> None:
     for size in meta.shape:
         count *= size
     if count > LONGEST_CONSTANT:
-        raise LoweringError(f"no iota, and {count} positions are too many to write out")
+        raise LoweringError(f"no iota, and {count} positions are too many for a constant")

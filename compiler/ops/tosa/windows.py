@@ -62,9 +62,9 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     spatial = len(meta.shape) - 2
     if node.args[6]:
-        raise LoweringError("no transposed convolution whose kernel the bindings would lower")
+        raise LoweringError("no transposed convolution that the bindings can lower")
     if meta.dtype is not TensorDType.Float32:
-        raise LoweringError(f"no {meta.dtype.value} convolution that is summed in a wider type")
+        raise LoweringError(f"no {meta.dtype.value} convolution with a wider accumulator")
     window = Sliding(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
     outputs = list(meta.shape[2:])
     if spatial == 1:
@@ -113,7 +113,7 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
     """Returns the maxima; TOSA does not return their positions."""
     x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta
     if any(isinstance(user, GetItemOp) and user.args[1] == 1 for user in node._children):
-        raise LoweringError("max_pool2d gives no positions")
+        raise LoweringError("max_pool2d returns no positions")
     if any(gap != 1 for gap in window.dilation):
         raise LoweringError("no dilated max_pool2d")
     require("max_pool2d", x.dtype)
@@ -134,7 +134,7 @@ def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
     x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
     divisor = argument(node, 6, "divisor_override")
     if argument(node, 4, "ceil_mode", False):
-        raise LoweringError("no avg_pool2d with ceil_mode: other windows count as full")
+        raise LoweringError("no avg_pool2d with ceil_mode: partial windows differ")
     if divisor is not None and divisor != prod(window.size):
         raise LoweringError("no avg_pool2d with another divisor")
     x = _batched(x)

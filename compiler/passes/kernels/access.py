@@ -111,7 +111,7 @@ def _terms(expression: Any) -> list[tuple[int, int]]:
         return [(loop, factor * expression.rhs.value) for loop, factor in _terms(expression.lhs)]
     if isinstance(expression, ir.AffineConstantExpr) and expression.value == 0:
         return []
-    raise UnsupportedError(f"index {expression} is no sum of loop indices")
+    raise UnsupportedError(f"index {expression} is not a sum of loop indices")
 
 
 def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> list[int]:

@@ -47,15 +47,15 @@ def product_of(contraction: Contraction) -> Product:
     """
     c = contraction
     if c.element not in _BYTES or c.factor_element != c.element or c.result not in ("", c.element):
-        raise UnsupportedError(f"the library has no product of {c.factor_element}")
+        raise UnsupportedError(f"the library has no matrix product of {c.factor_element}")
     if len(c.k) > 1:
-        raise UnsupportedError("sums over several loops are no matrix product")
+        raise UnsupportedError("a sum over several loops is not a matrix product")
     k, k_a, k_b = (c.k[0].size, *c.k[0].strides[:2]) if c.k else (1, 1, 1)
     a = _matrix(c.m.size, k, c.m.strides[0], k_a)
     b = _matrix(k, c.n.size, k_b, c.n.strides[1])
     leading = _matrix(c.m.size, c.n.size, c.m.strides[2], c.n.strides[2])
     if a is None or b is None or leading is None or leading.transposed:
-        raise UnsupportedError("a matrix of it is contiguous in no direction")
+        raise UnsupportedError("one of its matrices is contiguous in neither direction")
     return Product(c.m.size, c.n.size, k, a, b, leading.leading)
 
 

@@ -149,7 +149,7 @@ def _register_block(m: int, n: int, lanes: int, registers: int, wanted: Wanted) 
         if rows * vectors + vectors + 1 <= registers
     ]
     if not candidates:
-        raise UnsupportedError(f"{registers} registers do not hold {wanted.rows} rows of {wanted.vectors} vectors")
+        raise UnsupportedError(f"{wanted.rows} rows of {wanted.vectors} vectors exceed {registers} registers")
     return min(candidates, key=lambda block: (_cost(m, n, lanes, *block), -block[0] * block[1]))
 
 

@@ -33,7 +33,7 @@ class KernelCalls:
 
     def packed(self, place: Place, panels: Packing, location: Any) -> Any:
         """Returns the buffer for the weights at `place`, packed as `panels`."""
-        assert self.packs, "only what may be packed outside of the call is"
+        assert self.packs, "only weights that can be packed outside of the call are parameters"
         self._packed_for.setdefault(panels, []).append(location)
         return self._weights.packed(place, panels)
 

@@ -76,7 +76,7 @@ def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
 def check_stage(op: Structured) -> None:
     """Raises `UnsupportedError` with the reason if a kernel could not emit the body of `op` with its own sums."""
     if op.reductions or op.indexed:
-        raise UnsupportedError("a reduction reads its result" if op.reductions else "a body asks for its index")
+        raise UnsupportedError("a reduction reads its result" if op.reductions else "a body reads its index")
     if op.scalars:
         raise UnsupportedError("a generic with scalar operands")
     _check_captures(op)
@@ -85,7 +85,7 @@ def check_stage(op: Structured) -> None:
 def check_walk(op: Structured, joint: int) -> None:
     """Raises `UnsupportedError` if `op` reads an element of operand `joint` twice: a kernel computes each once."""
     if any(loop.size > 1 and loop.strides[joint] == 0 for loop in op.loops):
-        raise UnsupportedError("a loop that its result does not move along reads it again")
+        raise UnsupportedError("a loop without a stride in its result reads it again")
 
 
 def joint_of(op: Any, buffer: Any) -> int:

@@ -73,7 +73,7 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[P
         try:
             contraction, stages = _with_stage(cut, contraction, stages, mark, other, result)
         except UnsupportedError as reason:
-            notes.append(f"{other.name} apart: {reason}")
+            notes.append(f"{other.name} not fused: {reason}")
             del other.attributes[mark]
             continue
         taken.append(other)

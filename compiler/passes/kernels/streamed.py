@@ -14,7 +14,7 @@ def mark_streamed(weights: PackedWeights, place: Place) -> None:
     if not function.public:
         for call in function.calls:
             above = weights.parameter(call.operands[number])
-            assert above is not None, "a parameter is one all the way up"
+            assert above is not None, "a parameter is a parameter in every caller"
             mark_streamed(weights, above)
         return
     flags = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))

@@ -52,10 +52,10 @@ def loops_of(op: Any) -> list[DynamicLoop]:
                 uses[loop].append((number, dim))
                 sizes[loop], even[loop] = size, even[loop] and stride is not None
             elif size is None or (stride is None and size != 1):
-                raise UnsupportedError(f"a size or a stride that is not known is indexed by {expression}")
+                raise UnsupportedError(f"a dynamic size or stride is indexed by {expression}")
     inside = {loop: None for map_ in maps for e in map_.results for loop in _in_sums(e)}
     if any(sizes[loop] is None or not (even[loop] or sizes[loop] == 1) for loop in inside):
-        raise UnsupportedError("a loop of a size or a stride that is not known is part of a sum")
+        raise UnsupportedError("a loop with a dynamic size or stride is part of a sum")
     return [
         DynamicLoop(None if any(_layout(buffers[n])[0][d] is None for n, d in used) else size, flat, tuple(used))
         for size, flat, used in zip(sizes, even, uses, strict=True)
@@ -99,7 +99,7 @@ def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
     """
     known, strides = _layout(value)
     if any(stride is None and size != 1 for stride, size in zip(strides, sizes, strict=True)):
-        raise UnsupportedError("a tile has to know its strides")
+        raise UnsupportedError("a tile needs static strides")
     if list(sizes) == known and None not in strides and all(isinstance(start, int) and start == 0 for start in starts):
         return value
     found = memref.ExtractStridedMetadataOp(value)

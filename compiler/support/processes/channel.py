@@ -99,7 +99,7 @@ def text_data(
 
 
 def traceback_of(error: BaseException) -> str:
-    """For the log."""
+    """Returns the traceback, for the log."""
     return "".join(traceback.format_exception(error))
 
 

@@ -39,7 +39,7 @@ class Job:
 
 
 class Jobs:
-    """All requests under way."""
+    """All running requests."""
 
     def __init__(self, send: Send) -> None:
         self._send = send

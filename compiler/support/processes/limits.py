@@ -62,7 +62,7 @@ def memory_cap(said: str, machine: int) -> int:
             return 0
         if math.isfinite(given) and given * 2**30 >= LEAST:
             return int(given * 2**30)
-        log.error("%s=%s is not used: it is GiB, at least %g, or 0 for no cap", ENVIRONMENT, said, LEAST / 2**30)
+        log.error("%s=%s is ignored: give GiB, at least %g, or 0 for no limit", ENVIRONMENT, said, LEAST / 2**30)
     return int(machine * _SHARE) if machine * _SHARE >= LEAST else 0
 
 

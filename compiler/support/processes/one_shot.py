@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class TookTooLong(Exception):
-    """A question was given up."""
+    """A request timed out."""
 
 
 async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
@@ -35,7 +35,7 @@ async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: f
         found, _ = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(question)), timeout)
         return msgspec.msgpack.decode(found, type=answer)
     except asyncio.TimeoutError:
-        raise TookTooLong(f"there was no answer in {timeout:g} s") from None
+        raise TookTooLong(f"no answer within {timeout:g} s") from None
     finally:
         if process.returncode is None:
             process.kill()

@@ -132,10 +132,10 @@ def describe_exit(status: int) -> str:
 
 
 _MEANING = {
-    "SIGSEGV": ", an access to memory that is not there",
+    "SIGSEGV": ", an access to invalid memory",
     "SIGABRT": ", a failed assertion or a fatal error of a library",
-    "SIGILL": ", an instruction that this CPU does not have",
-    "SIGFPE": ", an arithmetic fault such as an integer division by zero",
-    "SIGBUS": ", a misaligned or missing piece of memory",
+    "SIGILL": ", an instruction that this CPU does not support",
+    "SIGFPE": ", an arithmetic error such as an integer division by zero",
+    "SIGBUS": ", an access to misaligned or missing memory",
     "SIGKILL": ", killed from outside, perhaps because memory ran out",
 }

@@ -116,7 +116,7 @@ class WorkerProcess:
                 self._events.body(body)
         except WireError as error:
             self._loop.remove_reader(self._read_fd)
-            self._fault = f"it wrote something else into the engine's pipe: {error}"
+            self._fault = f"it wrote invalid data to the engine's pipe: {error}"
             self.kill()
             return False
         return bool(data)

@@ -229,8 +229,8 @@ def test_without_a_driver_one_line_says_so() -> None:
     with pytest.raises(NoGpuError) as caught:
         load(artifact)
     assert str(caught.value).count("\n") == 0
-    assert "no CUDA driver on this machine (libcuda.so.1 is not found)" in caught.value.diagnostic.what
-    assert "run it where a GPU is" in caught.value.diagnostic.todo
+    assert "no CUDA driver was found (libcuda.so.1)" in caught.value.diagnostic.what
+    assert "run it on a machine with a GPU" in caught.value.diagnostic.todo
 
 
 @pytest.mark.skipif(driver(), reason="there is a CUDA driver")
@@ -269,7 +269,7 @@ def test_a_run_makes_all_stages_and_says_what_is_missing(cli: Callable[..., Any]
     )
     done = cli("run", "model.py", "--preset", "gpu", cwd=tmp_path)
     assert done.returncode == 1
-    assert "there is no CUDA driver on this machine (libcuda.so.1 is not found)" in done.stderr
+    assert "no CUDA driver was found (libcuda.so.1)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -172,7 +172,7 @@ async def test_it_runs_on_other_targets_and_on_threads(engine: Bench, script: Pa
     [
         ("--iree-opt-level=O7", "O7"),
         ("--iree-opt-levl=O2", "--iree-opt-level"),
-        ("--compile-to=vm", "cannot be given"),
+        ("--compile-to=vm", "is not allowed"),
         ("--iree-hal-target-backends=nothing", "not registered"),
     ],
 )

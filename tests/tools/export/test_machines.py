@@ -113,11 +113,11 @@ def test_code_for_aarch64_gives_eagers_numbers_in_an_emulator(network: Line, tmp
 
 
 WRONG = {
-    "arm": "no target 'arm'",
-    "s390x-linux-gnu": "no target",
-    "i686-linux-gnu": "no target",
-    "aarch64-apple-darwin": "no target",
-    ":": "no target ''",
+    "arm": "unknown target 'arm'",
+    "s390x-linux-gnu": "unknown target",
+    "i686-linux-gnu": "unknown target",
+    "aarch64-apple-darwin": "unknown target",
+    ":": "unknown target ''",
     "aarch64:nosuch": "no CPU 'nosuch'",
     "x86-64::+nosuch": r"no feature '\+nosuch'",
     # Over a CPU of which it knows no 64 bits LLVM ends the process.

@@ -87,16 +87,16 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
                 continue
             factor = upper // lower
             if loop.reduction or rest % factor:
-                raise UnsupportedError("its outer loops are other ones")
+                raise UnsupportedError("its outer loops differ")
             rest //= factor
             rows.append(replace(loop, size=factor, strides=tuple(s * rest for s in loop.strides)))
             done = upper
         if rest > 1:
             inner.append(replace(loop, size=rest))
     if done != bounds[-1]:
-        raise UnsupportedError("its outer loops are other ones")
+        raise UnsupportedError("its outer loops differ")
     if any(not any(loop.strides) for loop in inner):
-        raise UnsupportedError("a loop within a row moves no operand")
+        raise UnsupportedError("a loop within a row has no stride in any operand")
     accesses = tuple(_access(op, number, rows, inner) for number in range(len(op.operands)))
     return RowOp(op, tuple(rows), tuple(inner), accesses)
 
@@ -114,10 +114,10 @@ def _place(value: Any) -> tuple[Any, int]:
     layout = layout_of(value.type)
     while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
         if value.owner.name == "memref.view":
-            raise UnsupportedError("its buffers share an arena already")
+            raise UnsupportedError("its buffers already share an arena")
         value = value.owner.operands[0]
     if layout.offset is None or layout_of(value.type).offset != 0:
-        raise UnsupportedError("an operand begins at a place that is only known at run time")
+        raise UnsupportedError("an operand has a dynamic offset")
     return value, layout.offset
 
 

@@ -66,7 +66,7 @@ def folds_of(op: Structured) -> dict[int, Fold]:
     for number, scalar in enumerate(op.yielded, start=op.inputs):
         moves = any(loop.strides[number] for loop in op.reductions)
         if op.reads(number) and moves:
-            raise UnsupportedError("an output that is read moves along a reduction")
+            raise UnsupportedError("an output that is read varies along a reduction")
         if not moves:
             folds[number] = _fold(scalar, op.arguments[number])
     return folds
@@ -75,7 +75,7 @@ def folds_of(op: Structured) -> dict[int, Fold]:
 def _fold(yielded: Any, argument: Any) -> Fold:
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
-        raise UnsupportedError("its body is no plain fold")
+        raise UnsupportedError("its body is not a plain fold")
     combine = yielded.owner.operation
     if combine.name not in _NEUTRAL:
         raise UnsupportedError(f"a fold with {combine.name}")
@@ -92,7 +92,7 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
     lanes = lanes_for(op, target)
     along = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(folds))
     if not op.indexed <= set(along.dims if along is not None else ()):
-        raise UnsupportedError("a reduction that asks for another index than that of its contiguous loop")
+        raise UnsupportedError("a reduction that reads another index than that of its contiguous loop")
     if along is not None:
         _Along(e, op, folds, along, lanes).emit()
         return f"{along.size} elements folded in vectors of {lanes}"
@@ -100,7 +100,7 @@ def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
     if across is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
     if len(folds) < op.outputs:
-        raise UnsupportedError("an output moves along a reduction")
+        raise UnsupportedError("an output varies along a reduction")
     _Across(e, op, folds, across, lanes).emit()
     return f"columns folded in vectors of {lanes}"
 
