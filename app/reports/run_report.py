@@ -63,7 +63,7 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
-    broke = [f"graph break at {info.broke_at}: {info.broke}"] if info.broke else []
+    broke = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
     lines = [
         f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
         f"compiled in {report.compile_seconds:.2f} s",

@@ -388,4 +388,4 @@ def test_a_pipeline_is_printed_and_given_as_text(cli: Verb, tmp_path: Path) -> N
     assert again.stdout == done.stdout
     wrong = cli("recipe", "samples/addmm.py", "--pipeline", "builtin.module(cse canonicalize)")
     assert wrong.returncode == 2
-    assert "line 1, column 20: a comma" in wrong.stderr
+    assert "line 1, column 20: expected a comma" in wrong.stderr
