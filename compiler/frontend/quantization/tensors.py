@@ -2,7 +2,8 @@
 
 PyTorch traces a quantised tensor as one of float32, so what it is has to be known from the op that made it. Those of
 `torch.quantize_per_tensor` are rewritten where all that reads them moves elements, takes the positive part or
-converts back. Values are those of AVX2's kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
+converts back. Values are those of AVX2's kernels in
+aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class Quantised:
 def quantised(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
     """`x`, float32, in steps of `scale`; the parameters are numbers or tensors with one element.
 
-    NaN is the highest integer of 8 bits and the lowest of 32. The sum of quotient and zero point is rounded, halves to even. What eager refuses is refused at the call.
+    NaN is the highest integer of 8 bits and the lowest of 32. The sum of quotient and zero point is rounded, halves to
+    even. What eager refuses is refused at the call.
     """
     integer = _INTEGERS[dtype]
     low, high = torch.iinfo(integer).min, torch.iinfo(integer).max
