@@ -296,7 +296,7 @@ def _gpt2() -> list[Case]:
                          argument(1, lambda _: 0.0447), 5), NARROW),
         Case(GPT2, Planted("0.05 for 0.044715", "another function", "mul.Tensor", argument(1, lambda _: 0.05), 1)),
         Case(GPT2, Planted("1e-5 is 1e-6", "epsilon", _NORM, argument(4, lambda _: 1e-6), 0), NARROW),
-        Case(GPT2, Planted("1e-5 is 1e-3", "epsilon", _NORM, argument(4, lambda _: 1e-3), 0)),
+        Case(GPT2, Planted("1e-5 is 1e-2", "epsilon", _NORM, argument(4, lambda _: 1e-2), 0)),
         Case(GPT2, Planted("positions from 1 on", "off by one", "embedding.default",
                          argument(1, lambda p: (p + 1).clamp(max=15)))),
         Case(GPT2, Planted("the last column lacks a product", "edge of a tile", _MM, short(1))),
