@@ -47,6 +47,6 @@ class CapturedGraph:
     timed: Eager | None = None
     seed: int | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
-    further_spreads: tuple[Spread, ...] | None = field(default=None, init=False)
+    further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
     exact: list[Any] = field(default_factory=list, init=False)
     random: torch.Tensor | None = field(default=None, init=False)

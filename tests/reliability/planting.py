@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.in_step import InStep
 from buddy.compiler.runtime.measure import run_and_compare
 from buddy.compiler.runtime.node_by_node import symbols_at
-from buddy.compiler.runtime.sensitivity import Spread, differences, further_spreads
+from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.
 Change = Callable[..., Any]
@@ -83,9 +84,10 @@ class Subject:
         with torch.no_grad():
             wrong = InStep(graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64").finish()
         found = []
-        spreads = zip(self.captured.spreads or (), further_spreads(self.captured), strict=True)
+        further = [further_spreads(self.captured, seed) for seed in range(RUNS)]
+        spreads = zip(self.captured.spreads or (), *further, strict=True)
         for one, other, pair in zip(wrong, self.captured.exact, spreads, strict=True):
-            moved, spread = differences(one, other), Spread.with_those_of(*pair)
+            moved, spread = differences(one, other), reduce(Spread.with_those_of, pair)
             found += [(moved.largest / spread.largest, moved.rms / spread.rms)] if spread.rms else []
         return found
 

@@ -92,9 +92,8 @@ def short(dim: int) -> Change:
 
 def short_window(call: Any, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     """A convolution whose last output channel lacks the last element of the window."""
-    last = weight[-1:].clone()
-    last = torch.cat([last.flatten(2)[..., :-1], torch.zeros_like(last.flatten(2)[..., -1:])], -1).reshape(last.shape)
-    return call(x, torch.cat([weight[:-1], last]), *rest)
+    is_there = torch.arange(weight.numel()).reshape(weight.shape) != weight.numel() - 1
+    return call(x, weight * is_there.to(weight.dtype), *rest)
 
 
 def attention(change: Callable[..., tuple[Tensor, Tensor, Tensor, dict[str, Any]]]) -> Change:
@@ -296,7 +295,7 @@ def _gpt2() -> list[Case]:
                          argument(1, lambda _: 0.0447), 5), NARROW),
         Case(GPT2, Planted("0.05 for 0.044715", "another function", "mul.Tensor", argument(1, lambda _: 0.05), 1)),
         Case(GPT2, Planted("1e-5 is 1e-6", "epsilon", _NORM, argument(4, lambda _: 1e-6), 0), NARROW),
-        Case(GPT2, Planted("1e-5 is 1e-3", "epsilon", _NORM, argument(4, lambda _: 1e-3), 0)),
+        Case(GPT2, Planted("1e-5 is 1e-2", "epsilon", _NORM, argument(4, lambda _: 1e-2), 0)),
         Case(GPT2, Planted("positions from 1 on", "off by one", "embedding.default",
                          argument(1, lambda p: (p + 1).clamp(max=15)))),
         Case(GPT2, Planted("the last column lacks a product", "edge of a tile", _MM, short(1))),

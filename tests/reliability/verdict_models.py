@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tests.architectures import layers
 from tests.architectures.zoo import SEED, Module, Use, all_architectures, of_config, tensors_in
 from tests.models import Amplifying
 
@@ -51,24 +52,26 @@ def _image(config: Any) -> torch.Tensor:
     return torch.randn(1, 3, config.image_size, config.image_size)
 
 
-def _config(name: str, **options: Any) -> Callable[[], Any]:
-    """A config of `transformers`, whose special tokens are among the few that it has."""
-    import transformers as hf
+def _of(config: str, model: str, options: dict[str, Any], **inputs: Callable[[Any], torch.Tensor]) -> Make:
+    """A model of `transformers`, which is imported when it is made."""
 
-    return lambda: getattr(hf, name)(**options)
+    def make() -> tuple[Module, Use]:
+        import transformers as hf
+
+        return of_config(lambda: getattr(hf, config)(**options), getattr(hf, model), **inputs)()
+
+    return make
 
 
 def _language(config: str, model: str, length: int = TOKENS, **options: Any) -> Make:
-    import transformers as hf
-
-    inputs = {"input_ids": partial(_tokens, length=length)}
-    return of_config(_config(config, **options, bos_token_id=0, eos_token_id=0), getattr(hf, model), **inputs)
+    # Special tokens among the few that it has.
+    return _of(
+        config, model, {**options, "bos_token_id": 0, "eos_token_id": 0}, input_ids=partial(_tokens, length=length)
+    )
 
 
 def _vision(config: str, model: str, **options: Any) -> Make:
-    import transformers as hf
-
-    return of_config(_config(config, **options), getattr(hf, model), pixel_values=_image)
+    return _of(config, model, options, pixel_values=_image)
 
 
 # Weights such that each layer keeps the size of what it gets, as trained ones do: 1 / sqrt(width).
@@ -198,14 +201,23 @@ _ZOO = (
 )  # fmt: skip
 
 
+def _of_zoo(name: str) -> Make:
+    """One of the architectures; those that need `transformers` import it when they are made."""
+
+    def make() -> tuple[Module, Use]:
+        plain = {architecture.name: architecture for architecture in layers.ARCHITECTURES}
+        return (plain.get(name) or all_architectures()[name]).make()
+
+    return make
+
+
 def models() -> dict[str, Model]:
-    """By name: the smallest first, the largest last. Needs `transformers`."""
-    zoo = all_architectures()
+    """By name: the smallest first, the largest last. Most need `transformers` to be made."""
     own = [
         Model("quantised layers", _own(Quantised, _sixteenths(24))),
         Model("choices", _own(Choosing, _rows(24))),
         Model("gathers and windows", _own(Gathering, _rows(32), _places)),
         Model("24 layers of sines", _own(Amplifying, _rows(64))),
     ]
-    found = [*own, *_small(), *(Model(name, zoo[name].make) for name in _ZOO), *_deep()]
+    found = [*own, *_small(), *(Model(name, _of_zoo(name)) for name in _ZOO), *_deep()]
     return {model.name: model for model in found}

@@ -15,8 +15,9 @@ from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.measure import reports
-from buddy.compiler.runtime.sensitivity import MULTIPLE, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import FEWEST, MULTIPLE, RUNS, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
 
@@ -152,7 +153,8 @@ def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
     assert deep.eager is not None
     with torch.no_grad():
         expected = deep.eager(deep.tensors)
-        largest = max(spreads(deep, expected)[0].rms, further_spreads(deep)[0].rms)
+        further = (further_spreads(deep, seed)[0].rms for seed in range(RUNS))
+        largest = max(spreads(deep, expected)[0].rms, *further)
         for times, is_right in ((0.9, True), (1.1, False)):
             moved = [expected[0] + MULTIPLE * times * largest]
             assert _difference(moved, expected) is not None
@@ -209,3 +211,81 @@ def test_positions_of_numbers_without_roundings_are_exact() -> None:
         captured = capture(lambda x: x.argmax(), (x,))[0]
     assert judged([torch.tensor(1)], captured).verdict == "ok"
     assert judged([torch.tensor(2)], captured).verdict == "mismatch"
+
+
+def test_of_numbers_that_are_equal_in_any_precision_the_first_is_chosen() -> None:
+    def twice(y: torch.Tensor) -> torch.Tensor:
+        return torch.cat([y, y], -1).argmax(-1)
+
+    with torch.no_grad():
+        captured = capture(Choosing(lambda y: twice(y[:, :WIDTH])).eval(), (inputs(),))[0]
+        assert captured.eager is not None
+        (eager,) = captured.eager(captured.tensors)
+    assert bool((eager < WIDTH).all())
+    assert judged([eager + WIDTH], captured).verdict == "mismatch"
+
+
+# ---- results within the tolerance of their element type --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shallow() -> CapturedGraph:
+    """A layer whose errors are a hundredth of what float32 is allowed."""
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return capture(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU()).eval(), (torch.randn(32, WIDTH),))[0]
+
+
+def moved(captured: CapturedGraph, by: Callable[[torch.Tensor], torch.Tensor]) -> OutputReport:
+    """What is said of eager's result after a change that float32's own tolerance allows."""
+    assert captured.eager is not None
+    with torch.no_grad():
+        (eager,) = captured.eager(captured.tensors)
+    result = by(eager.double()).to(eager.dtype)
+    assert compare("", result, eager).verdict == "ok"
+    return judged([result], captured)
+
+
+def test_a_fault_that_moves_all_elements_a_little_is_wrong(shallow: CapturedGraph) -> None:
+    report = moved(shallow, lambda y: y * (1 + 6e-6))
+    assert report.verdict == "mismatch"
+    assert report.rms > MULTIPLE * report.spread_rms
+    assert report.tolerance.startswith("4 x spread: ")
+    assert report.where
+
+
+def test_a_fault_of_one_channel_is_wrong_that_neither_all_elements_nor_the_worst_show(shallow: CapturedGraph) -> None:
+    shift = torch.zeros(WIDTH, dtype=torch.float64)
+    shift[5] = 3e-6
+    report = moved(shallow, lambda y: y + shift)
+    spread = report.spread_rms
+    assert report.verdict == "mismatch"
+    assert report.rms < MULTIPLE * spread < 3e-6
+
+
+def test_a_few_roundings_are_right_without_a_run_in_double_precision(shallow: CapturedGraph) -> None:
+    shallow.spreads = None
+    assert moved(shallow, lambda y: y * (1 + 2e-7)).verdict == "ok"
+    assert shallow.spreads is None
+
+
+def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() -> None:
+    with torch.no_grad():
+        captured = capture(lambda x: x.sin().sum(1), (torch.randn(FEWEST - 1, 100),))[0]
+    assert moved(captured, lambda y: y * (1 + 4e-6)).verdict == "ok"
+
+
+def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> None:
+    @torch.library.custom_op("sensitivity::single_only", mutates_args=())
+    def single_only(x: torch.Tensor) -> torch.Tensor:
+        if x.dtype != torch.float32:
+            raise RuntimeError("float32 only")
+        return x.sin()
+
+    single_only.register_fake(torch.empty_like)
+    with torch.no_grad():
+        captured = capture(lambda x: torch.ops.sensitivity.single_only(x) + 1, (torch.randn(32, WIDTH),))[0]
+    report = moved(captured, lambda y: y * (1 + 4e-6))
+    assert report.verdict == "ok"
+    assert captured.spreads is not None
+    assert not captured.spreads[0].whole
