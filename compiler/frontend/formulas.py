@@ -17,6 +17,7 @@ aten = torch.ops.aten
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
     aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.tril_indices, aten.triu_indices,
+    aten.batch_norm_backward,
 ]  # fmt: skip
 
 
@@ -53,6 +54,30 @@ def cdist_backward(
         # Below 1, an equal coordinate would contribute 0 * inf.
         share = torch.where((far == 0) | (apart == 0), 0, power / far ** (p - 1))
     return (share * gradient.unsqueeze(-1)).sum(-2)
+
+
+def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
+    """What the distances of `pdist` pass back to `x`: as those of `cdist`, each from the earlier to the later row."""
+    rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
+
+    def square(values: torch.Tensor) -> torch.Tensor:
+        upper = values.new_zeros([x.size(0), x.size(0)]).index_put([rows, columns], values)
+        return upper + upper.t()
+
+    return cdist_backward(square(gradient), x, x, p, square(distances))
+
+
+def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """The gradient of the values that `masked_scatter` takes in order; those that it does not take have 0."""
+    line = torch.cat([gradient.reshape(-1), gradient.new_zeros([1])])
+    marked = mask.expand_as(gradient).reshape(-1)
+    places = aten.nonzero_static.default(marked, size=math.prod(sizes), fill_value=gradient.numel())
+    return line.index_select(0, places.squeeze(1)).reshape(sizes)
+
+
+def zeros_without_memory(size: Sequence[int], **options: Any) -> torch.Tensor:
+    """Autograd's zeros that eager multiplies with without computing."""
+    return torch.zeros(size, dtype=options.get("dtype"))
 
 
 def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
@@ -278,6 +303,9 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
     aten._pdist_forward.default: pdist,
+    aten._pdist_backward.default: pdist_backward,
+    aten.masked_scatter_backward.default: masked_scatter_backward,
+    aten._efficientzerotensor.default: zeros_without_memory,
     aten.dist.default: dist,
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,

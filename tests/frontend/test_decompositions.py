@@ -246,3 +246,26 @@ def test_conv_tbc_is_a_convolution_with_time_first(width: int, pad: int) -> None
     assert found.stride() == torch.conv_tbc(x, weight, bias, pad).stride()
     # Products of 18 terms are summed in another order.
     torch.testing.assert_close(found, torch.conv_tbc(x, weight, bias, pad), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda x, m: torch.masked_scatter(x * 2, m, x.sin()), id="masked_scatter"),
+        pytest.param(lambda x, m: torch.masked_scatter(x, m[:, :1], x.sin()[1:]), id="masked_scatter of a column"),
+        pytest.param(lambda x, m: torch.sgn(x) + x, id="sgn"),
+        pytest.param(lambda x, m: torch.nn.functional.pdist(x), id="pdist"),
+        pytest.param(
+            lambda x, m: torch.nn.functional.pdist(torch.cat([x, x[:1]]), 1.5), id="pdist, with a distance of 0"
+        ),
+    ],
+)
+def test_gradients_without_eager(call: Callable[..., Any]) -> None:
+    x = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
+
+    def gradient(function: Callable[..., Any]) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        result = function(leaf, x > 0)
+        return torch.autograd.grad(result, leaf, torch.arange(float(result.numel())).reshape(result.shape))[0]
+
+    torch.testing.assert_close(gradient(lambda *inputs: compiled(call, *inputs)), gradient(call))

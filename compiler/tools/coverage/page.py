@@ -11,7 +11,7 @@ _SECTIONS = {
     "crash": "The process ended",
     "timeout": "No answer in time",
     "error": "An exception",
-    "wrong": "Not what eager gives",
+    "wrong": "Different from eager",
     "eager": "Partly or wholly in eager",
     "torch-mlir": "Through torch-mlir",
     "refused": "Not captured by PyTorch",
@@ -21,23 +21,29 @@ _SECTIONS = {
 _SHOWN = 2
 
 _READING = """
-One line of the table is about pairs of an operator and a dtype; the pair is as good as its worst call. The samples of a
-pair and the in-place form of one of them are compiled as one program; where that is not right, each is compiled by
-itself. Values are compared as `buddy-tui run` does, NaN being equal to NaN, with OpInfo's own tolerance for CPU where
-it declares a wider one; integers and bools exactly. Dtypes, shapes, strides of dense results and what became of the
-arguments have to be eager's too; where PyTorch's own decompositions choose other strides than eager, those count. Of
-uninitialised results (`empty`) values are not compared. Random operators start from the same seed; what is compiled
-of them gives other numbers than eager, and is compared with the captured program in eager.
-
-The shares are of the pairs that PyTorch captures: *here* is compiled by the registries of this project alone, *without
-eager* includes what goes through torch-mlir.
+A pair is an operator and a dtype; its outcome is the worst of its calls. The samples of a pair and the in-place form of
+one of them are compiled as one program; if that program is not right, each call is compiled by itself. Values are
+compared as in `buddy-tui run`, with NaN equal to NaN, and with OpInfo's own tolerance for CPU where it declares a wider
+one; integers and bools must be equal. Dtypes, shapes, strides of dense results and the arguments after the call must be
+eager's too; where PyTorch's decompositions choose other strides than eager, theirs count. Values of uninitialised
+results (`empty`) are not compared. Random operators start from the same seed; where compiled code uses its own
+generator, its results are compared with those of the captured program run in eager.
+"""
+_GRADIENTS = """
+The gradients of all inputs for which OpInfo wants them are computed with random gradients of the results, and compared
+in the same way; a pair whose operator has no gradient for the dtype is left out.
+"""
+_SHARES = """
+Shares are of the pairs that PyTorch captures: *here* is compiled by this project's lowerings alone, *without eager*
+includes ops that torch-mlir's passes lower.
 """
 
 
 def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str:
     """The statistics, Core ATen, then every pair that is not compiled here, with the reason."""
     figures = "```\n" + text(summary(results, listing.core)) + "\n```"
-    parts = ["# Coverage", _preamble(listing, plan), figures, _READING.strip(), *_core(listing.core, results)]
+    reading = [part.strip() for part in (_READING, *([_GRADIENTS] if plan.backward else []), _SHARES)]
+    parts = ["# Coverage", _preamble(listing, plan), figures, *reading, *_core(listing.core, results)]
     for outcome, title in _SECTIONS.items():
         found = [result for result in results if result.outcome == outcome]
         if found:
@@ -52,7 +58,7 @@ def _preamble(listing: Listing, plan: Plan) -> str:
         f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones of each operator and dtype, compiled with the "
         f"preset `{plan.preset}` for the dialect `{plan.flavour}` and compared with eager ({versions}){gradients}. "
         f"Written by\n\n```\nbuddy-tui coverage {option}--samples {plan.samples} --dtypes {','.join(plan.dtypes)} "
-        "-o coverage.jsonl --report docs/coverage.md\n```"
+        "-o coverage.jsonl --report coverage.md\n```"
     )
 
 
@@ -62,13 +68,13 @@ def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
     rows = [
         (
             f"`{op.target}`",
-            op.only_eager or ("in terms of other ops, before there is a graph" if op.decomposed else "missing"),
+            op.only_eager or ("decomposed before lowering" if op.decomposed else "missing"),
             ", ".join(f"{road} {count}" for road, count in roads.get(op.target, {}).items()) or "none",
         )
         for op in core
         if not op.lowered
     ]
-    heading = ["overload", "what becomes of it", "nodes of the samples"]
+    heading = ["overload", "how it is compiled", "nodes of the samples"]
     return ["## Core ATen without a lowering here", _table(heading, rows)] if rows else []
 
 
