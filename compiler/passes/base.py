@@ -24,7 +24,7 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may consult beside the IR. `threads` are those of the recipe; passes that read it are `THREADED`."""
+    """What a pass may consult beside the IR. `threads` are the recipe's; `protocol.pass_facts` says who reads them."""
 
     locations: LocationSets
     target: Target = field(default_factory=host)

@@ -16,6 +16,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import marked_text, print_mlir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
+from buddy.compiler.protocol.pass_facts import REPLACE_IR
 from buddy.compiler.protocol.text.diff import difference
 
 # How the parser names a place in a text that comes from no file.
@@ -30,7 +31,7 @@ class ReplaceIr(MlirPass):
 
     text: str = ""
 
-    name: ClassVar[str] = "replace-ir"
+    name: ClassVar[str] = REPLACE_IR
     summary: ClassVar[str] = "the module becomes the text that the option gives: IR edited by hand"
 
     def run(self, root: Any, context: PassContext) -> None:

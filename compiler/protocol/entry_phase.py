@@ -9,24 +9,13 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.steps import FUNC, steps_of
 from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, FROM_ONNX, FROM_STABLEHLO, TO_BACKEND
 
 # What can be undone is switched off, not taken out: a user may switch it on again.
 _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
-# Passes that make buffers of tensors.
-_BUFFERIZING = frozenset({"one-shot-bufferize"})
-# Passes of these phases that have work to do on IR whose loops and buffers are given: memory is still to be planned,
-# results and copies to be lowered, threads to be made of parallel loops.
-_ON_BUFFERS = frozenset({
-    "results-to-out-params", "canonicalize", "cse", "scf-forall-to-parallel", "read-in-place", "write-in-place",
-    "parallel-to-tasks", "plan-memory", "pass-sizes",
-})  # fmt: skip
-# Passes that what is put around a function of the LLVM dialect needs.
-_AROUND_LLVM = frozenset({"copies-to-loops", "convert-linalg-to-loops"})
-# Passes that take apart ops on numbers as well as on tensors.
-_ON_ANYTHING = frozenset({"expand-math-to-polynomials"})
 _FRONT_PHASE = "fused"
 
 
@@ -73,11 +62,12 @@ def _has_work(step: PassStep, enters: str) -> bool:
         return False
     if enters == "toplevel" or step.phase not in _PHASES:
         return True
-    at = _PHASES.index(step.phase)
+    at, known = _PHASES.index(step.phase), facts(step.name)
     if enters == "llvm":
-        return at >= _PHASES.index("llvm") or step.name in _AROUND_LLVM
-    if step.name in _ON_ANYTHING:
+        # What is put around a function of the LLVM dialect copies results, by ops that become loops.
+        return at >= _PHASES.index("llvm") or known.lowers == "structured-ops"
+    if known.works_on_numbers:
         return True
-    if step.name in _BUFFERIZING or at <= _PHASES.index("fused"):
+    if known.bufferizes or at <= _PHASES.index("fused"):
         return False
-    return enters == "buffers" or at >= _PHASES.index("loops") or step.name in _ON_BUFFERS
+    return enters == "buffers" or at >= _PHASES.index("loops") or known.works_on_buffers

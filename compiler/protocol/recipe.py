@@ -15,6 +15,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from buddy.compiler.protocol.pass_facts import facts
+
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
@@ -35,9 +37,6 @@ OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 NATIVE: Backend = "native"
 IREE: Backend = "iree"
 BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
-# Graph passes that make what is lowered as loops over blocks for this compiler's own kernels: other backends fuse the
-# parts of an attention by themselves, and have no place for such loops.
-FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
 # Machines that a recipe's target may name beside triples, with what is told of each.
 TARGETS = {
@@ -53,8 +52,6 @@ MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
 # What frames and kept files carry of whole numbers.
 LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
-# The pass that reads the recipe's threads; what comes before it is the same for any number of them.
-SHARING_PASS = "parallel-to-tasks"
 # What is done beside the steps of a recipe, where the number of a step says what is under way.
 LOWERING, CODE = -1, -2
 
@@ -168,7 +165,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.backend == NATIVE:
             return self
         steps = (
-            msgspec.structs.replace(step, enabled=step.enabled and step.name not in FOR_KERNELS) for step in self.steps
+            msgspec.structs.replace(step, enabled=step.enabled and not facts(step.name).for_own_kernels)
+            for step in self.steps
         )
         return msgspec.structs.replace(self, steps=tuple(steps))
 
@@ -222,7 +220,7 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
-            sharing = [recipe.threads] if step.name == SHARING_PASS else []
+            sharing = [recipe.threads] if facts(step.name).reads_threads else []
             key = digest(key, _identity(step), *sharing, *([recipe.target] if recipe.target else []))
         keys.append(key)
     return PrefixKeys(top, tuple(keys))
