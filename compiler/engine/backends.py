@@ -135,7 +135,7 @@ class Backends:
 
 def needs_backend(recipe: Recipe) -> None:
     """Raises `JobFailed` when the backend of `recipe` is not installed, or would not make code for its target."""
-    if recipe.backend == NATIVE:
+    if recipe.runs_passes:
         return
     _needs(recipe.backend)
     if recipe.target:

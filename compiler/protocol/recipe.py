@@ -160,9 +160,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
 
+    @property
+    def runs_passes(self) -> bool:
+        """Whether its passes over MLIR make the code: they do unless another backend takes top-level IR on."""
+        return self.backend == NATIVE
+
     def handed_over(self) -> Recipe:
         """This recipe as far as it is for its backend: graph passes for our own kernels are off where it is another."""
-        if self.backend == NATIVE:
+        if self.runs_passes:
             return self
         steps = (
             msgspec.structs.replace(step, enabled=step.enabled and not facts(step.name).for_own_kernels)
