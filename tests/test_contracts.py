@@ -22,6 +22,7 @@ DOOR = (
     "buddy.compiler.protocol.plain_values",
     "buddy.compiler.protocol.entry_phase",
     "buddy.compiler.protocol.numerics_report",
+    "buddy.compiler.protocol.pass_facts",
     "buddy.compiler.protocol.regex",
     "buddy.compiler.protocol.resuming",
     "buddy.compiler.protocol.run_report",

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.compiler.protocol.recipe import OptionValue, Recipe
+from buddy.compiler.protocol.pass_facts import facts
+from buddy.compiler.protocol.recipe import Recipe
 
 
 class Without(NamedTuple):
@@ -18,27 +19,13 @@ class Without(NamedTuple):
     recipe: Recipe
 
 
-# The effect of a pass on numerics, and the option that disables it; without one, the pass is disabled.
-_CHANGES: dict[str, tuple[str, tuple[str, OptionValue] | None]] = {
-    "flash-attention-prefill": ("attention is computed in blocks of keys", None),
-    "gqa-attention-fusion": ("attention reads shared heads in place", None),
-    "fuse-elementwise": ("intermediates of element-wise ops are not rounded to memory", None),
-    "expand-math-to-polynomials": ("exp, erf, tanh and similar functions are polynomials", None),
-    "contractions-to-blas": ("matrix products are BLAS calls", None),
-    "fuse-epilogues": ("bias and activation are applied to sums in registers", None),
-    "fuse-rows": ("softmax and norms are fused into one loop over rows", None),
-    "convolutions-to-kernels": ("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
-    "contractions-to-kernels": ("sums of products are blocked and use fused multiply-add", None),
-    "vectorize-generics": ("sums are accumulated in vector lanes", None),
-}
-
-
 def without_each(recipe: Recipe) -> Iterator[Without]:
     """The recipe without each enabled pass that changes numerics, in recipe order."""
     for index, step in enumerate(recipe.steps):
-        if not step.enabled or step.name not in _CHANGES:
+        numbers = facts(step.name).numbers
+        if not step.enabled or numbers is None:
             continue
-        what, option = _CHANGES[step.name]
+        what, option = numbers.how, numbers.without
         if option is None:
             yield Without(what, step.name, recipe.with_step(index, enabled=False))
         elif option not in step.options:

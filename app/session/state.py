@@ -13,7 +13,7 @@ from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.runs import RunRecord, recorded, with_run, without_content
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics_report import NodeNumbers, NumericsReport
-from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
@@ -198,7 +198,7 @@ class State:
     def phases(self, recipe: Recipe) -> tuple[tuple[str, str], ...]:
         """The phases of a recipe's preset and backend, as `(name, language)` in order."""
         found = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
-        if recipe.backend == NATIVE:
+        if recipe.runs_passes:
             return found
         first = next((place for place, (_, language) in enumerate(found) if language == "mlir"), len(found))
         return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))

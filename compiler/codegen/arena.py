@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+from buddy.compiler.support.target import CACHE_LINE
+
+ALIGNMENT = CACHE_LINE
 
 
 @dataclass(frozen=True)

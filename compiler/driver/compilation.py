@@ -10,22 +10,19 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen import assembly, calling_convention, functions
-from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
+from buddy.compiler.codegen import functions
 from buddy.compiler.codegen.objects.remarks import RemarksError
 from buddy.compiler.driver import diagnosis, snapshots
+from buddy.compiler.driver.backends import GPU_BACKEND, Code, backend_of
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
 from buddy.compiler.driver.graph_stages import GraphStages
 from buddy.compiler.driver.notebook import html_of
-from buddy.compiler.driver.phases import artifact_of, check_code, check_target, lowered_graph, spec_of
+from buddy.compiler.driver.phases import check_target, lowered_graph
 from buddy.compiler.driver.pipeline import Observer, OnStep, Step, run_mlir_passes
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir import mlir_tool
-from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.printing import print_llvm
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import Lowered, new_context
@@ -169,7 +166,7 @@ class Compiler:
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
-        if recipe.target or holds_kernels(last.operation):
+        if recipe.target or backend_of(last.operation) is GPU_BACKEND:
             raise RemarksError("the target differs from this CPU; LLVM remarks are only available for native code")
         found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
@@ -223,52 +220,21 @@ class Compiler:
         self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
         key = digest(key, recipe.opt_level, recipe.target, "objects")
-        machine, make = ("ptx", self._for_device) if holds_kernels(last.operation) else ("asm", self._for_host)
-        texts = (key + "ir", key + machine)
+        backend = backend_of(last.operation)
+        texts = [key + phase for phase in backend.phases]
         known = key in self._artifacts and all(text in self._snapshots for text in texts)
         if not known:
             progress.on_step(CODE)
-            self._artifacts[key] = make(key, recipe, graph, lowered, last)
+            calls = eager_calls(lowered.module.operation)
+            code = Code(graph, recipe, last.operation, self._locations, last.entry, calls)
+            backend.check(code)
+            names = iter(texts)
+            self._artifacts[key] = backend.compile(code, lambda phase: self._remember(next(names), phase))
             _trim(self._artifacts, MAX_ARTIFACTS)
         for text in texts:
             self._remember(text, self._snapshots[text])
             progress.add(self._snapshots[text], reused=known)
         return self._artifacts[key]
-
-    def _for_host(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
-        entry = check_code(last.operation, last.entry, graph, recipe, self._locations)
-        self._translate(key, last)
-        start = time.perf_counter()
-        objects = functions.compile_functions(last.operation, self._locations, recipe.opt_level, recipe.target)
-        seconds = time.perf_counter() - start
-        text = assembly.print_assembly(objects, self._locations)
-        made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
-        self._remember(key + "asm", snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
-        calls = eager_calls(lowered.module.operation)
-        return artifact_of(graph, recipe, last.operation, entry, calls, objects)
-
-    def _for_device(self, key: str, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot) -> Artifact:
-        if last.entry is None:
-            raise CompilationError(diagnosis.no_entry(graph._func_name))
-        try:
-            found = device_code(last.operation, self._locations, recipe.opt_level)
-        except DeviceError as error:
-            raise CompilationError(error.diagnostic) from error
-        self._remember(key + "ir", snapshots.of_text("translate", "ir", found.llvm, found.llvm_seconds, "llvm"))
-        self._remember(key + "ptx", snapshots.of_text("codegen", "ptx", found.ptx, found.ptx_seconds, "ptx"))
-        arguments = calling_convention.arguments(last.entry, [spec_of(op) for op in graph.placeholders])
-        results = tuple(spec_of(op) for op in graph.results if isinstance(op, Op))
-        return Artifact(graph._func_name, (), arguments, results, device=found.program)
-
-    def _translate(self, key: str, last: Snapshot) -> None:
-        start = time.perf_counter()
-        try:
-            content = functions.to_llvm_ir(last.operation)
-        except (ir.MLIRError, RuntimeError, ValueError) as error:
-            raise CompilationError(diagnosis.of_translation(str(error))) from error
-        seconds = time.perf_counter() - start
-        text = print_llvm(content, self._locations)
-        self._remember(key + "ir", snapshots.of_text("translate", "ir", text, seconds, "llvm"))
 
 
 class _StageObserver(Observer[Any]):

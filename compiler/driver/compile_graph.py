@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from buddy.compiler.codegen import functions, objects
+from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import Entry
 from buddy.compiler.driver import graph_stages, program_cache
+from buddy.compiler.driver.backends import NATIVE_BACKEND, Code
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.driver.phases import artifact_of, check_code, check_target, lowered_graph
+from buddy.compiler.driver.phases import check_target, lowered_graph
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.bindings import ir
@@ -47,13 +48,13 @@ def compile_graph(
         rewritten = graph_stages.graph_after(graph, recipe, on_step)
         trusted = first is None and on_step is None and program_cache.is_ours(graph, recipe)
         done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
-        entry = check_code(done.module, done.entry, rewritten, recipe, done.locations)
+        code = Code(rewritten, recipe, done.module, done.locations, done.entry, done.calls)
+        NATIVE_BACKEND.check(code)
         with done.module.context, done.locations.nowhere(done.module.context):
             done.locations.fill(done.module)
         if on_step is not None:
             on_step(CODE)
-        images = functions.compile_functions(done.module, done.locations, recipe.opt_level, recipe.target)
-        return artifact_of(rewritten, recipe, done.module, entry, done.calls, images)
+        return NATIVE_BACKEND.compile(code)
 
 
 class Through(NamedTuple):

@@ -15,6 +15,7 @@ from buddy.compiler.ops.lowering import NodeError
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, run_step
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.text.stage_text import StageText
@@ -186,7 +187,7 @@ def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets,
 
 
 def _converts(step: PassStep) -> bool:
-    return step.phase in _LOWERING and step.name not in ("canonicalize", "cse")
+    return step.phase in _LOWERING and not facts(step.name).simplifies
 
 
 def _left_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:

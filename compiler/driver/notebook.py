@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.plain_values import Assignment, Stage
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.protocol.text.stage_text import StageText
-
-if TYPE_CHECKING:
-    from buddy.compiler.driver.compilation import Compilation
 
 # A notebook is saved with its outputs, so the number of lines and their length are limited.
 MAX_LINES, MAX_CHARACTERS = 160, 240
@@ -24,7 +22,26 @@ _CELL = "text-align:left;padding:0 1em 0 0;vertical-align:top"
 _MONO = "font-family:monospace;font-size:90%"
 
 
-def html_of(compilation: Compilation) -> str:
+class Compiled(Protocol):
+    """What is shown of a `driver.compilation.Compilation`."""
+
+    @property
+    def stages(self) -> Sequence[Stage]: ...
+    @property
+    def texts(self) -> Sequence[StageText]: ...
+    @property
+    def artifact(self) -> Artifact: ...
+    @property
+    def assignments(self) -> Sequence[Assignment]: ...
+    @property
+    def remarks(self) -> Sequence[tuple[str, str, str]]: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def reused(self) -> int: ...
+
+
+def html_of(compilation: Compiled) -> str:
     """Returns a self-contained fragment of HTML with collapsible sections."""
     pairs = list(zip(compilation.stages, compilation.texts, strict=False))
     graph = next((text for stage, text in pairs if stage.language == "buddy"), None)
@@ -38,7 +55,7 @@ def html_of(compilation: Compilation) -> str:
     return f'<div style="{_MONO}"><p>{_summary(compilation)}</p>{"".join(sections)}</div>'
 
 
-def _summary(compilation: Compilation) -> str:
+def _summary(compilation: Compiled) -> str:
     size = sum(map(len, compilation.artifact.objects))
     known = f", {compilation.reused} stages known before" if compilation.reused else ""
     threads = f"{compilation.artifact.threads} thread{'s' * (compilation.artifact.threads != 1)}"

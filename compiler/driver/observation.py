@@ -21,10 +21,11 @@ from buddy.compiler.graph.transform.observe import BEHIND, SHOWS, can_be_shown
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.numerics_report import Seen
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
-# From the first of these on, a loop is no longer a single op with the location of its nodes.
-_NO_LOOPS_BEHIND = frozenset({"copies-to-loops", "convert-linalg-to-loops", "convert-scf-to-cf"})
+# From the first pass that lowers these on, a loop is no longer one op that says which nodes it computes.
+_LOOPS = ("structured-ops", "loops")
 _ROUNDS = 3
 
 Groups = frozenset[frozenset[str]]
@@ -104,7 +105,7 @@ def _with_taps(recipe: Recipe, shown: dict[str, str]) -> Recipe:
 
 def _as_loops(recipe: Recipe) -> Recipe:
     """The recipe up to the point where a loop is a single op with the locations of its nodes."""
-    end = next((i for i, step in enumerate(recipe.steps) if step.name in _NO_LOOPS_BEHIND), len(recipe.steps))
+    end = next((i for i, step in enumerate(recipe.steps) if facts(step.name).lowers in _LOOPS), len(recipe.steps))
     return replace(recipe, steps=recipe.steps[:end])
 
 

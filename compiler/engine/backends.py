@@ -135,7 +135,7 @@ class Backends:
 
 def needs_backend(recipe: Recipe) -> None:
     """Raises `JobFailed` if the backend of `recipe` is not installed, or does not support its target."""
-    if recipe.backend == NATIVE:
+    if recipe.runs_passes:
         return
     _needs(recipe.backend)
     if recipe.target:
@@ -148,7 +148,9 @@ def needs_backend(recipe: Recipe) -> None:
 
 def _needs(name: str) -> None:
     if name != IREE:
-        raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
+        raise JobFailed(
+            Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}")
+        )
     if problem := missing():
         raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
 

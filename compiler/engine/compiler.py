@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic, Stage
-from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import (
     AddGraph,
     Assignments,
@@ -109,14 +109,15 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
 
 
 def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
-    """Compiles `recipe` with a `Compiler`: stages are sent as they are finished, the reply contains the rest.
+    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest.
 
-    For another backend, the result is top-level IR.
+    The artifact is what the recipe's backend makes of the IR that it takes.
     """
+    from buddy.compiler.driver.backends import BACKENDS
     from buddy.compiler.driver.diagnosis import CompilationError
 
     packer, recipe = Packer(channel, known), recipe.handed_over()
-    make = _natively if recipe.backend == NATIVE else _for_iree
+    make = _from_top_level if BACKENDS[recipe.backend].takes == "toplevel" else _from_llvm
     try:
         channel.send(Assignments(compiler.assignments(recipe, packer.step_begins)))
         result, handed_over = make(compiler, recipe, packer)
@@ -132,25 +133,23 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
     )
 
 
-def _natively(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+def _from_llvm(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+    """All stages of the recipe, and the artifact."""
     from buddy.compiler.protocol.artifact import to_bytes
 
     result = compiler.compile(recipe, packer.stage_made, packer.step_begins)
     return result, to_bytes(result.artifact)
 
 
-def _for_iree(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
-    """Top-level IR, and the program for IREE. Raises `CompilationError` if IREE cannot compile it."""
-    from buddy.compiler.codegen.iree.artifact import to_bytes
-    from buddy.compiler.codegen.iree.program import NotForIree, program_of
-    from buddy.compiler.driver.diagnosis import CompilationError
+def _from_top_level(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+    """The stages up to top-level IR, and what the backend makes of that. Raises `CompilationError` where it refuses."""
+    from buddy.compiler.driver.backends import BACKENDS, Code
 
     result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
-    try:
-        return result, to_bytes(program_of(result.graph, result.module, result.locations))
-    except NotForIree as error:
-        todo = "give those ops a lowering, extract a part without them, or choose the native backend"
-        raise CompilationError(Diagnostic(str(error), "the conversion for IREE", todo, node=error.node)) from error
+    code = Code(result.graph, recipe, result.module, result.locations)
+    backend = BACKENDS[recipe.backend]
+    backend.check(code)
+    return result, msgspec.msgpack.encode(backend.compile(code))
 
 
 class Packer:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.protocol import Diagnostic, Export, Exported, Stage
-from buddy.compiler.protocol.recipe import NATIVE
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import ExportProgram, StopRunner
 from buddy.compiler.support.processes.jobs import Job, JobFailed
@@ -23,7 +22,7 @@ class Exports:
 
     async def export(self, frame: Export, job: Job) -> None:
         recipe = frame.recipe
-        if recipe.backend != NATIVE:
+        if not recipe.runs_passes:
             todo = "choose the native backend, or use that backend's own tools"
             raise JobFailed(Diagnostic(f"what {recipe.backend} compiles is not exported", "the recipe", todo))
         compiled = await self._session.result_of(recipe, job, "export")

@@ -83,7 +83,6 @@ from buddy.compiler.protocol import (
     WriteScript,
 )
 from buddy.compiler.protocol.connection import LogLevel
-from buddy.compiler.protocol.recipe import NATIVE
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
 from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
@@ -245,7 +244,7 @@ class Server:
             CheckFlags: session.backends.check,
         }
         answer = answers[type(frame)]
-        if (what := _OF_OWN_CODE.get(type(frame), "")) and frame.recipe.backend != NATIVE:
+        if (what := _OF_OWN_CODE.get(type(frame), "")) and not frame.recipe.runs_passes:
             answer = refuse_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 

@@ -44,7 +44,7 @@ from buddy.compiler.protocol import (
     WorkerState,
 )
 from buddy.compiler.protocol.connection import Standing
-from buddy.compiler.protocol.recipe import NATIVE, OWN_FRONTENDS, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS, PluginFile, Recipe
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import (
     Activity,
@@ -202,7 +202,7 @@ class Session:
         needs_backend(recipe)
         program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
-        make = Compilation if recipe.backend == NATIVE else HandedOver
+        make = Compilation if recipe.runs_passes else HandedOver
         compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
         async with self.compiler.turn:
             job.begun = True
@@ -341,7 +341,7 @@ class Session:
         recipe = frame.recipe
         program = self._opened(recipe)
         result = await self._compiled(program, recipe, job, kind="beside" if frame.beside else "good")
-        native = None if recipe.backend == NATIVE else await self._natively(program, recipe, job)
+        native = None if recipe.runs_passes else await self._natively(program, recipe, job)
         async with self.host.turn:
             await self._in_host_again(program, recipe, job)
             self._progress(job, "running")

@@ -15,7 +15,8 @@ import torch
 from msgspec.structs import replace
 
 from buddy.compiler.frontend.verify import Verify
-from buddy.compiler.protocol.presets import PACK_WEIGHTS, default_recipe, unpacked
+from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
+from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
 from buddy.compiler.protocol.recipe_claims import claims
 from buddy.compiler.protocol.tuning_space import SpaceError, varied

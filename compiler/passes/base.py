@@ -24,7 +24,7 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may read besides the IR. Passes that read `threads`, the recipe's, are `THREADED`."""
+    """What a pass may consult beside the IR. `threads` are the recipe's; `protocol.pass_facts` says who reads them."""
 
     locations: LocationSets
     target: Target = field(default_factory=host)

@@ -15,6 +15,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import marked_text, print_mlir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
+from buddy.compiler.protocol.pass_facts import REPLACE_IR
 from buddy.compiler.protocol.text.diff import difference
 
 # The parser's notation of a location in a text without a file.
@@ -29,7 +30,7 @@ class ReplaceIr(MlirPass):
 
     text: str = ""
 
-    name: ClassVar[str] = "replace-ir"
+    name: ClassVar[str] = REPLACE_IR
     summary: ClassVar[str] = "replace the module by the text in the option, such as hand-edited IR"
 
     def run(self, root: Any, context: PassContext) -> None:

@@ -9,24 +9,13 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.steps import FUNC, steps_of
 from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, FROM_ONNX, FROM_STABLEHLO, TO_BACKEND
 
 # Passes are disabled rather than removed, so that a user can enable them again.
 _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
-# Passes that convert tensors to buffers.
-_BUFFERIZING = frozenset({"one-shot-bufferize"})
-# Passes of these phases that still apply to IR on loops and buffers: they plan memory, lower results and copies, and
-# turn parallel loops into threads.
-_ON_BUFFERS = frozenset({
-    "results-to-out-params", "canonicalize", "cse", "scf-forall-to-parallel", "read-in-place", "write-in-place",
-    "parallel-to-tasks", "plan-memory", "pass-sizes",
-})  # fmt: skip
-# Passes that the wrapper of a function in the LLVM dialect needs.
-_AROUND_LLVM = frozenset({"copies-to-loops", "convert-linalg-to-loops"})
-# Passes that decompose ops on scalars as well as on tensors.
-_ON_ANYTHING = frozenset({"expand-math-to-polynomials"})
 _FRONT_PHASE = "fused"
 
 
@@ -73,11 +62,12 @@ def _has_work(step: PassStep, enters: str) -> bool:
         return False
     if enters == "toplevel" or step.phase not in _PHASES:
         return True
-    at = _PHASES.index(step.phase)
+    at, known = _PHASES.index(step.phase), facts(step.name)
     if enters == "llvm":
-        return at >= _PHASES.index("llvm") or step.name in _AROUND_LLVM
-    if step.name in _ON_ANYTHING:
+        # What is put around a function of the LLVM dialect copies results, by ops that become loops.
+        return at >= _PHASES.index("llvm") or known.lowers == "structured-ops"
+    if known.works_on_numbers:
         return True
-    if step.name in _BUFFERIZING or at <= _PHASES.index("fused"):
+    if known.bufferizes or at <= _PHASES.index("fused"):
         return False
-    return enters == "buffers" or at >= _PHASES.index("loops") or step.name in _ON_BUFFERS
+    return enters == "buffers" or at >= _PHASES.index("loops") or known.works_on_buffers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol import Preset
+from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, PassStep, Recipe, preset_of
 from buddy.compiler.protocol.steps import FUNC, MODULE
 from buddy.compiler.protocol.steps import step_of as _step
@@ -50,7 +51,7 @@ _FUSION = _steps(
 _UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
 _MATH = _steps("fused", "expand-math-to-polynomials")
 
-_BUFFERS = _steps(
+_TO_BUFFERS = _steps(
     "buffers",
     # Identity layouts at function boundaries: strided ones prevent vectorization.
     ("one-shot-bufferize", MODULE, {
@@ -59,10 +60,9 @@ _BUFFERS = _steps(
     "results-to-out-params",
     "canonicalize",
     "cse",
-    "tile-dynamic",
-    # Loops over tensors with independent iterations, in the form that they have on buffers: threads may share these.
-    ("scf-forall-to-parallel", FUNC),
 )  # fmt: skip
+# Loops over tensors with independent iterations, in the form that they have on buffers: threads may share these.
+_BUFFERS = [*_TO_BUFFERS, *_steps("buffers", "tile-dynamic", ("scf-forall-to-parallel", FUNC))]
 
 # Off by default: a library's products, to compare the kernels with.
 _LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
@@ -82,12 +82,8 @@ _KERNELS = _steps(
 # After the kernels: their scratch memory is planned too, and that of each thread.
 _MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
 
-# Off by default: a profile enables it. At this point functions have their memory, and loops are not yet split.
+# Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
 _COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
-
-# The passes that pack weights by default, and their option that packs weights before the call.
-PACK_WEIGHTS = "pack-weights"
-_PACKING = ("contractions-to-kernels", "convolutions-to-kernels")
 
 _LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
 
@@ -98,7 +94,7 @@ _LLVM = _steps(
     "convert-scf-to-cf",
     "expand-strided-metadata",
     "lower-affine",
-    # Before vectors are lowered: libm has only scalar functions, so a vector argument is split and reassembled.
+    # Before vectors go: libm knows scalars only, so a vector of them is taken apart and put together again.
     "convert-math-to-llvm",
     "convert-math-to-libm",
     "convert-vector-to-llvm",
@@ -106,7 +102,7 @@ _LLVM = _steps(
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
-    # Shapes are static, so a bare pointer describes a buffer; descriptors expand to 7 arguments and slow down LLVM.
+    # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
     ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "convert-tasks-to-llvm",
     "convert-cf-to-llvm",
@@ -134,7 +130,6 @@ KERNELS = "gpu.module"
 
 # One function: the host launches kernels one after another, and calls no functions.
 _ONE_FUNCTION = _steps("fused", "inline", "symbol-dce")
-_GPU_BUFFERS = _BUFFERS[: next(i for i, step in enumerate(_BUFFERS) if step.name == "tile-dynamic")]
 _GPU_LOOPS = _steps(
     "gpu",
     ("convert-linalg-to-parallel-loops", FUNC),
@@ -166,7 +161,7 @@ _NVVM = _steps(
     ("ensure-debug-info-scope-on-llvm-func", MODULE, {"emission-kind": "LineTablesOnly"}),
 )
 
-_TO_DEVICE = [*_ONE_FUNCTION, *_GPU_BUFFERS, *_GPU_LOOPS, *_NVVM]
+_TO_DEVICE = [*_ONE_FUNCTION, *_TO_BUFFERS, *_GPU_LOOPS, *_NVVM]
 
 
 def _graph_passes(*enabled: str) -> list[PassStep]:
@@ -252,7 +247,7 @@ def default_recipe(
 def unpacked(recipe: Recipe) -> Recipe:
     """The recipe without packing of weights before the call."""
     steps = [
-        msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if s.name in _PACKING else s
+        msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if facts(s.name).packs_weights else s
         for s in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))

@@ -15,6 +15,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from buddy.compiler.protocol.pass_facts import facts
+
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
@@ -35,9 +37,6 @@ OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 NATIVE: Backend = "native"
 IREE: Backend = "iree"
 BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
-# Graph passes whose results are lowered as loops over blocks for this compiler's own kernels: other backends fuse the
-# parts of an attention themselves and have no use for such loops.
-FOR_KERNELS = frozenset({"gqa-attention-fusion", "flash-attention-prefill"})
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
@@ -53,8 +52,6 @@ MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
 # The range of integers in frames and saved files.
 LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
-# The pass that reads the recipe's threads; the passes before it give the same result for any number of threads.
-SHARING_PASS = "parallel-to-tasks"
 # Values for `StepNote.step` during the parts of a compilation that are not steps of the recipe.
 LOWERING, CODE = -1, -2
 
@@ -162,14 +159,20 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
 
+    @property
+    def runs_passes(self) -> bool:
+        """Whether its passes over MLIR make the code: they do unless another backend takes top-level IR on."""
+        return self.backend == NATIVE
+
     def handed_over(self) -> Recipe:
         """Returns the part of this recipe for its backend: for another backend, graph passes for our own kernels are
         off.
         """
-        if self.backend == NATIVE:
+        if self.runs_passes:
             return self
         steps = (
-            msgspec.structs.replace(step, enabled=step.enabled and step.name not in FOR_KERNELS) for step in self.steps
+            msgspec.structs.replace(step, enabled=step.enabled and not facts(step.name).for_own_kernels)
+            for step in self.steps
         )
         return msgspec.structs.replace(self, steps=tuple(steps))
 
@@ -225,7 +228,7 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
-            sharing = [recipe.threads] if step.name == SHARING_PASS else []
+            sharing = [recipe.threads] if facts(step.name).reads_threads else []
             key = digest(key, _identity(step), *sharing, *([recipe.target] if recipe.target else []))
         keys.append(key)
     return PrefixKeys(top, tuple(keys))

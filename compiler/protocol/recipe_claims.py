@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 # Options of MLIR's passes that name a file or folder to write, to read, or to execute (MLIR's `gpu-module-to-binary`
@@ -16,9 +17,8 @@ _PLACES = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
 # A step is passed to MLIR's parser as text, so names must be plain, and a value may contain further options or a
-# pipeline of passes with options. The edited IR of this step is parsed as a module.
+# or a pipeline of passes with their own. IR that has been edited by hand is read as a module.
 _NAME, _BREAKS, _INNER = re.compile(r"[\w.-]+"), re.compile(r"[\s{}()<>\"',;=]+"), re.compile(r"([\w.-]+)=\S+")
-_EDITED = "replace-ir"
 # Flags of IREE's compiler that start programs, load plug-ins, or read and write files. Their values are paths in any
 # spelling; so for all other flags only values that are not paths are accepted.
 _FLAGS = re.compile(r"dump|path|file|dir|plugin|toolkit|linker|command|load|preprocess|-to(?:$|-)|bitcode|save|trace")
@@ -44,7 +44,7 @@ def refusal(found: Iterable[str]) -> str:
 
 def _of_step(step: PassStep) -> Iterator[str]:
     """Includes disabled steps, because a key enables them."""
-    if step.level != "mlir" or step.name == _EDITED:
+    if step.level != "mlir" or facts(step.name).holds_ir:
         return
     words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
     yield from (

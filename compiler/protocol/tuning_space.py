@@ -10,6 +10,7 @@ from functools import cached_property, reduce
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Variation
+from buddy.compiler.protocol.pass_facts import PASSES
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
 # A choice for each variation of a space, by its index among the variation's values.
@@ -20,17 +21,13 @@ _FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", FLAVOUR: "flavour", PARTI
 # Prefix of a node's stable name: the variation of its lowering.
 LOWERING = "lowering:"
 
-# The default variations. 0 is the pass's own choice.
+# What is tried where nobody says what to vary.
 USUAL = (
-    Variation("contractions-to-kernels.rows", (0, 4, 6, 8, 12, 14)),
-    Variation("contractions-to-kernels.vectors", (0, 1, 2, 3, 4)),
-    Variation("contractions-to-kernels.depth", (0, 128, 256, 512)),
-    Variation("convolutions-to-kernels.winograd", ("auto", "never", "2")),
-    Variation("contractions-to-blas", (False, True)),
-    Variation("flash-attention-prefill", (True, False)),
-    Variation("choose-layouts", (True, False)),
-    Variation("fuse-epilogues", (True, False)),
-    Variation("fuse-rows", (True, False)),
+    *(
+        Variation(f"{name}.{option}" if option else name, values)
+        for name, found in PASSES.items()
+        for option, values in found.tuned
+    ),
     Variation(OPT_LEVEL, (2, 3)),
 )
 

@@ -13,8 +13,7 @@ import torch
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.runtime.huge_pages import HUGE, ask_ahead
 from buddy.compiler.runtime.memory import bytes_of, torch_dtype
-
-_LINE = 64
+from buddy.compiler.support.target import CACHE_LINE
 
 
 class PackedStore:
@@ -25,7 +24,7 @@ class PackedStore:
         self._offsets, self._size = list[int](), 0
         for spec in specs:
             self._offsets.append(self._size)
-            self._size += -(-bytes_of(spec) // _LINE) * _LINE
+            self._size += -(-bytes_of(spec) // CACHE_LINE) * CACHE_LINE
         self.allocated = self._size + _alignment(self._size) if self._size else 0
         self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
@@ -41,7 +40,7 @@ class PackedStore:
 
 def _alignment(size: int) -> int:
     """Returns the alignment of the start: small stores are not worth a huge page."""
-    return HUGE if size >= HUGE else _LINE
+    return HUGE if size >= HUGE else CACHE_LINE
 
 
 def _allocated(size: int) -> torch.Tensor:

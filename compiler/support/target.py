@@ -1,4 +1,4 @@
-"""Properties of the target machine that kernel generation needs."""
+"""What kernels need to know of the machine they are generated for: a `Target`, and what is taken for all alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ import platform
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+# Bytes of a cache line; buffers begin at one, which is also the widest vector.
+CACHE_LINE = 64
+# Lines that one set of a first-level or second-level cache holds, at least.
+CACHE_WAYS = 8
+# Results of an addition or a fused multiply-add are ready after about this many cycles, at one vector instruction a
+# cycle.
+FMA_LATENCY = 4
+# Vectors a cycle that arrive from the second-level cache, less if other loads are under way.
+L2_VECTORS_PER_CYCLE = 0.3
+# Half the peak of one core with two 512-bit multiply-adds a cycle.
+FLOP_PER_NANOSECOND = 64
+# Between what one core gets from memory and what it gets from its second-level cache.
+BYTES_PER_NANOSECOND = 16
+# A fork and join of two threads takes 3 to 5 us: a loop is shared between threads from this many nanoseconds on.
+WORTH_A_FORK = 20_000
 
 
 @dataclass(frozen=True)

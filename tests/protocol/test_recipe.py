@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import default_recipe, presets
-from buddy.compiler.protocol.recipe import SHARING_PASS, PassStep, Recipe, from_toml, prefix_keys, to_toml
+from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml, prefix_keys, to_toml
 
 STEPS = (PassStep("a", "graph", ""), PassStep("b"), PassStep("c", options=(("size", 4),)), PassStep("d"))
 RECIPE = Recipe("model.py", ("--tiny",), steps=STEPS)
@@ -126,9 +127,9 @@ def test_where_a_program_comes_from_and_phases_do_not_matter() -> None:
 
 def test_another_number_of_threads_reruns_from_the_pass_that_shares_loops() -> None:
     recipe = default_recipe()
-    names = [step.name for step in recipe.steps]
+    reading = [facts(step.name).reads_threads for step in recipe.steps]
     one, two = (prefix_keys(msgspec.structs.replace(recipe, threads=n), "graph").after_step for n in (1, 2))
-    first = names.index(SHARING_PASS)
+    first = reading.index(True)
     assert one[:first] == two[:first]
     assert all(a != b for a, b in zip(one[first:], two[first:], strict=True))
 

@@ -10,12 +10,10 @@ from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.arithmetic import bytes_of
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import split
-from buddy.compiler.support.target import Target
+from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
 Source = Literal["direct", "panel", "packed", "dot", "stream"]
 
-# Latency of a fused multiply-add in cycles, at one vector instruction per cycle.
-FMA_LATENCY = 4
 MAX_VECTORS = 8
 
 # With up to this many rows, reading B dominates, at memory bandwidth if it is read as one stream.
@@ -23,9 +21,6 @@ FEW_ROWS = 4
 # Rows of B that are read in parallel. Measured with 1, 2, 4, 8 and 16, from memory and from caches, on a Zen 4: one row
 # at a time takes up to 1.7 times as long (C is loaded and stored for each), 16 gain nothing more.
 _STREAMS = 8
-_WAYS = 8  # least associativity of an L2 cache
-# Vectors of a panel of B that arrive from the L2 cache per cycle; fewer if other loads are in flight.
-_PANEL_VECTORS = 0.3
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 SHARES = 32
 _SHARE_FLOP = 1 << 20  # least work per share
@@ -169,7 +164,7 @@ def _cost(m: int, n: int, lanes: int, rows: int, vectors: int) -> float:
 
 def block_cycles(rows: int, vectors: int) -> float:
     """Returns the cycles per step of K for one block: the most of multiply-adds, loads and accumulator latency."""
-    return max(rows * vectors, vectors / _PANEL_VECTORS, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
+    return max(rows * vectors, vectors / L2_VECTORS_PER_CYCLE, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)
 
 
 def _source(contraction: Contraction, rows: int, l2: int) -> Source:
@@ -189,9 +184,9 @@ def _stays(contraction: Contraction, l2: int) -> bool:
     if len(contraction.k) != 1:
         return False
     width = bytes_of(contraction.factor_element)
-    period = max(1, l2 // _WAYS)
+    period = max(1, l2 // CACHE_WAYS)
     apart = contraction.k[0].strides[1] * width
-    room = _WAYS * period // math.gcd(period, max(1, apart))
+    room = CACHE_WAYS * period // math.gcd(period, max(1, apart))
     return contraction.depth <= room and contraction.depth * contraction.n.size * width <= 2.5 * l2
 
 

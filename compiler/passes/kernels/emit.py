@@ -8,19 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
+from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, WORTH_A_FORK
 
 Index = Any  # an int if the value is known, else an MLIR value of type `index`
 Body = Callable[[Index, list[Any]], Sequence[Any]]
 
-# A fork and join of two threads takes 3 to 5 us: threads share a loop from this many nanoseconds on.
-WORTH_A_FORK = 20_000
-_FLOP_PER_NANOSECOND = 64  # half the peak of one core with two 512-bit multiply-adds a cycle
-_BYTES_PER_NANOSECOND = 16  # between the bandwidth of memory and of the L2 cache for one core
-
 
 def nanoseconds(flop: float = 0, moved: float = 0) -> float:
     """Returns a rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
-    return max(flop / _FLOP_PER_NANOSECOND, moved / _BYTES_PER_NANOSECOND)
+    return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
 
 
 class Emitter:

@@ -14,8 +14,9 @@ from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.blocking import Blocking
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
+from buddy.compiler.support.target import CACHE_LINE
 
-ALIGNMENT = 64  # bytes, of every packed buffer: a cache line, and the widest vector
+ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
 
 # Larger windows are packed element by element: their rows would fill the cache, and their code would be long.
 MAX_WINDOW = 25

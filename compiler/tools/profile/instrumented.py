@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 COUNTING = "count-cycles"
-# At this point functions have their memory, and loops are not yet split.
-_AFTER = ("plan-memory", "pass-sizes")
-_BEFORE = ("copies-to-loops", "convert-linalg-to-loops", "convert-scf-to-cf", "convert-func-to-llvm")
 
 
 def counted(recipe: Recipe) -> Recipe:
@@ -22,8 +20,10 @@ def counted(recipe: Recipe) -> Recipe:
     for index, step in enumerate(steps):
         if step.name == COUNTING:
             return recipe if step.enabled else recipe.with_step(index, enabled=True)
-    behind = [index for index, step in enumerate(steps) if step.enabled and step.name in _AFTER]
-    lowering = [i for i, step in enumerate(steps) if step.enabled and step.name in _BEFORE] or [len(steps)]
+    on = [(index, facts(step.name)) for index, step in enumerate(steps) if step.enabled]
+    # At this point functions have their memory, and loops are not yet split.
+    behind = [index for index, known in on if known.plans_memory]
+    lowering = [index for index, known in on if known.lowers] or [len(steps)]
     place = behind[-1] + 1 if behind else lowering[0]
     phase = steps[place - 1].phase if place else ""
     return replace(recipe, steps=(*steps[:place], PassStep(COUNTING, phase=phase), *steps[place:]))

@@ -11,7 +11,8 @@ import pytest
 
 from buddy.compiler.mlir.bindings import arith, ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext
-from buddy.compiler.passes.kernels.emit import WORTH_A_FORK, Emitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import Emitter, nanoseconds
+from buddy.compiler.support.target import WORTH_A_FORK
 from tests.support.mlir_jit import LOWER, Compiled
 
 PLENTY, LITTLE = 10 * WORTH_A_FORK, WORTH_A_FORK / 10

@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels.arithmetic import bytes_of
-from buddy.compiler.passes.kernels.blocking import FMA_LATENCY
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.emit import split
-from buddy.compiler.support.target import Target
+from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
 
 MAX_LINES, MAX_VECTORS = 4, 4
-
-# Of an L1 cache: least associativity, and bytes per line.
-_WAYS, _LINE = 8, 64
 
 # The share of the L2 cache for panels of weights; the other half is for the image.
 WEIGHTS_IN_L2 = 0.5
@@ -68,9 +64,9 @@ def _pixels_in_l1(conv: Convolution, target: Target) -> int:
 
     Pixels with a distance of a power of two share few of its sets.
     """
-    way = max(1, target.l1 // _WAYS)
+    way = max(1, target.l1 // CACHE_WAYS)
     apart = max(1, conv.pixels.strides[0] * bytes_of(conv.factor))
-    return max(FMA_LATENCY, way // max(_LINE, math.gcd(way, apart)) * _WAYS * 3 // 4)
+    return max(FMA_LATENCY, way // max(CACHE_LINE, math.gcd(way, apart)) * CACHE_WAYS * 3 // 4)
 
 
 def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:

@@ -13,8 +13,7 @@ from buddy.compiler.passes.kernels.chunks import for_chunk, rows_in_chunk
 from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
 from buddy.compiler.passes.kernels.rows.kernel import Access, Bounds, row_bytes
 from buddy.compiler.passes.kernels.rows.stages import Stage, emit_stage
-
-_LINE = 64  # bytes of a cache line
+from buddy.compiler.support.target import CACHE_LINE
 
 
 class RowLoop:
@@ -36,9 +35,9 @@ class RowLoop:
         start = min(access.offset for access in found)
         extent = max(access.offset + access.span for access in found) - start
         element = root.type.element_type
-        line = max(1, _LINE // element_bytes(element))
+        line = max(1, CACHE_LINE // element_bytes(element))
         pitch = -(-extent // line) * line
-        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), _LINE)
+        alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), CACHE_LINE)
         return (
             memref.alloc(ir.MemRefType.get([math.prod(self.chunks) * pitch], element), [], [], alignment=alignment),
             pitch,

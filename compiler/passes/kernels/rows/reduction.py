@@ -15,9 +15,9 @@ from buddy.compiler.passes.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.passes.kernels.emit import Emitter, Index, across
 from buddy.compiler.passes.kernels.structured import Structured
-from buddy.compiler.support.target import Target
+from buddy.compiler.support.target import FMA_LATENCY, Target
 
-ACCUMULATORS = 4  # hides the latency of an addition
+ACCUMULATORS = FMA_LATENCY  # enough to hide it
 
 _INFINITY = float("inf")
 _NEUTRAL: dict[str, Callable[[int], float]] = {
