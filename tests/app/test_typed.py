@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from buddy.app.cli.arguments import Parser, add_engine_options, add_input_options
-from buddy.app.commands.compare import Versus
-from buddy.app.commands.recipe_edits import Editing
-from buddy.app.commands.run import Running
-from buddy.app.commands.sessions import Sessions
+from buddy.app.panes.status import Status
 from buddy.app.screens.picker import Choice, ChoiceList
+from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.input_parsing import from_here, typed_path, typed_seconds, typed_seed
+from buddy.app.workspace.settings import Settings
 
 NOBODY = "~nobodyofthatname/x.toml"
 
 
-class Told:
-    """Holds what is said to the user."""
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a workbench tells the user, which does not run here."""
+    told: list[str] = []
+    monkeypatch.setattr(Status, "say", lambda status, message: told.append(message))
+    return told
 
-    def __init__(self) -> None:
-        self.said = ""
 
-    def say(self, text: str) -> None:
-        self.said = text
+@pytest.fixture
+def app(tmp_path: Path) -> Workbench:
+    return Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
@@ -44,17 +47,17 @@ def test_a_path_may_begin_at_home() -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda bench: Editing(bench).write_file(NOBODY, "text"),
-        lambda bench: Running(bench)._use_file(NOBODY),
-        lambda bench: Sessions(bench).write_reproducer(NOBODY),
-        lambda bench: Versus(bench)._read(NOBODY),
+        lambda app: app.context.files.write(NOBODY, "text"),
+        lambda app: app.running._use_file(NOBODY),
+        lambda app: app.sessions.write_reproducer(NOBODY),
+        lambda app: app.versus._read(NOBODY),
     ],
     ids=["write", "inputs", "reproducer", "recipe"],
 )
-def test_a_home_that_there_is_not_is_said(ask: object) -> None:
-    bench = Told()
-    ask(bench)  # type: ignore[operator]
-    assert "unknown home" in bench.said
+def test_a_home_that_there_is_not_is_said(app: Workbench, said: list[str], ask: Callable[[Workbench], None]) -> None:
+    ask(app)
+    assert len(said) == 1
+    assert "unknown home" in said[0]
 
 
 def test_a_seed_has_64_bits() -> None:
@@ -64,10 +67,11 @@ def test_a_seed_has_64_bits() -> None:
             typed_seed(text)
 
 
-def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    bench = Told()
-    Running(bench)._use_seed("9" * 23)  # type: ignore[arg-type]
-    assert "is not a seed" in bench.said
+def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(
+    app: Workbench, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    app.running._use_seed("9" * 23)
+    assert "is not a seed" in said[0]
     parser = Parser("run", "")
     add_input_options(parser)
     with pytest.raises(SystemExit) as left:

@@ -125,7 +125,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
         assert ir.line_number == long
         shown = [spot for spot in ir.spots() if spot.row == ir.cursor]
         assert len(shown) == ir.row_height(ir.cursor) > 1
-        room = ir.width - ir.digits - 2
+        room = ir.width - ir.document.digits - 2
         drawn = "".join(piece_of(ir, spot.row, spot.line) for spot in shown)
         assert text[long].split() == drawn.split() or text[long].replace(" ", "") in drawn.replace(" ", "")
         assert all(strip.cell_length == ir.width for strip in ir.row_strips(ir.cursor, ir.width))
@@ -150,7 +150,7 @@ async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbe
 
 
 def piece_of(ir: Any, row: int, line: int) -> str:
-    return "".join(segment.text for segment in ir.row_strips(row, ir.width)[line])[ir.digits + 2 :]
+    return "".join(segment.text for segment in ir.row_strips(row, ir.width)[line])[ir.document.digits + 2 :]
 
 
 @pytest.mark.slow

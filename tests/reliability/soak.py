@@ -166,7 +166,7 @@ class Day:
                     await self._user.go_back()
         for size, theme in product(_SIZES, themes()):
             await self._pilot.resize_terminal(*size)
-            self.app.show_theme(theme)
+            self.app.theme = theme
             for pane in self.app.context.layout.order:
                 self.app.context.layout.show_pane(pane)
                 await self._settled()
@@ -269,7 +269,7 @@ class Day:
         self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
 
     async def _theme(self) -> None:
-        self.app.show_theme(self._chance.choice(list(themes())))
+        self.app.theme = self._chance.choice(list(themes()))
 
     async def _any(self) -> None:
         """Any available action in a pane."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import pty
 import weakref
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.style import Style
@@ -17,7 +15,7 @@ from textual.color import Color
 from textual.geometry import Region
 
 from buddy.app.actions import PANES
-from buddy.app.panes.painting import DRAWN, Painting
+from buddy.app.panes.painting import DRAWN
 from buddy.app.reports.value_pages import entries_of
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import FateScreen
@@ -181,7 +179,7 @@ async def test_colours_of_a_theme_that_is_left_are_let_go(tmp_path: Path) -> Non
             Color(number % 256, number // 256, 0).blend(Color(255, 255, 255), 0.5)
         assert Style.parse.cache_info().currsize > 1000
         assert Color.blend.cache_info().currsize >= 1000
-        app.show_theme(next(name for name in themes() if name != app.theme))
+        app.theme = next(name for name in themes() if name != app.theme)
         await pilot.pause()
         assert Style.parse.cache_info().currsize < 500
         assert Color.blend.cache_info().currsize < 500
@@ -198,9 +196,9 @@ def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
     assert {"form 0", f"form {MAX_FORMS + 9}"} <= set(store.names())
 
 
-def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen() -> None:
+def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Path) -> None:
     """A row may be wrapped into hundreds."""
-    painting = Painting("ir")
+    painting = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir
     for number in range(10):
         painting._keep((number,), [([], 0)] * (DRAWN // 4))
     assert list(painting._drawn_lines) == [(6,), (7,), (8,), (9,)]
@@ -211,12 +209,9 @@ def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen() -> None:
 async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    async def ask(make: object, answer: type) -> Any:
-        await asyncio.sleep(60)
-
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(screen := ValuesScreen(0, (), ask))
+        app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
         screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
         screen._want()

@@ -41,13 +41,16 @@ class Drilled(Workbench):
         super().__init__(*words, **options)
         self.told: list[str] = []
         self.drawn = asyncio.Event()
+        say = self.context.status.say
+
+        def tell(message: str) -> None:
+            self.told.append(message)
+            say(message)
+
+        self.context.status.say = tell  # type: ignore[method-assign]
 
     def post_display_hook(self) -> None:
         self.drawn.set()
-
-    def say(self, message: str) -> None:
-        self.told.append(message)
-        super().say(message)
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
         super().session_changed(topics)
