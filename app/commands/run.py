@@ -36,7 +36,7 @@ class Running:
     def ask_timeout(self) -> None:
         """How long a run may take before it is stopped: it may never end."""
         self._context.dialogs.ask(
-            "seconds after which a run is stopped", f"{self._context.session.timeout:g}", self._use_timeout
+            "time limit of a run in seconds", f"{self._context.session.timeout:g}", self._use_timeout
         )
 
     def _use_timeout(self, text: str) -> None:

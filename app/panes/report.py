@@ -152,7 +152,7 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
     room = max(6, min(40, width - 40))
     own = _timing(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
     if report.not_compared:
-        words = wrapped(f"not compared: {report.not_compared}, so nothing says whether this is right", width)
+        words = wrapped(f"not compared with eager: {report.not_compared}", width)
         return [[], own, *([(piece, "warn")] for piece in words)]
     lines = [_timing("eager", report.eager, slowest, room, "bar-other", glyphs), own]
     if report.compiled.median > 0:

@@ -148,9 +148,7 @@ def needs_backend(recipe: Recipe) -> None:
 
 def _needs(name: str) -> None:
     if name != IREE:
-        raise JobFailed(
-            Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}")
-        )
+        raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
     if problem := missing():
         raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
 

@@ -38,7 +38,7 @@ _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
 _TODO = "use the frontend dynamo, or take the op out of the program"
 _IN_CHILD = Words(
-    "importing by torch-mlir failed",
+    "the import by torch-mlir failed",
     Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
 )
 

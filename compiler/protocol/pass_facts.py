@@ -65,30 +65,30 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
     # This compiler's own passes over MLIR.
     "contractions-to-kernels": PassFacts(
         packs_weights=True,
-        numbers=Numbers("sums of products are taken block by block, fused"),
+        numbers=Numbers("sums of products are blocked and use fused multiply-add"),
         tuned=(("rows", (0, 4, 6, 8, 12, 14)), ("vectors", (0, 1, 2, 3, 4)), ("depth", (0, 128, 256, 512))),
     ),
     "convolutions-to-kernels": PassFacts(
         packs_weights=True,
-        numbers=Numbers("convolutions of 3x3 windows are Winograd's", ("winograd", "never")),
+        numbers=Numbers("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
         tuned=(("winograd", ("auto", "never", "2")),),
     ),
-    "contractions-to-blas": PassFacts(numbers=Numbers("matrix products are a library's"), tuned=(_OFF_OR_ON,)),
+    "contractions-to-blas": PassFacts(numbers=Numbers("matrix products are BLAS calls"), tuned=(_OFF_OR_ON,)),
     "flash-attention-prefill": PassFacts(
-        for_own_kernels=True, numbers=Numbers("attention goes block by block over its keys"), tuned=(_ON_OR_OFF,)
+        for_own_kernels=True, numbers=Numbers("attention is computed in blocks of keys"), tuned=(_ON_OR_OFF,)
     ),
     "gqa-attention-fusion": PassFacts(
-        for_own_kernels=True, numbers=Numbers("attention reads shared heads where they are")
+        for_own_kernels=True, numbers=Numbers("attention reads shared heads in place")
     ),
     "choose-layouts": PassFacts(tuned=(_ON_OR_OFF,)),
     "fuse-epilogues": PassFacts(
-        numbers=Numbers("bias and activation work on sums in registers"), tuned=(_ON_OR_OFF,)
+        numbers=Numbers("bias and activation are applied to sums in registers"), tuned=(_ON_OR_OFF,)
     ),
-    "fuse-rows": PassFacts(numbers=Numbers("softmax and norms are one loop over rows"), tuned=(_ON_OR_OFF,)),
-    "fuse-elementwise": PassFacts(numbers=Numbers("what is between element-wise ops is never rounded to memory")),
-    "vectorize-generics": PassFacts(numbers=Numbers("sums are taken in lanes of vectors")),
+    "fuse-rows": PassFacts(numbers=Numbers("softmax and norms are fused into one loop over rows"), tuned=(_ON_OR_OFF,)),
+    "fuse-elementwise": PassFacts(numbers=Numbers("intermediates of element-wise ops are not rounded to memory")),
+    "vectorize-generics": PassFacts(numbers=Numbers("sums are accumulated in vector lanes")),
     "expand-math-to-polynomials": PassFacts(
-        works_on_numbers=True, numbers=Numbers("exp, erf, tanh and their like are polynomials")
+        works_on_numbers=True, numbers=Numbers("exp, erf, tanh and similar functions are polynomials")
     ),
     "results-to-out-params": PassFacts(works_on_buffers=True),
     "read-in-place": PassFacts(works_on_buffers=True),

@@ -81,10 +81,14 @@ def _read(choice: InputChoice) -> Any:
     except InputError:
         raise
     except (ValueError, OSError, EOFError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
-        raise InputError(f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt that contains only tensors") from error
+        raise InputError(
+            f"{choice.title}: {error}", "give a .npy, a .npz, or a .pt that contains only tensors"
+        ) from error
     except Exception as error:
         # Unpickling raises errors of many types for a file that is invalid or contains forbidden objects.
-        raise InputError(f"{choice.title} is not a file of tensors: {error}", "give a .npy, a .npz, or a .pt") from error
+        raise InputError(
+            f"{choice.title} is not a file of tensors: {error}", "give a .npy, a .npz, or a .pt"
+        ) from error
 
 
 def _in_order(found: Any, names: Sequence[str]) -> list[Any]:

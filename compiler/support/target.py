@@ -21,7 +21,7 @@ L2_VECTORS_PER_CYCLE = 0.3
 FLOP_PER_NANOSECOND = 64
 # Between what one core gets from memory and what it gets from its second-level cache.
 BYTES_PER_NANOSECOND = 16
-# A fork and join of two threads takes 3 to 5 us: a loop is shared between threads from this many nanoseconds on.
+# A fork and join of two threads takes 3 to 5 us: threads share a loop from this many nanoseconds on.
 WORTH_A_FORK = 20_000
 
 

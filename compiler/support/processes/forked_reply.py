@@ -69,7 +69,7 @@ def _diagnostic(error: Exception, failed: str) -> Diagnostic:
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
-    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a process forked for it", "see the log")
+    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a forked process", "see the log")
 
 
 def _too_slow(timeout: float) -> Diagnostic:
