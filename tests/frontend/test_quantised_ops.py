@@ -31,6 +31,7 @@ def integers(dtype: torch.dtype) -> torch.Tensor:
     return torch.linspace(low, high, 64, dtype=torch.float64).to(torch.int64).clamp(low, high).to(dtype).reshape(8, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sampled(INTEGERS, [torch.int8], WHY), ids=str)
 @pytest.mark.parametrize("given", sampled(FLOATS, [torch.float32], WHY), ids=str)
 def test_quantised_as_in_eager(given: torch.dtype, dtype: torch.dtype) -> None:
@@ -53,6 +54,7 @@ def test_quantised_as_in_eager(given: torch.dtype, dtype: torch.dtype) -> None:
     assert_same(compiled(call, *inputs), call(*inputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", sampled(INTEGERS, [torch.uint8], WHY), ids=str)
 @pytest.mark.parametrize("wanted", sampled([None, *FLOATS], [None], WHY), ids=str)
 def test_dequantised_as_in_eager(wanted: torch.dtype | None, dtype: torch.dtype) -> None:
@@ -91,6 +93,7 @@ def chosen(x: torch.Tensor) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_parameters_are_chosen_as_in_eager(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(3)

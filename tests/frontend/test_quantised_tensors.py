@@ -56,6 +56,7 @@ def plain(x: torch.Tensor) -> list[torch.Tensor]:
     return [x.dequantize(), x.half().dequantize(), x.double().dequantize()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", [types, scales, halves, moved, plain], ids=lambda f: f.__name__)
 def test_an_intermediate_value_is_compiled_as_integers(call: Callable[..., Any]) -> None:
     assert_same(compiled(call, X), call(X))
