@@ -110,12 +110,16 @@ def _scaled(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
     return q, k, v, {**given, "scale": 1 / math.sqrt(q.shape[-1] + 1)}
 
 
+def _scaled_by_two(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
+    return q, k, v, {**given, "scale": 1 / math.sqrt(2 * q.shape[-1])}
+
+
 def _without_last_key(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
     return q, k[:, :, :-1], v[:, :, :-1], given
 
 
 def _heads_exchanged(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
-    return q, exchanged(1)(k), v, given
+    return q, torch.cat([k[:, :1], k[:, 2:3], k[:, 1:2], k[:, 3:]], 1), v, given
 
 
 def _sees_next(call: Any, q: Tensor, k: Tensor, v: Tensor, *_rest: Any, **_keywords: Any) -> Any:
@@ -317,7 +321,8 @@ def _llama() -> list[Case]:
         Case(LLAMA, Planted("a sign of the rotation", "sign", "neg.default", result(at(3, 0, scaled(-1.0))), 0)),
         Case(LLAMA, Planted("sigmoid(1.02 x)", "another function", "silu.default",
                           lambda _call, x: x * torch.sigmoid(1.02 * x))),
-        Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0)),
+        Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0), NARROW),
+        Case(LLAMA, Planted("sqrt(2 d) for sqrt(d)", "scale", _ATTENTION, attention(_scaled_by_two), 0), LOW),
         Case(LLAMA, Planted("channel 7 is zero", "an output channel dropped", _MM, result(at(1, 7, zero)), 11)),
         Case(LLAMA, Planted("all products cut off to 8 bits", "rounding mode", _MM, cut_products, ALL), LOW),
         Case(LLAMA, Planted("all sums cut off to 8 bits", "rounding mode", "add.Tensor", cut_sums, ALL), LOW),
