@@ -25,7 +25,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.in_step import InStep
 from buddy.compiler.runtime.measure import run_and_compare
 from buddy.compiler.runtime.node_by_node import symbols_at
-from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads
+from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads, spreads
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.
 Change = Callable[..., Any]
@@ -82,11 +82,11 @@ class Subject:
         """
         graph, tensors = self.graph(fault), self.captured.tensors
         with torch.no_grad():
+            own = spreads(self.captured, self.captured.eager(tensors) if self.captured.eager else [])
             wrong = InStep(graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64").finish()
         found = []
         further = [further_spreads(self.captured, seed) for seed in range(RUNS)]
-        spreads = zip(self.captured.spreads or (), *further, strict=True)
-        for one, other, pair in zip(wrong, self.captured.exact, spreads, strict=True):
+        for one, other, pair in zip(wrong, self.captured.exact, zip(own, *further, strict=True), strict=True):
             moved, spread = differences(one, other), reduce(Spread.with_those_of, pair)
             found += [(moved.largest / spread.largest, moved.rms / spread.rms)] if spread.rms else []
         return found

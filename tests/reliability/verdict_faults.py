@@ -110,12 +110,16 @@ def _scaled(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
     return q, k, v, {**given, "scale": 1 / math.sqrt(q.shape[-1] + 1)}
 
 
+def _scaled_by_two(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
+    return q, k, v, {**given, "scale": 1 / math.sqrt(2 * q.shape[-1])}
+
+
 def _without_last_key(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
     return q, k[:, :, :-1], v[:, :, :-1], given
 
 
 def _heads_exchanged(q: Tensor, k: Tensor, v: Tensor, given: dict[str, Any]) -> Any:
-    return q, exchanged(1)(k), v, given
+    return q, torch.cat([k[:, :1], k[:, 2:3], k[:, 1:2], k[:, 3:]], 1), v, given
 
 
 def _sees_next(call: Any, q: Tensor, k: Tensor, v: Tensor, *_rest: Any, **_keywords: Any) -> Any:
@@ -139,18 +143,6 @@ def truncated(x: Tensor) -> Tensor:
 def in_bfloat16(call: Any, *arguments: Any, **keywords: Any) -> Any:
     """The op on arguments of 8 bits, its result as wide as it was."""
     return call(*(a.bfloat16().to(a.dtype) if isinstance(a, Tensor) else a for a in arguments), **keywords)
-
-
-def cut_products(call: Any, *arguments: Any) -> Tensor:
-    """A product of bfloat16 whose result is cut off, not rounded."""
-    return truncated(call(*(a.float() for a in arguments)))
-
-
-def cut_sums(call: Any, x: Tensor, y: Any, **keywords: Any) -> Tensor:
-    """A sum of bfloat16 whose result is cut off, not rounded."""
-    if not (isinstance(y, Tensor) and x.dtype == torch.bfloat16):
-        return call(x, y, **keywords)
-    return truncated(x.float() + y.float())
 
 
 def accumulated_in_bfloat16(call: Any, x: Tensor, dims: Any, keepdim: bool = False, **_: Any) -> Tensor:
@@ -317,10 +309,9 @@ def _llama() -> list[Case]:
         Case(LLAMA, Planted("a sign of the rotation", "sign", "neg.default", result(at(3, 0, scaled(-1.0))), 0)),
         Case(LLAMA, Planted("sigmoid(1.02 x)", "another function", "silu.default",
                           lambda _call, x: x * torch.sigmoid(1.02 * x))),
-        Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0)),
+        Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0), NARROW),
+        Case(LLAMA, Planted("sqrt(2 d) for sqrt(d)", "scale", _ATTENTION, attention(_scaled_by_two), 0), LOW),
         Case(LLAMA, Planted("channel 7 is zero", "an output channel dropped", _MM, result(at(1, 7, zero)), 11)),
-        Case(LLAMA, Planted("all products cut off to 8 bits", "rounding mode", _MM, cut_products, ALL), LOW),
-        Case(LLAMA, Planted("all sums cut off to 8 bits", "rounding mode", "add.Tensor", cut_sums, ALL), LOW),
     ]  # fmt: skip
 
 
@@ -330,10 +321,9 @@ def _vision() -> list[Case]:
         Case(VIT, Planted("the last row lacks a product", "edge of a tile", _ADDMM, short(0), 5)),
         Case(VIT, Planted("rows exchanged", "rows exchanged", _ATTENTION, result(exchanged(-2)))),
         Case(VIT, Planted("the last window lacks an element", "edge of a tile", _CONV, short_window)),
-        Case(RESNET, Planted("1e-5 is 1e-3", "epsilon", _BATCH_NORM, argument(6, lambda _: 1e-3))),
+        Case(RESNET, Planted("1e-5 is 1e-3", "epsilon", _BATCH_NORM, argument(6, lambda _: 1e-3)), NARROW),
         Case(RESNET, Planted("1e-5 is 2e-5", "epsilon", _BATCH_NORM, argument(6, lambda _: 2e-5)), NARROW),
-        Case(RESNET, Planted("means of neighbours", "off by one", _BATCH_NORM, argument(3, moved(0)), -1)),
-        Case(RESNET, Planted("the last channel is not added up", "edge of a tile", _CONV, short_window, 9)),
+        Case(RESNET, Planted("the last channel is not added up", "edge of a tile", _CONV, short_window, 9), NARROW),
         Case(RESNET, Planted("zero is 0.01", "clamp bound", "relu.default", result(lambda x: x.clamp(min=0.01)))),
         Case(RESNET, Planted("means of 15 of 16", "divisor", "mean.dim", result(scaled(16 / 15)))),
         Case(UNET, Planted("windows lack a column", window, _MAX_POOL, _shifted_windows, 0), NARROW),
