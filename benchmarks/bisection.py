@@ -19,7 +19,7 @@ import msgspec
 from support import printing
 from support.engine import BERT, TimedEngine, empty_object_cache, run, warm_engine
 
-from buddy.compiler.protocol import Bisect, Bisected, Captured, Criterion, Finding, Open, Progress
+from buddy.compiler.protocol import Bisect, Bisected, BisectionResult, Captured, Criterion, Open, Progress
 from buddy.compiler.protocol.presets import default_recipe
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -54,7 +54,7 @@ async def _searched(plant: Plant, options: argparse.Namespace) -> dict[str, Any]
                     if options.trials:
                         print(f"{passed:7.1f} {answer.what}", file=sys.stderr)
             seconds = time.perf_counter() - start
-    finding: Finding = answer.finding
+    finding: BisectionResult = answer.finding
     return {
         "named": round(named or seconds, 1),
         "seconds": round(seconds, 1),

@@ -67,7 +67,7 @@ def measure_here(kind: str, layers: int) -> dict[str, float]:
     model, x = build("equal", 1)
     with torch.no_grad():
         (warm_up,) = capture(model, (x,))
-        compile_graph(warm_up.graph, default_recipe(flavour="tosa"))
+        compile_graph(warm_up.graph, default_recipe(dialect="tosa"))
         model, x = build(kind, layers)
         (captured,) = capture(model, (x,))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

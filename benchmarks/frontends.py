@@ -23,7 +23,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.presets import default_recipe, presets
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Frontend, Recipe, preset_of
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Frontend, Recipe, preset_of
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 
@@ -76,7 +76,7 @@ def model_of(name: str, whole: bool = False) -> Model:
 Loaded = tuple[list[CapturedGraph], Recipe]
 
 
-def by_frontend(frontend: Frontend, flavour: Flavour = "linalg") -> Callable[[Model, Path], Loaded]:
+def by_frontend(frontend: Frontend, dialect: Dialect = "linalg") -> Callable[[Model, Path], Loaded]:
     """Loads a script through a frontend."""
 
     def load(model: Model, folder: Path) -> Loaded:
@@ -84,7 +84,7 @@ def by_frontend(frontend: Frontend, flavour: Flavour = "linalg") -> Callable[[Mo
         graphs = load_program(source, model.words, frontend=frontend).graphs
         for captured in graphs if frontend == TORCH_MLIR else ():
             captured.graph.given = captured.torch_dialect()
-        return graphs, presets()[preset_of(frontend, flavour)].recipe
+        return graphs, presets()[preset_of(frontend, dialect)].recipe
 
     return load
 
@@ -121,7 +121,7 @@ def _as_onnx(model: Model, path: Path) -> None:
         torch.onnx.export(Positional(model).eval(), arguments, str(path), input_names=list(model.inputs), dynamo=False)
 
 
-ROADS: dict[str, Callable[[Model, Path], Loaded]] = {
+FRONTENDS: dict[str, Callable[[Model, Path], Loaded]] = {
     "TorchDynamo": by_frontend("dynamo"),
     "torch.export": by_frontend("export"),
     "torch-mlir, linalg": by_frontend(TORCH_MLIR, "linalg"),
@@ -133,13 +133,13 @@ ROADS: dict[str, Callable[[Model, Path], Loaded]] = {
 }
 
 
-def compared(model: Model, road: str, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each result of the frontend `road`, on the script's own inputs, with eager's.
+def compared(model: Model, frontend: str, folder: Path) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each result of the frontend `frontend`, on the script's own inputs, with eager's.
 
     If the program is cut into several graphs (a TorchScript trace that reads a number out of a tensor), each is
     compared with eager on the inputs that it was captured with.
     """
-    graphs, recipe = ROADS[road](model, folder)
+    graphs, recipe = FRONTENDS[frontend](model, folder)
     for captured in graphs:
         program = LoadedProgram(compile_graph(captured.graph, recipe), frozen=True)
         given = dict(zip(captured.graph.placeholders, captured.tensors, strict=True))
@@ -164,10 +164,10 @@ def table(names: Sequence[str], whole: bool) -> str:
     """The table in Markdown, a row for each frontend."""
     models = [model_of(name, whole) for name in names]
     lines = ["| frontend | " + " | ".join(names) + " |", "|---|" + "---|" * len(names)]
-    for road in ROADS:
+    for frontend in FRONTENDS:
         with tempfile.TemporaryDirectory() as folder:
-            cells = [f"{error(list(compared(model, road, Path(folder)))):.1e}" for model in models]
-        lines.append(f"| {road} | {' | '.join(cells)} |")
+            cells = [f"{error(list(compared(model, frontend, Path(folder)))):.1e}" for model in models]
+        lines.append(f"| {frontend} | {' | '.join(cells)} |")
         print(lines[-1], file=sys.stderr)
     return "\n".join(lines)
 

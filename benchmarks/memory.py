@@ -21,8 +21,8 @@ from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.allocations import with_peak
-from buddy.compiler.runtime.loaded import LoadedProgram
-from buddy.compiler.tools.bench.plan import Subject, read_suite
+from buddy.compiler.runtime.executable import LoadedProgram
+from buddy.compiler.tools.bench.plan import BenchSubject, read_suite
 
 SUITE = Path(__file__).resolve().parent / "models.toml"
 WANTED = {"ratio": 1.1}
@@ -30,7 +30,7 @@ WANTED = {"ratio": 1.1}
 LARGE = ("resnet50", "mlp")
 
 
-def measure(subject: Subject) -> dict[str, Any]:
+def measure(subject: BenchSubject) -> dict[str, Any]:
     """Peak memory in bytes of a subject's first graph, in this process."""
     torch.set_num_threads(1)
     captured = load_program(subject.source, subject.arguments).graphs[0]
@@ -49,7 +49,7 @@ def measure(subject: Subject) -> dict[str, Any]:
     }
 
 
-def apart(subject: Subject) -> dict[str, Any]:
+def apart(subject: BenchSubject) -> dict[str, Any]:
     """`measure` in a separate process, so that the memory of a model is released."""
     words = [sys.executable, __file__, "--one", msgspec_json.encode(subject).decode()]
     said = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -58,7 +58,7 @@ def apart(subject: Subject) -> dict[str, Any]:
     return found
 
 
-def small(subject: Subject) -> Subject:
+def small(subject: BenchSubject) -> BenchSubject:
     return structs.replace(subject, arguments=("--tiny", *(a for a in subject.arguments if a == "--decode")))
 
 
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--one", default="", metavar="SUBJECT", help="measure one subject, given as JSON, and end")
     options = parser.parse_args()
     if options.one:
-        print(json.dumps(measure(msgspec_json.decode(options.one, type=Subject))))
+        print(json.dumps(measure(msgspec_json.decode(options.one, type=BenchSubject))))
         return 0
     subjects = read_suite(SUITE)
     if options.tiny:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from buddy.compiler.support import hooks, renamed_modules
 
 if TYPE_CHECKING:
-    from buddy.compiler.tools.record import Session
+    from buddy.compiler.tools.record import Recording
 
 if __name__ != "buddy.compiler":
     raise ImportError(f"`import {__name__}` would load a second copy of buddy.compiler: write `import buddy.compiler`")
@@ -26,7 +26,7 @@ def _graph_lowering() -> Any:
 
 
 def _autotuner() -> Any:
-    from buddy.compiler.tools.tune.on_demand import TunedRecipe
+    from buddy.compiler.tools.tune.autotune import TunedRecipe
 
     return TunedRecipe
 
@@ -35,7 +35,7 @@ hooks.graph_lowering.provide(_graph_lowering)
 hooks.autotuner.provide(_autotuner)
 
 
-def record() -> AbstractContextManager[Session]:
+def record() -> AbstractContextManager[Recording]:
     """`with buddy.compiler.record() as session:` around any code: its graphs are then in the session."""
     from buddy.compiler.tools.record import record
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.support.cluster import ClusterError, mapped
+from buddy.compiler.support.cluster import ClusterError, map_on_cluster
 from buddy.compiler.tools.bench import session as bench
-from buddy.compiler.tools.bench.plan import OURS, Plan, Subject
+from buddy.compiler.tools.bench.plan import OURS, BenchPlan, BenchSubject
 
 pytestmark = pytest.mark.slow
 Verb = Callable[..., Any]
@@ -22,7 +22,7 @@ def test_what_a_lost_worker_had_in_hand_is_done_by_another(cluster: Any) -> None
     address, workers = cluster
     items = [0.3 + number / 1000 for number in range(8)]
     done = []
-    for item, _ in mapped(address, time.sleep, items):
+    for item, _ in map_on_cluster(address, time.sleep, items):
         if not done:
             workers[0].kill()
         done.append(item)
@@ -32,7 +32,7 @@ def test_what_a_lost_worker_had_in_hand_is_done_by_another(cluster: Any) -> None
 def test_what_cannot_be_done_is_said_with_what_it_was(cluster: Any) -> None:
     address, _ = cluster
     with pytest.raises(ClusterError, match=r"did not do nonsense: ValueError"):
-        list(mapped(address, float, ["nonsense"]))
+        list(map_on_cluster(address, float, ["nonsense"]))
 
 
 def test_a_cluster_whose_workers_are_all_gone_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_a_cluster_whose_workers_are_all_gone_is_named(cluster: Any, monkeypatch
         worker.kill()
         worker.wait()
     with pytest.raises(ClusterError, match="has no workers"):
-        list(mapped(address, abs, [1]))
+        list(map_on_cluster(address, abs, [1]))
 
 
 @pytest.mark.full("a Dask cluster of processes")
@@ -58,9 +58,11 @@ def test_operators_are_checked_by_workers(cluster: Any, cli: Verb, tmp_path: Pat
 def test_a_program_is_measured_wholly_where_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "linear.py"
     script.write_text("import torch\n\nmodel, example_inputs = torch.nn.Linear(8, 8).eval(), (torch.ones(2, 8),)\n")
-    monkeypatch.setattr(bench, "mapped", lambda _address, act, items, _tell: ((item, act(item)) for item in items))
+    monkeypatch.setattr(
+        bench, "map_on_cluster", lambda _address, act, items, _tell: ((item, act(item)) for item in items)
+    )
     monkeypatch.setattr(bench, "_limits", lambda _threads: {"gflops": 1.0, "gbytes": 1.0})
-    plan = Plan((Subject("linear", str(script)),), sides=(OURS,), rounds=5)
+    plan = BenchPlan((BenchSubject("linear", str(script)),), sides=(OURS,), rounds=5)
     (found,) = bench.run_on_cluster(plan, "tcp://nowhere")
     (subject,) = found["subjects"]
     assert subject["worker"]

@@ -23,7 +23,7 @@ def test_a_hook_that_nothing_provides_says_what_is_missing() -> None:
 
 def test_the_package_provides_every_hook() -> None:
     from buddy.compiler.graph.graph import graph_lowering
-    from buddy.compiler.tools.tune.on_demand import TunedRecipe
+    from buddy.compiler.tools.tune.autotune import TunedRecipe
 
     assert callable(graph_lowering().top_level)
     assert hooks.autotuner() is TunedRecipe

@@ -24,8 +24,17 @@ from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane, 
 from buddy.app.actions.situation import Situation
 
 __all__ = [
-    "ACTIONS", "BY_ID", "PANES", "PANE_TITLES", "Action", "Blocked", "Pane", "Situation", "continuations", "of_pane",
+    "ACTIONS",
+    "BY_ID",
+    "PANES",
+    "PANE_TITLES",
+    "Action",
+    "Blocked",
+    "Pane",
+    "Situation",
+    "actions_of_pane",
     "replace_keys",
+    "sequence_continuations",
 ]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = (
@@ -36,12 +45,12 @@ ACTIONS: tuple[Action, ...] = (
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 
 
-def of_pane(pane: str) -> list[Action]:
+def actions_of_pane(pane: str) -> list[Action]:
     """The actions of one pane, without those that work everywhere."""
     return [action for action in ACTIONS if action.pane == pane]
 
 
-def continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
+def sequence_continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
     """The second keys of the sequences that start with `prefix` in `pane`, with their actions."""
     here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     pairs = [(key.split(), action) for action in here for key in action.keys]

@@ -21,13 +21,13 @@ FIXED = ("phase.number",)
 Given = str | Sequence[str]
 
 
-def wrong(name: str, given: Given) -> str:
+def key_error(name: str, given: Given) -> str:
     """The error in the keys of an action, "" if they are valid."""
     if name not in BY_ID:
         return "unknown action: `buddy-tui config --keys` lists the ids"
     if name in FIXED:
         return "these keys cannot be changed"
-    for key in spelled(given):
+    for key in keys_of_setting(given):
         strokes = key.split()
         if not 1 <= len(strokes) <= 2 or not all(_STROKE.fullmatch(stroke) for stroke in strokes):
             return (
@@ -36,12 +36,12 @@ def wrong(name: str, given: Given) -> str:
     return ""
 
 
-def spelled(given: Given) -> tuple[str, ...]:
+def keys_of_setting(given: Given) -> tuple[str, ...]:
     """The keys of an entry of the settings: a string or a list; the empty string gives no key."""
     return tuple(filter(None, [given] if isinstance(given, str) else given))
 
 
-def clashes() -> list[str]:
+def describe_clashes() -> list[str]:
     """One message for each user-defined key that another action has as its default."""
     found = []
     for action in ACTIONS:
@@ -69,7 +69,7 @@ class Keymap:
     """The keys that the settings change: the action that a key performs, and the default keys that no longer work."""
 
     def __init__(self, given: Mapping[str, Given]) -> None:
-        replace_keys({name: spelled(keys) for name, keys in given.items()})
+        replace_keys({name: keys_of_setting(keys) for name, keys in given.items()})
         self._changed = [action for action in ACTIONS if action.remapped]
 
     def action_for(self, key: str, pane: Pane) -> Action | None:

@@ -13,10 +13,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.session.log_file import Log
-from buddy.app.session.ssh import PATIENCE, PROGRAM, Remote, checked_host
+from buddy.app.session.log_file import LogOptions
+from buddy.app.session.ssh import PATIENCE, PROGRAM, RemoteHost, check_host
 from buddy.app.workspace.input_parsing import typed_seed
-from buddy.compiler.protocol.recipe import BACKENDS, FLAVOURS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.recipe import BACKENDS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
@@ -55,7 +55,7 @@ def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pass-plugin", metavar="FILE.py", action="append", default=[], help=text)
 
 
-def plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
+def named_plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
     """The plug-ins of `--plugin` and `--pass-plugin`."""
     passes = (PluginFile(path, passes=True) for path in options.pass_plugin)
     return (*map(PluginFile, options.plugin), *passes)
@@ -126,7 +126,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     text = "start from a recipe in TOML instead of a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)
     group.add_argument("--preset", help="start from this preset ('default')")
-    add_road_options(group)
+    add_frontend_options(group)
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is partitioned into functions")
     text = "the passes, in MLIR's pipeline syntax (docs/recipes.md): the text, or a file that contains it"
     group.add_argument("--pipeline", metavar="TEXT|FILE", help=text)
@@ -144,12 +144,12 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step-timeout", type=positive_seconds, default=math.inf, metavar="SECONDS", help=text)
 
 
-def add_road_options(group: argparse._ArgumentGroup) -> None:
+def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     """Add the options for frontend, target dialect, target and backend, which the workbench has too."""
     text = "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
-    group.add_argument("--flavour", choices=FLAVOURS, help=text)
+    group.add_argument("--dialect", choices=DIALECTS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (the host)"
     group.add_argument("--target", metavar="MACHINE", help=text)
     text = "the backend that compiles the top-level IR: this compiler, or IREE (docs/iree.md)"
@@ -158,9 +158,9 @@ def add_road_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
 
 
-def wanted_of(options: argparse.Namespace) -> dict[str, object]:
-    """The fields of a recipe that the options of `add_road_options` set on this command line."""
-    said = {key: getattr(options, key) for key in ("frontend", "flavour", "backend", "target")}
+def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
+    """The fields of a recipe that the options of `add_frontend_options` set on this command line."""
+    said = {key: getattr(options, key) for key in ("frontend", "dialect", "backend", "target")}
     flags = {"backend_flags": tuple(options.backend_flag)} if options.backend_flag else {}
     return {key: value for key, value in said.items() if value is not None} | flags
 
@@ -171,7 +171,9 @@ def version() -> str:
     return f"buddy-tui {version('buddy-tui')}"
 
 
-def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+def parse_with_script_arguments(
+    parser: argparse.ArgumentParser, words: Sequence[str]
+) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Our options, and the arguments of the script. Exits with code 2 if the command line is invalid."""
     ours, behind = _split(words)
     options, unknown = parser.parse_known_args(ours)
@@ -182,16 +184,16 @@ def parse(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argpar
     return options, (*unknown, *(behind or ()))
 
 
-def log_of(options: argparse.Namespace) -> Log:
+def log_options(options: argparse.Namespace) -> LogOptions:
     """The file and the level of the engine's log."""
-    return Log(options.log, options.log_level)
+    return LogOptions(options.log, options.log_level)
 
 
-def engine_place(options: argparse.Namespace) -> list[str] | Remote | None:
+def engine_place(options: argparse.Namespace) -> list[str] | RemoteHost | None:
     """The command or the host of the engine; `None` for a process of this installation."""
     if not options.remote:
         return shlex.split(options.engine) or None
-    return Remote(
+    return RemoteHost(
         options.remote,
         tuple(shlex.split(options.ssh)) or ("ssh",),
         tuple(options.ssh_option),
@@ -210,14 +212,14 @@ def engine_words(options: argparse.Namespace) -> list[str]:
     return [*words, "--remote-folder", options.remote_folder, "--remote-wait", str(options.remote_wait)]
 
 
-def directory(options: argparse.Namespace) -> str:
+def working_folder(options: argparse.Namespace) -> str:
     """The folder that SOURCE is relative to. A remote engine has its own current folder."""
     return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
 
 
 def host(text: str) -> str:
     try:
-        return checked_host(text)
+        return check_host(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

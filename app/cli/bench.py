@@ -13,7 +13,15 @@ from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
-from buddy.compiler.tools.bench.plan import OURS, SIDES, Plan, PlanError, Subject, check_sides, read_suite
+from buddy.compiler.tools.bench.plan import (
+    OURS,
+    SIDES,
+    BenchPlan,
+    BenchPlanError,
+    BenchSubject,
+    check_sides,
+    read_suite,
+)
 
 EPILOG = """
 SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
@@ -49,16 +57,16 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
+    options, script = arguments.parse_with_script_arguments(parser(), words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         plan = _plan(options, script)
-    except PlanError as error:
+    except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
         return USAGE
     try:
         known = _known(options.output / "bench.json", plan) if options.resume else {}
-    except PlanError as error:
+    except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="measure into another folder, or without --resume"))
         return USAGE
     try:
@@ -70,7 +78,7 @@ def main(words: Sequence[str]) -> int:
     return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in found["subjects"]) else FAILURE
 
 
-def _measure(plan: Plan, options: argparse.Namespace, known: dict[str, Any], console: Console) -> dict[str, Any]:
+def _measure(plan: BenchPlan, options: argparse.Namespace, known: dict[str, Any], console: Console) -> dict[str, Any]:
     """The measurements. They are written after each subject, so that an interruption loses at most one."""
     found: dict[str, Any] = known or {"limits": {}, "subjects": []}
     output: Path = options.output
@@ -87,35 +95,35 @@ def _measure(plan: Plan, options: argparse.Namespace, known: dict[str, Any], con
     return found
 
 
-def _known(path: Path, plan: Plan) -> dict[str, Any]:
-    """The measurements of an earlier run. Raises `PlanError` if the file is not one of bench, or has other sides."""
+def _known(path: Path, plan: BenchPlan) -> dict[str, Any]:
+    """The measurements of an earlier run. Raises `BenchPlanError` if the file is not one of bench, or has other sides."""
     if not path.exists():
         return {}
     try:
         known: dict[str, Any] = json.loads(path.read_text())
         sides = {name for subject in known["subjects"] for name in subject["sides"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise PlanError(f"{path} was not written by bench: {error}") from error
+        raise BenchPlanError(f"{path} was not written by bench: {error}") from error
     if sides and sides != set(plan.sides):
-        raise PlanError(f"{path} has measurements of other sides: {', '.join(sorted(sides))}")
+        raise BenchPlanError(f"{path} has measurements of other sides: {', '.join(sorted(sides))}")
     return known
 
 
-def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> Plan:
+def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
     path = Path(options.source)
-    subjects = read_suite(path) if path.suffix == ".toml" else (Subject(path.stem, str(path), script),)
+    subjects = read_suite(path) if path.suffix == ".toml" else (BenchSubject(path.stem, str(path), script),)
     wanted = [name for name in options.only.split(",") if name]
     for name in wanted:
         if name not in {subject.name for subject in subjects}:
-            raise PlanError(f"{path} has no subject {name!r}; it has {', '.join(s.name for s in subjects)}")
+            raise BenchPlanError(f"{path} has no subject {name!r}; it has {', '.join(s.name for s in subjects)}")
     threads = tuple(_number(text) for text in options.threads.split(","))
     kept = tuple(subject for subject in subjects if not wanted or subject.name in wanted)
-    return Plan(kept, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
+    return BenchPlan(kept, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
 
 
 def _number(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
-        raise PlanError(f"--threads takes whole numbers of at least 1, not {text!r}")
+        raise BenchPlanError(f"--threads takes whole numbers of at least 1, not {text!r}")
     return int(text)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.files import writing
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.files import reporting_write_errors
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.reports.bisection import finding_json, finding_lines, write_finding
 from buddy.compiler.protocol import Bisect, Criterion, Progress
 
@@ -37,7 +37,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _bisect)
+    return run_verb_on_program(parser(), words, _bisect)
 
 
 def criterion_of(options: argparse.Namespace) -> Criterion:
@@ -55,7 +55,7 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
     engine.console.done()
     saved: list[str] = []
     if options.output is not None:
-        with writing(options.output):
+        with reporting_write_errors(options.output):
             saved = [str(path) for path in write_finding(options.output, found.finding)]
     if options.json:
         print(json.dumps({"source": options.source, **finding_json(found.finding), "files": saved}, indent=2))

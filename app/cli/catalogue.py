@@ -23,7 +23,7 @@ def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
     return parser
 
 
-def show(
+def print_matching(
     options: argparse.Namespace,
     items: Sequence[Item],
     words: Callable[[Item], str],

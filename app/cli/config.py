@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from buddy.app.actions import ACTIONS, PANE_TITLES
-from buddy.app.actions.key_map import Keymap, clashes
+from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import FAILURE, VERBS
 from buddy.app.cli.arguments import Parser
 from buddy.app.reports.formatting import table
-from buddy.app.workspace.settings import FIELDS, Settings, settings_path, take_up, themes_folder
+from buddy.app.workspace.settings import FIELDS, Settings, apply_settings, settings_path, themes_folder
 from buddy.themes.palette import DEFAULT, themes
 
 
@@ -29,10 +29,10 @@ def parser() -> Parser:
 def main(words: Sequence[str]) -> int:
     options = parser().parse_args(list(words))
     if options.template:
-        print(template())
+        print(settings_template())
         return 0
     path = settings_path()
-    settings, problems = take_up(path)
+    settings, problems = apply_settings(path)
     Keymap(settings.keys)
     facts = _facts(path, settings, problems)
     if options.json:
@@ -85,12 +85,12 @@ def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
         table(["action", "keys", "default"], keys, frozenset(["action", "keys", "default"])) if keys else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
-        "\n".join(clashes()),
+        "\n".join(describe_clashes()),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def template() -> str:
+def settings_template() -> str:
     """A settings file with every field at its default."""
     lines = [
         f"# {FIELDS['theme']}: {', '.join(themes())}",

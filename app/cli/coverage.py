@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import json_lines
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.coverage import page, report, session
-from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, PairResult, Plan, PlanError, parse_shard
+from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, CoveragePlan, CoveragePlanError, PairResult, parse_shard
 
 EPILOG = """
 Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and
@@ -36,7 +36,7 @@ def parser() -> arguments.Parser:
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
     found.add_argument(
-        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
+        "--dialect", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
     )
     text = "run this Python file first; it may define op classes and lowerings; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
@@ -57,7 +57,7 @@ def main(words: Sequence[str]) -> int:
     console = Console(options.plain, stdout_is_data=options.json)
     try:
         return _check(options, _plan(options), console)
-    except PlanError as error:
+    except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE
     except ClusterError as error:
@@ -68,20 +68,20 @@ def main(words: Sequence[str]) -> int:
         return FAILURE
 
 
-def _plan(options: argparse.Namespace) -> Plan:
+def _plan(options: argparse.Namespace) -> CoveragePlan:
     only, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
     shard = parse_shard(options.shard)
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
         if not Path(path).is_file():
-            raise PlanError(f"file not found: {path}")
-    return Plan(
-        only, dtypes, options.samples, options.timeout, shard, options.preset, options.flavour, extensions,
+            raise CoveragePlanError(f"file not found: {path}")
+    return CoveragePlan(
+        only, dtypes, options.samples, options.timeout, shard, options.preset, options.dialect, extensions,
         options.backward,
     )  # fmt: skip
 
 
-def _check(options: argparse.Namespace, plan: Plan, console: Console) -> int:
+def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
     results = session.read(options.output, plan.backward) if options.output else {}
 
     def take(number: int, count: int, result: PairResult) -> None:

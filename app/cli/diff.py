@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.dump import choose_stage
+from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.cli.recipes import UsageError, graph_numbers, preset_named, recipe_in
 from buddy.app.reports.formatting import table
-from buddy.app.reports.text.unified import unified
-from buddy.app.session.stages import keyed
+from buddy.app.reports.text.unified import unified_diff
+from buddy.app.session.stages import key_stages
 from buddy.compiler.protocol import Compare, Compared, ListPresets, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -53,12 +53,12 @@ def parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     found = parser()
-    options, script = arguments.parse(found, words)
+    options, script = arguments.parse_with_script_arguments(found, words)
     others = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
     if sum(map(bool, others)) != 1 or len(options.recipe) > 2 or len(options.stage) > 2:
         found.error("nothing to compare with: give --against, --against-graph, a second --recipe or a second --stage")
     console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _diff(engine, options, script))
+    return run_with_engine(options, console, lambda engine: _diff(engine, options, script))
 
 
 async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -68,7 +68,7 @@ async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str
     other = await _other(engine, options, mine, [str(path) for path in second])
     before, after = await _stages(engine, mine), await _stages(engine, other) if other is not None else ()
     if other is None:
-        one, two = (choose(before, name) for name in options.stage)
+        one, two = (choose_stage(before, name) for name in options.stage)
         found = [await _compared(engine, options, _Side(one, one.name), _Side(two, two.name))]
     else:
         found = [
@@ -103,9 +103,9 @@ async def _stages(engine: Headless, recipe: Recipe) -> tuple[Stage, ...]:
 def _pairs(before: Sequence[Stage], after: Sequence[Stage], wanted: Sequence[str]) -> list[tuple[Stage, Stage]]:
     """The pairs of stages to compare: the requested one, or all that both sides have."""
     if wanted:
-        return [(choose(before, wanted[0]), choose(after, wanted[0]))]
-    there = dict(keyed(after))
-    found = [(stage, there[key]) for key, stage in keyed(before) if key in there]
+        return [(choose_stage(before, wanted[0]), choose_stage(after, wanted[0]))]
+    there = dict(key_stages(after))
+    found = [(stage, there[key]) for key, stage in key_stages(before) if key in there]
     if not found:
         raise UsageError("the two sides have no stage in common")
     return found
@@ -129,7 +129,7 @@ async def _compared(engine: Headless, options: argparse.Namespace, before: _Side
     text = ""
     if options.stage and found.hunks:
         one, two = await client.fetch_text(before.stage.text), await client.fetch_text(after.stage.text)
-        text = unified(one, two, found.hunks, _heading(before), _heading(after))
+        text = unified_diff(one, two, found.hunks, _heading(before), _heading(after))
     return _Difference(before, after, found, text)
 
 

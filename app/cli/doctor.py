@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments, run, surroundings
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Failure, Headless, converse
-from buddy.app.cli.surroundings import Facts, short
+from buddy.app.cli.headless import Failure, Headless, run_with_engine
+from buddy.app.cli.surroundings import Facts, abbreviate_home
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import ListPasses
 
@@ -60,13 +60,13 @@ def parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     options = parser().parse_args(words)
     found = _Findings(options.json)
-    found.add("here", surroundings.here())
+    found.add("here", surroundings.installation_facts())
     found.add("processor", surroundings.processor())
     found.add("terminal", surroundings.terminal())
     found.add("folders", surroundings.folders())
-    found.add("optional parts", surroundings.parts())
+    found.add("optional parts", surroundings.package_facts())
     console = Console(plain=True, stdout_is_data=options.json)
-    code = converse(options, console, lambda engine: _engine(engine, options, found))
+    code = run_with_engine(options, console, lambda engine: _engine(engine, options, found))
     found.end(code)
     return code
 
@@ -112,10 +112,10 @@ async def _mlir(engine: Headless) -> Facts:
     if there is None:
         return [("bindings", note) for note in found.notes]
     why = "named by BUDDY_MLIR_PACKAGE" if there.named else "from torch-mlir, because BUDDY_MLIR_PACKAGE is not set"
-    facts = [("bindings", f"{there.package} {there.version} in {short(there.folder)}, {why}")]
+    facts = [("bindings", f"{there.package} {there.version} in {abbreviate_home(there.folder)}, {why}")]
     facts += [("passes", f"{len(found.passes)}, {sum(item.ours for item in found.passes)} of them from buddy-tui")]
     facts += [("dialects", f"{len(found.dialects)}: {', '.join(item.name for item in found.dialects)}")]
-    tool = short(there.tool) if there.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
+    tool = abbreviate_home(there.tool) if there.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
     return [*facts, ("mlir-opt", there.tool_problem or tool)]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.run_report import nodes_text
 from buddy.app.session.stages import file_name
@@ -35,7 +35,7 @@ def parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     found = parser()
-    options, script = arguments.parse(found, words)
+    options, script = arguments.parse_with_script_arguments(found, words)
     if options.nodes and (options.stage or options.output):
         found.error("--nodes prints a table to stdout: it cannot be combined with --stage or -o")
     if not options.stage and not options.all and not options.nodes:
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     if not options.stage and not options.nodes and options.output is None:
         found.error("--all needs -o DIR")
     console = Console(options.plain, stdout_is_data=True)
-    return converse(options, console, lambda engine: _dump(engine, options, script))
+    return run_with_engine(options, console, lambda engine: _dump(engine, options, script))
 
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -77,7 +77,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         code, stages = FAILURE, failure.stages
     try:
-        chosen = [choose(stages, options.stage)] if options.stage else list(stages)
+        chosen = [choose_stage(stages, options.stage)] if options.stage else list(stages)
     except UsageError:
         if code:
             return code
@@ -102,7 +102,7 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
     engine.console.note(f"{len(stages)} file{'s' * (len(stages) != 1)} in {folder}")
 
 
-def choose(stages: Sequence[Stage], wanted: str) -> Stage:
+def choose_stage(stages: Sequence[Stage], wanted: str) -> Stage:
     """The stage that `wanted` names. Raises `UsageError` if none or several match."""
     if wanted.isdigit() and int(wanted) < len(stages):
         return stages[int(wanted)]

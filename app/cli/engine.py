@@ -30,16 +30,16 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
     options = parser.parse_args(words)
     if options.end:
-        from buddy.compiler.engine.relay import end
+        from buddy.compiler.engine.relay import end_engine
 
-        return end(options.end)
+        return end_engine(options.end)
     if not _has_client():
         print(_FOR_CLIENTS, file=sys.stderr)
         return USAGE
     if options.keep or options.back:
-        from buddy.compiler.engine.relay import relay
+        from buddy.compiler.engine.relay import run_relay
 
-        return relay(options.keep or options.back, options.wait, start=bool(options.keep))
+        return run_relay(options.keep or options.back, options.wait, start=bool(options.keep))
     from buddy.compiler.engine.__main__ import main as serve
 
     return serve([options.log] if options.log else [])

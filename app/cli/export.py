@@ -8,8 +8,8 @@ import shlex
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.dump import choose_stage
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports import formatting
 from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
@@ -26,7 +26,7 @@ def parser() -> arguments.Parser:
     text = "output folder; existing files are not overwritten without --force"
     found.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
     text = "what to write (object); may be repeated, or a list: object,shared"
-    found.add_argument("--kind", type=kinds, metavar="KIND", action="append", default=[], help=text)
+    found.add_argument("--kind", type=parse_kinds, metavar="KIND", action="append", default=[], help=text)
     text = "base name of C functions and files (the name of the source)"
     found.add_argument("--name", default="", help=text)
     text = "the stage for mlir and bytecode, as for `dump` (the first MLIR stage)"
@@ -37,7 +37,7 @@ def parser() -> arguments.Parser:
     return found
 
 
-def kinds(text: str) -> list[ExportKind]:
+def parse_kinds(text: str) -> list[ExportKind]:
     """The kinds in a comma-separated list."""
     found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     unknown = [word for word in text.split(",") if word not in found]
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     async def export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
         return await _export(engine, options, script, command)
 
-    return converse_on(parser(), words, export, data_with_json=True)
+    return run_verb_on_program(parser(), words, export, data_with_json=True)
 
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
@@ -60,7 +60,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
     wanted = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
     stage = ""
     if options.stage:
-        found = choose((await engine.compile(recipe)).ordered(), options.stage)
+        found = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
         if found.language != "mlir":
             raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
         stage = found.text
@@ -69,7 +69,7 @@ async def _export(engine: Headless, options: argparse.Namespace, script: tuple[s
         recipe,
         wanted,
         options.output,
-        arguments.directory(options),
+        arguments.working_folder(options),
         options.name,
         stage,
         options.force,

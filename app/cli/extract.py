@@ -11,7 +11,7 @@ import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.files import save_script
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.protocol import Extract
 
@@ -28,7 +28,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _extract, data_with_json=True)
+    return run_verb_on_program(parser(), words, _extract, data_with_json=True)
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

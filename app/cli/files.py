@@ -14,7 +14,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def reporting_write_errors(path: Path) -> Iterator[None]:
     """Turn an `OSError` in this block into a `UsageError` that names `path`."""
     try:
         yield
@@ -25,7 +25,7 @@ def writing(path: Path) -> Iterator[None]:
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
     """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths."""
     made = await engine.client.request(WriteScript(0, recipe))
-    with writing(path):
+    with reporting_write_errors(path):
         files = [str(found) for found in write_script(path, made)]
     engine.console.note(f"wrote {' and '.join(files)}")
     return files

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.files import writing
+from buddy.app.cli.files import reporting_write_errors
 from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import json_lines
-from buddy.compiler.tools.coverage.plan import PlanError, parse_shard
+from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
 from buddy.compiler.tools.fuzz import session
-from buddy.compiler.tools.fuzz.plan import BATCH, FAULTS, Batch, Plan, merged, read, total
+from buddy.compiler.tools.fuzz.plan import BATCH, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
 
 EPILOG = f"""
 Programs are generated in batches of {BATCH}. Each batch has its own seed, so that a campaign can be repeated, split and
@@ -41,7 +41,7 @@ def parser() -> arguments.Parser:
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
     found.add_argument(
-        "--flavour", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
+        "--dialect", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
     )
     found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
     found.add_argument("--dynamic", action="store_true", help="compile for dynamic sizes, if possible")
@@ -68,7 +68,7 @@ def main(words: Sequence[str]) -> int:
         plan = _plan(options)
         batches = _known(options, plan)
         tried = _tried(options, plan, batches, console)
-    except PlanError as error:
+    except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui fuzz --help"))
         return USAGE
     except UsageError as error:
@@ -82,14 +82,14 @@ def main(words: Sequence[str]) -> int:
     return _told(tried, options, console)
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    chosen = {"preset": options.preset, "flavour": options.flavour, "threads": options.threads}
+def _plan(options: argparse.Namespace) -> FuzzPlan:
+    chosen = {"preset": options.preset, "dialect": options.dialect, "threads": options.threads}
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
         if not Path(path).is_file():
-            raise PlanError(f"file not found: {path}")
+            raise CoveragePlanError(f"file not found: {path}")
     shard = parse_shard(options.shard)
-    return Plan(
+    return FuzzPlan(
         options.count,
         options.seed,
         shard,
@@ -102,7 +102,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     )
 
 
-def _known(options: argparse.Namespace, plan: Plan) -> dict[int, Batch]:
+def _known(options: argparse.Namespace, plan: FuzzPlan) -> dict[int, FuzzBatch]:
     """The batches of an earlier campaign in its file."""
     path = options.output
     try:
@@ -112,12 +112,14 @@ def _known(options: argparse.Namespace, plan: Plan) -> dict[int, Batch]:
     return {seed: batch for seed, batch in found.items() if not (options.again and batch.faults)}
 
 
-def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], console: Console) -> list[Batch]:
+def _tried(
+    options: argparse.Namespace, plan: FuzzPlan, batches: dict[int, FuzzBatch], console: Console
+) -> list[FuzzBatch]:
     wanted = plan.seeds()
     for batch in session.run(plan, batches):
         batches[batch.seed] = batch
         if options.output:
-            with writing(options.output):
+            with reporting_write_errors(options.output):
                 json_lines.append(options.output, batch)
         _keep(options.found, batch, console)
         done = sum(seed in batches for seed in wanted)
@@ -125,10 +127,10 @@ def _tried(options: argparse.Namespace, plan: Plan, batches: dict[int, Batch], c
     return [batches[seed] for seed in wanted if seed in batches]
 
 
-def _keep(folder: Path, batch: Batch, console: Console) -> None:
+def _keep(folder: Path, batch: FuzzBatch, console: Console) -> None:
     for number, fault in enumerate(batch.faults):
         path = folder / f"{fault.outcome}_{batch.seed}{f'_{number + 1}' * bool(number)}.py"
-        with writing(path):
+        with reporting_write_errors(path):
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(fault.script)
         console.error(Diagnostic(f"{fault.outcome}: {fault.why}", f"{path}"))
@@ -141,7 +143,7 @@ def _keep(folder: Path, batch: Batch, console: Console) -> None:
         )
 
 
-def _told(batches: Sequence[Batch], options: argparse.Namespace, console: Console) -> int:
+def _told(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
     outcomes, drawn = total(batches), merged(batch.drawn for batch in batches)
     faults = sum(outcomes[name] for name in FAULTS)
     if options.json:

@@ -12,12 +12,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from buddy.app.cli import FAILURE, USAGE
-from buddy.app.cli.arguments import Parser, directory, engine_place, log_of, parse, shapes_of
+from buddy.app.cli.arguments import (
+    Parser,
+    engine_place,
+    log_options,
+    parse_with_script_arguments,
+    shapes_of,
+    working_folder,
+)
 from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import (
     UsageError,
     base_recipes,
-    entered,
+    enter_at_phase,
     graph_numbers,
     graph_recipes,
     with_eager_nodes,
@@ -63,7 +70,7 @@ class Failure(Exception):
 
 
 @dataclass
-class Compilation:
+class CollectedCompilation:
     """The results of a compilation, collected from its frames."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
@@ -129,14 +136,14 @@ class Headless:
         frontend = bases[0].frontend
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
-        frame = Open(request, options.source, arguments, directory(options), wanted, shapes, frontend, trusts)
+        frame = Open(request, options.source, arguments, working_folder(options), wanted, shapes, frontend, trusts)
         captured = await self._opened(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
         bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
         self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
-        recipes = [entered(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
+        recipes = [enter_at_phase(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     def from_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
@@ -162,13 +169,13 @@ class Headless:
         names = {name for row in self.graphs[graph].rows for name in (row.name, row.stable)}
         return names.issuperset(nodes)
 
-    async def compile(self, recipe: Recipe) -> Compilation:
+    async def compile(self, recipe: Recipe) -> CollectedCompilation:
         """All stages of `recipe`. Raises `Failure`."""
         return await self._followed(Compile(self.client.next_request(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False
-    ) -> Compilation:
+    ) -> CollectedCompilation:
         """All stages of `recipe` and its report. Raises `Failure`."""
         request = self.client.next_request()
         return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
@@ -195,8 +202,8 @@ class Headless:
         assert opening.captured is not None
         return opening.captured
 
-    async def _followed(self, frame: Request[Any]) -> Compilation:
-        compilation = Compilation()
+    async def _followed(self, frame: Request[Any]) -> CollectedCompilation:
+        compilation = CollectedCompilation()
         try:
             limit = lambda: self._step_seconds if compilation.compiled is None else math.inf  # noqa: E731
             await self._follow(frame, compilation.take, limit)
@@ -241,7 +248,7 @@ class Headless:
                 return
 
 
-def converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
+def run_with_engine(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
     """Start an engine, call `talk` with it, and stop it. A failure becomes one message and an exit code."""
     try:
         return asyncio.run(_converse(options, console, talk))
@@ -261,18 +268,18 @@ def converse(options: argparse.Namespace, console: Console, talk: Callable[[Head
 Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
-def converse_on(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
-    """Like `converse`, for a verb on a program: parses `words`, and passes the arguments of the script to `talk`.
+def run_verb_on_program(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
+    """Like `run_with_engine`, for a verb on a program: parses `words`, and passes the arguments of the script to `talk`.
 
     Stdout is for data; with `data_with_json`, only if the user asks for JSON.
     """
-    options, script = parse(parser, words)
+    options, script = parse_with_script_arguments(parser, words)
     console = Console(options.plain, stdout_is_data=not data_with_json or options.json)
-    return converse(options, console, lambda engine: talk(engine, options, script))
+    return run_with_engine(options, console, lambda engine: talk(engine, options, script))
 
 
 async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    client = EngineClient(engine_place(options), log_of(options), lambda what: console.note(what or "reconnected"))
+    client = EngineClient(engine_place(options), log_options(options), lambda what: console.note(what or "reconnected"))
     try:
         await client.start()
         return await talk(Headless(client, console, getattr(options, "step_timeout", math.inf)))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.files import save_script
-from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import table
@@ -49,7 +49,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _numerics, data_with_json=True)
+    return run_verb_on_program(parser(), words, _numerics, data_with_json=True)
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -105,7 +105,7 @@ async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list
 
 def _origins(report: NumericsReport, info: GraphInfo) -> list[str]:
     found = replace(report, first="", notes=())
-    told = numerics.sentences(found, info)[1:-1]
+    told = numerics.summary_lines(found, info)[1:-1]
     return told or ["no value is NaN or infinite, in compiled code or in eager"]
 
 
@@ -113,13 +113,13 @@ def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
     rows = numerics.rows_of(info)
     heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
     lines = []
-    for found in numerics.worst(report, top):
+    for found in numerics.worst_nodes(report, top):
         row = rows[found.node]
         errors = [numerics.error_text(found.error), numerics.error_text(found.own)]
         shares = [numerics.share_text(each) for each in (found.error, found.own) if each is not None]
         result = f"{row.dtype}[{row.shape}]"
         lines.append([row.name, row.target.removesuffix(".default"), result, found.seen, *errors, " / ".join(shares)])
-    return [*numerics.sentences(report, info), table(heading, lines, _LEFT)]
+    return [*numerics.summary_lines(report, info), table(heading, lines, _LEFT)]
 
 
 async def _toggles(
@@ -131,7 +131,7 @@ async def _toggles(
     for without in without_each(recipe):
         try:
             error = numerics.results_error(await _compared(engine, options, without.recipe, own=False, every=False))
-            told: dict[str, Any] = {"error": error, "accounts_for": numerics.accounted(whole, error)}
+            told: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(whole, error)}
         except Failure as failure:
             told = {"failed": str(failure.diagnostic)}
         found.append({"without": without.step, "what": without.what, **told})

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.catalogue import catalogue_parser, show
+from buddy.app.cli.catalogue import catalogue_parser, print_matching
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import DialectInfo, ListPasses, PassInfo
 
@@ -22,17 +22,17 @@ def parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     options = parser().parse_args(words)
-    return converse(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
+    return run_with_engine(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    request = ListPasses(0, arguments.directory(options), arguments.plugins(options))
+    request = ListPasses(0, arguments.working_folder(options), arguments.named_plugins(options))
     found = await engine.client.request(request)
     for note in found.notes:
         engine.console.note(f"note: {note}")
     if options.dialects:
-        return show(options, found.dialects, lambda item: item.name, _dialects)
-    return show(options, found.passes, lambda item: f"{item.name} {item.summary}", _table)
+        return print_matching(options, found.dialects, lambda item: item.name, _dialects)
+    return print_matching(options, found.passes, lambda item: f"{item.name} {item.summary}", _table)
 
 
 def _dialects(dialects: Sequence[DialectInfo]) -> str:

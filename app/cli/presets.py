@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import preset_named
 from buddy.app.reports.formatting import table
 from buddy.app.reports.preset_facts import PipelineFacts
@@ -32,7 +32,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _compare)
+    return run_verb_on_program(parser(), words, _compare)
 
 
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

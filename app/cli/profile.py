@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.files import writing
-from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.files import reporting_write_errors
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.compile_times import by_function, compile_flame, compile_json
+from buddy.app.reports.compile_times import compile_flame, compile_json, object_times
 from buddy.app.reports.formatting import table
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import GraphInfo, Profile, ProfileReport, Sampling, Stage
@@ -27,7 +27,7 @@ class _Told(NamedTuple):
     """The profile of a graph as JSON, as a tree and as text."""
 
     json: dict[str, Any]
-    root: profile.Flame
+    root: profile.FlameNode
     text: str
 
 
@@ -51,7 +51,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _profile, data_with_json=True)
+    return run_verb_on_program(parser(), words, _profile, data_with_json=True)
 
 
 async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -67,7 +67,7 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
             code = FAILURE
             continue
         found.append(told)
-        stacks += profile.folded(root)
+        stacks += profile.folded_stacks(root)
         if not options.json:
             print(text)
     if options.folded is not None:
@@ -82,7 +82,7 @@ async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) ->
     request = engine.client.next_request()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.answer(frame)).report, engine.graphs[recipe.graph]
-    root = profile.flame(report, info)
+    root = profile.flame_tree(report, info)
     return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top, options.hot))
 
 
@@ -99,7 +99,7 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
 
 def _functions(stages: Sequence[Stage], top: int) -> list[str]:
     """The functions with the longest code generation."""
-    found = by_function(stages)
+    found = object_times(stages)
     if not found:
         return ["machine code: all functions were cached"]
     rows = [[f"@{name}", profile.milliseconds(seconds)] for name, seconds in found[:top]]
@@ -107,13 +107,13 @@ def _functions(stages: Sequence[Stage], top: int) -> list[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    with writing(path):
+    with reporting_write_errors(path):
         path.write_text(text, encoding="utf-8")
 
 
-def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int, hot: int) -> str:
+def _text(report: ProfileReport, info: GraphInfo, root: profile.FlameNode, top: int, hot: int) -> str:
     """The report on a graph as text: summary, slowest nodes, hottest instructions, modules."""
-    longest = profile.timed(report, info)
+    longest = profile.timed_nodes(report, info)
     names = {row.stable: row.name for row in info.rows}
     heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "with it"]
     rows = [_row(each, names, report.whole) for each in longest[:top]]
@@ -121,11 +121,11 @@ def _text(report: ProfileReport, info: GraphInfo, root: profile.Flame, top: int,
     return "\n".join(
         [
             f"graph {report.graph}, {info.name}",
-            *profile.told(report),
+            *profile.summary_lines(report),
             table(heading, rows, _LEFT),
             *more,
             "",
-            profile.sampled_words(report.sampling),
+            profile.sampling_text(report.sampling),
             *_hot(report.sampling, names, hot),
             "",
             *profile.tree_lines(root, formatting.UNICODE),
@@ -148,7 +148,7 @@ def _hot(sampling: Sampling, names: dict[str, str], count: int) -> list[str]:
     return [table(heading, rows, frozenset({"where", "instruction", "nodes"}))] if rows else []
 
 
-def _row(each: profile.Timed, names: dict[str, str], whole: float) -> list[object]:
+def _row(each: profile.TimedNode, names: dict[str, str], whole: float) -> list[object]:
     fused = " ".join(names.get(name, name) for name in each.time.fused)
     return [
         each.row.name,

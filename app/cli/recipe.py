@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.workspace.pipeline_text import mlir_pipeline, pipeline_text
 from buddy.compiler.protocol.recipe import to_toml
 
@@ -24,7 +24,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _print)
+    return run_verb_on_program(parser(), words, _print)
 
 
 async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

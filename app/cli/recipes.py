@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.app.cli.arguments import plugins
-from buddy.app.workspace.frontends import from_preset, on_road
+from buddy.app.cli.arguments import named_plugins
+from buddy.app.workspace.frontends import from_preset, with_frontend
 from buddy.app.workspace.input_files import file_choice
 from buddy.app.workspace.input_parsing import read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
@@ -31,7 +31,7 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
 
     Raises `UsageError`.
     """
-    named = [Path(plugin.path) for plugin in plugins(options)]
+    named = [Path(plugin.path) for plugin in named_plugins(options)]
     trusted = None if options.trust else {str(path) for one in named for path in (one, one.resolve())}
     files = [_from_file(path, trusted) for path in options.recipe] or [Recipe(preset="")]
     graphs = [recipe.graph for recipe in files]
@@ -51,11 +51,11 @@ def _changed(
 ) -> Recipe:
     if not recipe.steps or options.preset:
         own = recipe.preset if recipe.preset != "default" else ""
-        name = options.preset or own or preset_of(recipe.frontend, recipe.flavour)
+        name = options.preset or own or preset_of(recipe.frontend, recipe.dialect)
         recipe = from_preset(recipe, preset_named(presets, name).recipe)
-    frontend, flavour = options.frontend or recipe.frontend, options.flavour or recipe.flavour
+    frontend, dialect = options.frontend or recipe.frontend, options.dialect or recipe.dialect
     try:
-        recipe = on_road(recipe, presets, frontend, flavour)
+        recipe = with_frontend(recipe, presets, frontend, dialect)
     except ValueError as error:
         raise UsageError(str(error)) from error
     if options.pipeline is not None:
@@ -66,12 +66,12 @@ def _changed(
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag needs another backend: give --backend too")
     changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
-    changes["plugins"] = (*recipe.plugins, *plugins(options))
+    changes["plugins"] = (*recipe.plugins, *named_plugins(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _switched(_switched(recipe, options.disable, False), options.enable, True)
 
 
-def entered(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Recipe:
+def enter_at_phase(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Recipe:
     """The recipe of a graph that starts as IR: in a preset, passes of earlier phases are disabled.
 
     Passes that the options enable stay enabled. Recipes from files are not changed.

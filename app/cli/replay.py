@@ -9,14 +9,14 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.reproducer import (
     RECIPE,
     VALUES,
-    Description,
+    ReproducerDescription,
+    external_python,
     read_description,
-    runs_elsewhere,
     source_of,
     text_hash,
 )
@@ -48,14 +48,14 @@ def main(words: Sequence[str]) -> int:
         found = read_description(options.folder)
     except ValueError as error:
         parser().error(str(error))
-    elsewhere = "" if options.trust else runs_elsewhere(found)
+    elsewhere = "" if options.trust else external_python(found)
     if elsewhere:
         what = f"{options.folder} does not contain its program: replay would run {elsewhere}"
         parser().error(f"{what} · allow it with --trust if you trust the author of the folder")
-    return converse(options, console, lambda engine: _replay(engine, options, found))
+    return run_with_engine(options, console, lambda engine: _replay(engine, options, found))
 
 
-async def _replay(engine: Headless, options: argparse.Namespace, found: Description) -> int:
+async def _replay(engine: Headless, options: argparse.Namespace, found: ReproducerDescription) -> int:
     recipe_words = ["--recipe", str(options.folder / RECIPE), "--graph", str(found.graph)]
     as_run = arguments.source_parser("replay", "")
     arguments.add_recipe_options(as_run)
@@ -99,7 +99,7 @@ def _inputs(values: Path) -> InputChoice:
         raise UsageError(f"{values}: {error}") from error
 
 
-async def _changed_stages(engine: Headless, stages: Sequence[Stage], found: Description) -> list[str]:
+async def _changed_stages(engine: Headless, stages: Sequence[Stage], found: ReproducerDescription) -> list[str]:
     """The stages whose text differs from the folder's, and those that only one side has. Raises `UsageError`."""
     if not found.stages:
         raise UsageError("the folder has no stages: nothing to compare with")
@@ -126,7 +126,7 @@ def _same_values(path: Path, values: bytes) -> list[str]:
     return [name for name in names if name not in there or before[name].tobytes() != after[name].tobytes()]
 
 
-def _tell_versions(engine: Headless, found: Description) -> None:
+def _tell_versions(engine: Headless, found: ReproducerDescription) -> None:
     """Print the versions that have changed since."""
     welcome = engine.client.welcome
     if welcome is None:

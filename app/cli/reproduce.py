@@ -8,10 +8,10 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.files import writing
-from buddy.app.cli.headless import Headless, converse
+from buddy.app.cli.files import reporting_write_errors
+from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.reports.reproducer import Engine, Subject, holds_other_things, write_reproducer
+from buddy.app.reports.reproducer import EngineDescription, ReproducerSubject, has_foreign_files, write_reproducer
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Compile, Run
 
@@ -28,28 +28,28 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse(parser(), words)
+    options, script = arguments.parse_with_script_arguments(parser(), words)
     try:
-        if not options.force and holds_other_things(options.output):
+        if not options.force and has_foreign_files(options.output):
             what = f"{options.output} contains files that are not of a reproducer"
             parser().error(f"{what}; choose another folder, or write into this one with --force")
     except OSError as error:
         parser().error(f"cannot write to {options.output}: {error.strerror or error}")
-    return converse(options, Console(options.plain), lambda engine: _write(engine, options, script))
+    return run_with_engine(options, Console(options.plain), lambda engine: _write(engine, options, script))
 
 
 async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = (await engine.program(options, script))[0]
     client, inputs = engine.client, inputs_of(options)
-    made = Engine(
+    made = EngineDescription(
         lambda each: client.request(Compile(0, each, beside=True)),
         client.fetch_text,
         lambda each: client.request(Run(0, each, 1, beside=True, inputs=inputs, values=True)),
     )
-    subject = Subject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
+    subject = ReproducerSubject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
         shapes=arguments.shapes_of(options),
     )  # fmt: skip
-    with writing(options.output):
+    with reporting_write_errors(options.output):
         found = await write_reproducer(options.output, subject, made, RequestFailed)
     engine.console.note(
         f"wrote {len(found.stages)} stages to {options.output}; run {options.output / 'replay.sh'} to repeat"

@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.headless import Failure, Headless, converse
+from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
@@ -32,11 +32,11 @@ def parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     found = parser()
-    options, script = arguments.parse(found, words)
+    options, script = arguments.parse_with_script_arguments(found, words)
     if options.all and options.graph is not None:
         found.error("--all selects every graph, --graph only one: give one of them")
     console = Console(options.plain, stdout_is_data=options.json)
-    return converse(options, console, lambda engine: _run(engine, options, script))
+    return run_with_engine(options, console, lambda engine: _run(engine, options, script))
 
 
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -63,7 +63,7 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         return
     assert compilation.report is not None
     info = engine.graphs[recipe.graph]
-    broken = broken_promise(info, compilation.assignments, recipe)
+    broken = unexpected_eager_nodes(info, compilation.assignments, recipe)
     found.ran(info, compilation.report, compilation.assignments, broken)
     if not options.json:
         print(as_text(info, compilation.report, compilation.assignments))
@@ -71,7 +71,7 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         engine.console.error(broken, f"graph {recipe.graph}")
 
 
-def broken_promise(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
+def unexpected_eager_nodes(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
     """The error for nodes that fall back to eager although the script sets `fallback="error"`; `None` without any."""
     left = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
     if not info.strict or not left:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import Stage
 
@@ -24,7 +24,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _list)
+    return run_verb_on_program(parser(), words, _list)
 
 
 async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:

@@ -43,11 +43,11 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFI
 _FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
 
 
-def here() -> Facts:
+def installation_facts() -> Facts:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
-        ("buddy-tui", f"{version('buddy-tui')}, {short(Path(__file__).resolve().parents[2])}"),
-        ("Python", f"{platform.python_version()}, {short(sys.executable)}"),
+        ("buddy-tui", f"{version('buddy-tui')}, {abbreviate_home(Path(__file__).resolve().parents[2])}"),
+        ("Python", f"{platform.python_version()}, {abbreviate_home(sys.executable)}"),
         ("system", f"{platform.platform()}, {memory:.1f} GiB of memory"),
         ("with", ", ".join(f"{name} {version(name)}" for name in PACKAGES)),
     ]
@@ -63,7 +63,7 @@ def processor() -> Facts:
         ("CPU", _model() or machine),
         ("features", f"{machine}: {known or 'none that has kernels'}"),
         ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
-        ("threads", f"{cores()} of {os.cpu_count()} cores{limit}{load}; {named(_THREADS)}"),
+        ("threads", f"{cores()} of {os.cpu_count()} cores{limit}{load}; {environment_variables(_THREADS)}"),
     ]
 
 
@@ -96,7 +96,7 @@ def terminal() -> Facts:
             f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'no multiplexer'}",
         ),
         ("features", ", ".join(_abilities("tmux" in inside))),
-        ("set", named((*_TERMINALS, *_OURS))),
+        ("set", environment_variables((*_TERMINALS, *_OURS))),
     ]
 
 
@@ -118,15 +118,15 @@ def _abilities(in_tmux: bool) -> list[str]:
     return [told, "mouse" if mouse else "mouse unknown", copying]
 
 
-def parts() -> Facts:
+def package_facts() -> Facts:
     return [(name, version(package)) for name, package in PARTS.items()]
 
 
 def folders() -> Facts:
     found = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
-    told = [(name, f"{short(path)}, {_free(Path(path))}") for name, path in found]
+    told = [(name, f"{abbreviate_home(path)}, {_free(Path(path))}") for name, path in found]
     why = disk_cache.problem()
-    return [*told, ("", f"CACHE DISABLED: {short(why)}")] if why else told
+    return [*told, ("", f"CACHE DISABLED: {abbreviate_home(why)}")] if why else told
 
 
 def _free(path: Path) -> str:
@@ -143,12 +143,14 @@ def version(package: str) -> str:
         return "not installed"
 
 
-def named(names: Sequence[str]) -> str:
+def environment_variables(names: Sequence[str]) -> str:
     """Those of these environment variables that are set."""
-    return ", ".join(f"{name}={short(os.environ[name])}" for name in names if name in os.environ) or "none set"
+    return (
+        ", ".join(f"{name}={abbreviate_home(os.environ[name])}" for name in names if name in os.environ) or "none set"
+    )
 
 
-def short(text: object) -> str:
+def abbreviate_home(text: object) -> str:
     """`text` with `~` for the home folder, whose path contains the user's name."""
     home = str(Path.home()).rstrip("/")
     return re.sub(rf"{re.escape(home)}(?=/|$|[\s,:;'\"])", "~", str(text)) if home else str(text)

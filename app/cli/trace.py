@@ -10,20 +10,20 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Failure, Headless, converse_on
+from buddy.app.cli.dump import choose_stage
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.frontend_comparison import Road, levels, roads
-from buddy.app.workspace.frontends import flavours_of
+from buddy.app.reports.frontend_comparison import FrontendPipeline, frontend_pipelines, phase_stages
+from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import (
     FindOrigins,
     FollowNode,
     GraphInfo,
+    LineOrigins,
     ListPresets,
     NodeRow,
     NodeTrace,
-    Origin,
     OriginsFound,
     Stage,
 )
@@ -44,7 +44,7 @@ def parser() -> arguments.Parser:
     )
     found.add_argument("wanted", metavar="NODE|LINE", nargs="?", default="", help=text)
     text = "show the node in this compiler's top-level IR and in each phase of this torch-mlir pipeline"
-    choices = [preset_of(TORCH_MLIR, flavour) for flavour in flavours_of(TORCH_MLIR)]
+    choices = [preset_of(TORCH_MLIR, dialect) for dialect in dialects_of(TORCH_MLIR)]
     found.add_argument("--beside", choices=choices, metavar="torch-mlir[-tosa|-stablehlo]", help=text)
     text = "print the share of each stage that is mapped to nodes, and the ops that lost their location in each pass"
     found.add_argument("--coverage", action="store_true", help=text)
@@ -54,7 +54,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _trace)
+    return run_verb_on_program(parser(), words, _trace)
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -98,7 +98,7 @@ async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[S
 
 async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo) -> _TwoRoads:
     """The nodes in the phases of this compiler and of torch-mlir that the other does not have. Raises `UsageError`."""
-    rows = named(info, options.wanted)
+    rows = find_nodes(info, options.wanted)
     if not rows:
         raise UsageError(_no_node(options.wanted, recipe))
     if info.enters:
@@ -106,12 +106,12 @@ async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe,
             f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph"
         )
     presets = (await engine.client.request(ListPresets(0))).presets
-    flavour = next(name for name in flavours_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
+    dialect = next(name for name in dialects_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
     sides = []
-    for road in roads(recipe, presets, flavour):
-        found, problem = await _stages(engine, road.recipe, road.title)
-        stages = [stage for _, stage in levels(road, found)]
-        sides.append(_Side(road, _Down(stages, [await _followed(engine, stages, row) for row in rows]), problem))
+    for pipeline in frontend_pipelines(recipe, presets, dialect):
+        found, problem = await _stages(engine, pipeline.recipe, pipeline.title)
+        stages = [stage for _, stage in phase_stages(pipeline, found)]
+        sides.append(_Side(pipeline, _Down(stages, [await _followed(engine, stages, row) for row in rows]), problem))
     return _TwoRoads(sides)
 
 
@@ -128,11 +128,11 @@ async def _answered(
                 f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
             )
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
-    rows = named(info, options.wanted)
+    rows = find_nodes(info, options.wanted)
     if rows:
         return _Down(stages, [await _followed(engine, stages, row) for row in rows])
     if lines is not None:
-        stage = choose(stages, lines[1])
+        stage = choose_stage(stages, lines[1])
         first = int(lines[2])
         last = int(lines[3] or first)
         frame = FindOrigins(0, stage.text, first - 1, last - 1)
@@ -144,7 +144,7 @@ def _no_node(wanted: str, recipe: Recipe) -> str:
     return f"unknown node {wanted!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists the nodes"
 
 
-def named(info: GraphInfo, wanted: str) -> list[NodeRow]:
+def find_nodes(info: GraphInfo, wanted: str) -> list[NodeRow]:
     """The nodes with that stable name or FX name, or that match the pattern."""
     exact = [row for row in info.rows if wanted in (row.stable, row.name)]
     return exact or [row for row in info.rows if fnmatchcase(row.name, wanted) or fnmatchcase(row.stable, wanted)]
@@ -249,7 +249,7 @@ class _Down:
             for stage, trace in pairs
         ]
         heading = ["#", "stage", "phase", "lines", "derived", "line", "text"]
-        return f"{about(row)}\n{table(heading, rows, frozenset({'stage', 'phase', 'text'}))}"
+        return f"{node_line(row)}\n{table(heading, rows, frozenset({'stage', 'phase', 'text'}))}"
 
 
 def _numbered(trace: NodeTrace) -> list[str]:
@@ -261,7 +261,7 @@ def _numbered(trace: NodeTrace) -> list[str]:
 class _Side(NamedTuple):
     """A pipeline, the nodes in its phases, and the error that ended it."""
 
-    road: Road
+    pipeline: FrontendPipeline
     nodes: _Down
     problem: str
 
@@ -274,11 +274,14 @@ class _TwoRoads:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "roads": [{"road": side.road.title, "problem": side.problem, **side.nodes.as_json()} for side in self.sides]
+            "pipelines": [
+                {"pipeline": side.pipeline.title, "problem": side.problem, **side.nodes.as_json()}
+                for side in self.sides
+            ]
         }
 
     def as_text(self) -> str:
-        return "\n\n".join(f"---- {side.road.title} ----\n{side.nodes.in_full()}" for side in self.sides)
+        return "\n\n".join(f"---- {side.pipeline.title} ----\n{side.nodes.in_full()}" for side in self.sides)
 
 
 def _first_line(trace: NodeTrace) -> list[object]:
@@ -314,7 +317,7 @@ class _Up:
         heading = ["node", "lines", "", "target", "Python line", "module"]
         return f"{lines} of {self._stage.name}\n" + table(heading, rows, frozenset(heading) - {"lines"})
 
-    def _row(self, origin: Origin) -> list[object]:
+    def _row(self, origin: LineOrigins) -> list[object]:
         row = self._rows.get(origin.node)
         mark = "" if origin.own else "(derived)"
         facts = [row.name, row.target, row.location, row.module] if row else [origin.node, "", "", ""]
@@ -327,6 +330,6 @@ def node_json(row: NodeRow) -> dict[str, str]:
     return {key: getattr(row, key) for key in keys}
 
 
-def about(row: NodeRow) -> str:
+def node_line(row: NodeRow) -> str:
     """A node as one line: name, target, Python line, module."""
     return " · ".join(part for part in (row.name, row.target, row.location, row.module) if part)

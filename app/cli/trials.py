@@ -9,11 +9,11 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.dump import choose
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.dump import choose_stage
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.trials import Attempt, candidates, deltas_text, ranked
+from buddy.app.reports.trials import PassPreview, candidates, deltas_text, rank_previews
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 
@@ -31,12 +31,12 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _try)
+    return run_verb_on_program(parser(), words, _try)
 
 
 async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = (await engine.program(options, script))[0]
-    stage = choose((await engine.compile(recipe)).ordered(), options.stage)
+    stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
     passes = (await engine.client.request(ListPasses(0))).passes
@@ -45,11 +45,11 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
         wanted = tuple(step for step in wanted if any(fnmatchcase(step.name, name) for name in options.passes))
     if not wanted:
         raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
-    attempts: list[Attempt] = []
+    attempts: list[PassPreview] = []
 
     def came(frame: Any) -> None:
         if isinstance(frame, Tried):
-            attempts.append(Attempt(wanted[frame.number], frame))
+            attempts.append(PassPreview(wanted[frame.number], frame))
             engine.console.progress(f"tried {len(attempts)} of {len(wanted)} passes")
 
     done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), came)
@@ -58,7 +58,7 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
         engine.console.note(
             f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)"
         )
-    shown = attempts if options.all else ranked(attempts)
+    shown = attempts if options.all else rank_previews(attempts)
     if options.json:
         print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))
     else:
@@ -68,7 +68,7 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
     return 0
 
 
-def _row(attempt: Attempt) -> list[object]:
+def _row(attempt: PassPreview) -> list[object]:
     tried = attempt.tried
     what = deltas_text(tried.deltas) or ("the same ops" if tried.changed else "nothing")
     return [attempt.step.spelling(), attempt.step.anchor, f"{tried.milliseconds:.1f}", tried.problem or what]

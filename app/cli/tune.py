@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.files import writing
-from buddy.app.cli.headless import Headless, converse_on
+from buddy.app.cli.files import reporting_write_errors
+from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.tuning import VariationError, as_json, read_variation, summary, told
+from buddy.app.reports.tuning import VariationError, as_json, attempt_line, read_variation, summary
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
 WHAT is a pass of the recipe (`fuse-rows=on,off`), an option of one (`contractions-to-kernels.rows=4,6,8`; `default` is
-the default of the pass), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `flavour`, `partition`. Without
+the default of the pass), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `dialect`, `partition`. Without
 --vary, the search varies the block sizes of matrix products and the passes with the largest effect. Only recipes whose
 outputs all match eager count. At the end, the best recipe is timed against the first one again, and is used if it is
 clearly faster.
@@ -46,7 +46,7 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _tune)
+    return run_verb_on_program(parser(), words, _tune)
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
@@ -60,14 +60,14 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     def came(found: Any) -> None:
         if isinstance(found, Attempted):
             attempts.append(found)
-            engine.console.progress(told(found))
+            engine.console.progress(attempt_line(found))
         elif isinstance(found, Progress):
             engine.console.progress(found.what)
 
     found = await engine.client.request(frame, came)
     engine.console.done()
     if options.output is not None:
-        with writing(options.output):
+        with reporting_write_errors(options.output):
             options.output.write_text(to_toml(found.recipe), "utf-8")
     if options.json:
         print(json.dumps({"source": options.source, **as_json(found, attempts)}, indent=2))

@@ -7,11 +7,18 @@ import json
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.headless import Compilation, Failure, Headless, converse_on
+from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
-from buddy.app.cli.trace import about, named, node_json
+from buddy.app.cli.trace import find_nodes, node_json, node_line
 from buddy.app.reports.formatting import table
-from buddy.app.reports.node_history import EVERY_LINE, Said, computes, fate_of, in_machine_code, told
+from buddy.app.reports.node_history import (
+    EVERY_LINE,
+    NodeRemark,
+    in_machine_code,
+    is_computed,
+    node_history,
+    remark_text,
+)
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import ExplainCode, FollowNode, ListSymbols, NodeRow
 from buddy.compiler.protocol.recipe import Recipe
@@ -26,12 +33,12 @@ def parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    return converse_on(parser(), words, _why)
+    return run_verb_on_program(parser(), words, _why)
 
 
 async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.program(options, script)
-    wanted = [(recipe, rows) for recipe in recipes if (rows := named(engine.graphs[recipe.graph], options.node))]
+    wanted = [(recipe, rows) for recipe in recipes if (rows := find_nodes(engine.graphs[recipe.graph], options.node))]
     if not wanted:
         raise UsageError(f"unknown node {options.node!r}; `buddy-tui dump SOURCE --stage fx` lists the nodes")
     code, found = 0, []
@@ -51,7 +58,7 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
     return code
 
 
-async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> list[tuple[NodeRow, list[Said]]]:
+async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> list[tuple[NodeRow, list[NodeRemark]]]:
     compilation = await engine.compile(recipe)
     assert compilation.compiled is not None
     stages = compilation.compiled.stages
@@ -60,7 +67,10 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
     return [
         (
             row,
-            [*fate_of(row, assigned.get(row.stable), remarks, stages), *await _machine_code(engine, compilation, row)],
+            [
+                *node_history(row, assigned.get(row.stable), remarks, stages),
+                *await _machine_code(engine, compilation, row),
+            ],
         )
         for row in rows
     ]
@@ -75,10 +85,10 @@ async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, st
         return ()
 
 
-async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow) -> list[Said]:
+async def _machine_code(engine: Headless, compilation: CollectedCompilation, row: NodeRow) -> list[NodeRemark]:
     """The number of instructions that come from a node, and their functions."""
     text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
-    if not text or not computes(row):
+    if not text or not is_computed(row):
         return []
     client = engine.client
     symbols = (await client.request(ListSymbols(0, text, "asm"))).symbols
@@ -87,11 +97,11 @@ async def _machine_code(engine: Headless, compilation: Compilation, row: NodeRow
     return [in_machine_code(traces, symbols)]
 
 
-def _json(row: NodeRow, fate: Sequence[Said]) -> dict[str, object]:
+def _json(row: NodeRow, fate: Sequence[NodeRemark]) -> dict[str, object]:
     said = [{"who": one.who, "text": one.text, "times": one.times} for one in fate]
     return {**node_json(row), "fate": said}
 
 
-def _text(row: NodeRow, fate: Sequence[Said]) -> str:
-    rows = [[one.who, told(one)] for one in fate]
-    return f"{about(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"
+def _text(row: NodeRow, fate: Sequence[NodeRemark]) -> str:
+    rows = [[one.who, remark_text(one)] for one in fate]
+    return f"{node_line(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"

@@ -24,7 +24,7 @@ def parser() -> arguments.Parser:
     found.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
     found.add_argument("--version", action="version", version=arguments.version())
     arguments.add_file_options(found)
-    arguments.add_road_options(found.add_argument_group("recipe"))
+    arguments.add_frontend_options(found.add_argument_group("recipe"))
     group = found.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="do not capture the mouse")
     group.add_argument(
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
     if not words:
         found.print_help()
         return USAGE
-    options, script = arguments.parse(found, words)
+    options, script = arguments.parse_with_script_arguments(found, words)
     problem = _no_such_source(options) or ("" if options.web else _no_terminal(options.source))
     if problem:
         print(problem, file=sys.stderr)
@@ -62,14 +62,14 @@ def main(words: Sequence[str]) -> int:
         options.source,
         script,
         engine=arguments.engine_place(options),
-        directory=arguments.directory(options),
+        directory=arguments.working_folder(options),
         mouse=not options.no_mouse,
         ascii_mode=options.ascii or not _draws_more_than_ascii(),
         theme=options.theme,
-        log=arguments.log_of(options),
-        plugins=arguments.plugins(options),
+        log=arguments.log_options(options),
+        plugins=arguments.named_plugins(options),
         watch=options.watch,
-        wanted=arguments.wanted_of(options),
+        wanted=arguments.recipe_overrides(options),
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )

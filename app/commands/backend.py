@@ -22,7 +22,7 @@ _SWITCH = ("true", "false")
 _OUT, _TYPED = object(), object()
 
 
-class Backends:
+class BackendCommands:
     """Edits of a recipe's backend and of its flags, which are checked by that backend before they are taken."""
 
     def __init__(self, context: WorkbenchContext) -> None:
@@ -30,10 +30,10 @@ class Backends:
         self._described: dict[str, BackendDescribed] = {}
 
     def choose_backend(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now = self._context.workspace.recipe.backend
-        choices = [Choice(name, SUMMARIES[name], name, marked=name == now) for name in BACKENDS]
+        choices = [PickerChoice(name, SUMMARIES[name], name, marked=name == now) for name in BACKENDS]
         self._context.dialogs.open(PickerScreen("Backend", choices), self._use)
 
     def _use(self, backend: Backend | None) -> None:
@@ -50,16 +50,16 @@ class Backends:
         self._context.jobs.begin("backend", self._list)
 
     async def _list(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         described = await self._describe()
         if described is None:
             return
         given = self._context.workspace.recipe.backend_flags
-        choices = [Choice(flag, "set: choose to change it or take it out", flag, marked=True) for flag in given]
-        choices += [Choice(flag, "stands unless another value is given", flag) for flag in described.defaults]
-        choices += [Choice(f"--{flag.name}", _told(flag), flag) for flag in described.flags]
-        choices.append(Choice("another flag", "one that the compiler's help does not list", _TYPED))
+        choices = [PickerChoice(flag, "set: choose to change it or take it out", flag, marked=True) for flag in given]
+        choices += [PickerChoice(flag, "stands unless another value is given", flag) for flag in described.defaults]
+        choices += [PickerChoice(f"--{flag.name}", _told(flag), flag) for flag in described.flags]
+        choices.append(PickerChoice("another flag", "one that the compiler's help does not list", _TYPED))
         where = ", ".join(dict.fromkeys(f"{device.driver}" for device in described.devices))
         title = f"Flags of {described.name} {next(iter(described.versions.values()), '')}; its runtime finds {where}"
         self._context.dialogs.open(PickerScreen(title, choices), self._chosen)
@@ -91,16 +91,16 @@ class Backends:
 
     def _choose_value(self, flag: FlagInfo, now: str = "") -> None:
         """Ask for the value: from a list where there is one, else on the line at the bottom."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         values = flag.values or _VALUES.get(flag.kind, ()) or (_SWITCH if not flag.kind else ())
         given = any(_name(each) == flag.name for each in self._context.workspace.recipe.backend_flags)
         if not values and not given:
             self._type(now or f"--{flag.name}=")
             return
-        choices = [Choice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
-        choices += [Choice("another value", "typed", _TYPED)] * (not values)
-        choices += [Choice("take it out", "back to its default", _OUT)] * given
+        choices = [PickerChoice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
+        choices += [PickerChoice("another value", "typed", _TYPED)] * (not values)
+        choices += [PickerChoice("take it out", "back to its default", _OUT)] * given
 
         def chosen(answer: object) -> None:
             if answer is _OUT:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from buddy.app.panes.comparison import OtherStages, Side
+from buddy.app.panes.comparison import ComparedStages, Side
 from buddy.app.workspace.input_parsing import read_file, typed_path
 from buddy.compiler.protocol.recipe import from_toml
 from buddy.compiler.protocol.recipe_claims import claims, refusal
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.ir import IrPane
 
 
-class Versus:
+class CompareCommands:
     """Compiles other recipes beside the one on the screen, which stays as it is."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
@@ -45,10 +45,10 @@ class Versus:
 
     def choose_other(self) -> None:
         """Ask what to compare with, then compile that and show how each stage differs."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [Choice(side.title, what, side) for side, what in self.sides()]
-        choices.append(Choice("a recipe file", "one that `buddy-tui run --recipe` takes", "file"))
+        choices = [PickerChoice(side.title, what, side) for side, what in self.sides()]
+        choices.append(PickerChoice("a recipe file", "one that `buddy-tui run --recipe` takes", "file"))
         self._context.dialogs.open(PickerScreen("Compare with", choices), self._chosen)
 
     def _chosen(self, side: Side | Literal["file"] | None) -> None:
@@ -84,7 +84,7 @@ class Versus:
         compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
         if compiled is not None:
             self._context.layout.show_pane("ir")
-            self._ir.compare_with(OtherStages(side.title, compiled.stages))
+            self._ir.compare_with(ComparedStages(side.title, compiled.stages))
 
     def compare_presets(self) -> None:
         """Every preset beside the others."""

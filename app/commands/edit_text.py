@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
-from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
+from buddy.app.commands.external_editor import EditorError, NoEditorError, edit_in_external_editor, editor_words
 from buddy.app.session.stages import StageRow, phase_of
 from buddy.app.workspace.atomic_write import write_whole
-from buddy.app.workspace.drafts import Draft
+from buddy.app.workspace.drafts import EditorDraft
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
-    from buddy.app.screens.editor import Wrong
+    from buddy.app.screens.editor import TextProblem
 
 REPLACE = "replace-ir"
 # Characters beyond which the editor of the workbench is slower than anyone types; $EDITOR knows no such bound.
 LONGEST = 2_000_000
 
 
-class TextEditing:
+class TextEditCommands:
     """What opens an editor, and what comes of it."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
@@ -40,7 +40,7 @@ class TextEditing:
         from buddy.app.workspace.pipeline_text import pipeline_text
 
         steps = self._context.workspace.recipe.steps
-        draft = Draft(self._context.workspace.path, "pipeline")
+        draft = EditorDraft(self._context.workspace.path, "pipeline")
         screen = PipelineScreen(pipeline_text(steps), self._context.state.passes, draft)
         self._context.dialogs.open(screen, self._use_pipeline)
 
@@ -64,7 +64,7 @@ class TextEditing:
         self._context.jobs.begin("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
-        from buddy.app.screens.ir_editor import checked
+        from buddy.app.screens.ir_editor import check_module
 
         row = self._ir.shown
         if row is None:
@@ -80,7 +80,7 @@ class TextEditing:
             self._context.say(str(error))
             return
         if edited is not None and edited != text:
-            wrong = await checked(self._context.session, edited)
+            wrong = await check_module(self._context.session, edited)
         if edited is None or wrong is not None:
             edited = await self._in_pane(row, text if edited is None else edited, wrong, text)
         if edited is not None:
@@ -93,14 +93,14 @@ class TextEditing:
             if not words:
                 return None
             with self._context.dialogs.suspend():
-                return edited_by(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text)
+                return edit_in_external_editor(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text)
         except SuspendNotSupported:
             return None
         except NoEditorError as error:
             self._context.say(str(error))
             return None
 
-    async def _in_pane(self, row: StageRow, text: str, wrong: Wrong | None, before: str) -> str | None:
+    async def _in_pane(self, row: StageRow, text: str, wrong: TextProblem | None, before: str) -> str | None:
         if len(text) > LONGEST:
             what = "set $EDITOR, then E"
             if wrong is not None and text != before:
@@ -109,7 +109,7 @@ class TextEditing:
             return None
         from buddy.app.screens.ir_editor import IrEditor
 
-        draft = Draft(self._context.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
+        draft = EditorDraft(self._context.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
         screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, wrong, before, draft)
         return await self._context.dialogs.result_of(screen)
 

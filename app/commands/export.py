@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.reports import formatting
-from buddy.app.workspace.command_line import Shown
+from buddy.app.workspace.command_line import ScreenState
 from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
 from buddy.compiler.protocol.recipe import TARGETS
 
 if TYPE_CHECKING:
-    from buddy.app.commands.sessions import Sessions
+    from buddy.app.commands.sessions import SessionCommands
     from buddy.app.panes.context import WorkbenchContext
 
 _TYPED = object()
 
 
-def kinds_in(text: str) -> tuple[ExportKind, ...]:
+def parse_kinds(text: str) -> tuple[ExportKind, ...]:
     """The kinds that a text names, with commas or spaces between. Raises `ValueError` that names those there are."""
     found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     words = text.replace(",", " ").split()
@@ -30,21 +30,21 @@ def kinds_in(text: str) -> tuple[ExportKind, ...]:
     return tuple(dict.fromkeys(found[word] for word in words))
 
 
-class Exporting:
+class ExportCommands:
     """Asks for kinds and a folder and has the engine write; edits the recipe's target."""
 
-    def __init__(self, context: WorkbenchContext, sessions: Sessions) -> None:
+    def __init__(self, context: WorkbenchContext, sessions: SessionCommands) -> None:
         self._context, self._sessions = context, sessions
 
     # ---- the target ----------------------------------------------------------------------------------------------
 
     def choose_target(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now = self._context.workspace.recipe.target
-        choices = [Choice("this machine", "with all that its CPU can do", "", marked=not now)]
-        choices += [Choice(name, summary, name, marked=name == now) for name, summary in TARGETS.items()]
-        choices.append(Choice("another", "NAME:CPU, NAME:CPU:FEATURES, or a triple, typed", _TYPED, marked=False))
+        choices = [PickerChoice("this machine", "with all that its CPU can do", "", marked=not now)]
+        choices += [PickerChoice(name, summary, name, marked=name == now) for name, summary in TARGETS.items()]
+        choices.append(PickerChoice("another", "NAME:CPU, NAME:CPU:FEATURES, or a triple, typed", _TYPED, marked=False))
         self._context.dialogs.open(PickerScreen("The machine that code is for", choices), self._chosen)
 
     def _chosen(self, answer: object) -> None:
@@ -67,7 +67,7 @@ class Exporting:
         if not text.strip():
             return
         try:
-            kinds = kinds_in(text)
+            kinds = parse_kinds(text)
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -90,7 +90,9 @@ class Exporting:
     async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
         recipe = self._context.workspace.recipe
         words = ("-o", str(folder), "--kind", ",".join(kinds))
-        command = self._sessions.command_line(Shown("export", graphs=len(self._context.state.graphs), words=words))
+        command = self._sessions.command_line(
+            ScreenState("export", graphs=len(self._context.state.graphs), words=words)
+        )
 
         frame = Export(0, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")

@@ -28,7 +28,7 @@ def editor_words(command: str) -> list[str]:
         raise NoEditorError(f"$EDITOR is {command!r}: {error}") from error
 
 
-def edited_by(editor: Sequence[str], name: str, text: str) -> str:
+def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
     """Edit `text` as a file called `name`. Returns the edited text.
 
     Raises `NoEditorError` if the editor does not start, and `EditorError` if it exits with a status other than 0 or

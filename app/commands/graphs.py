@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.tabs import Tab, tab_labels, tab_role
+from buddy.app.panes.tabs import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class GraphTab(Tab):
+class GraphTab(PhaseTab):
     """A graph on the line of graphs: its number as `--graph` takes it; `mark` says how it stands."""
 
     @property
@@ -29,7 +29,7 @@ class GraphTab(Tab):
         return str(self.number)
 
 
-def standing(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
+def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     """How a graph stands under its recipe, in a word or two, and the role that colours it."""
     told, jobs, recipe = state.of(graph), state.under_way(graph), workspace.recipe_of(graph)
     if told.problems:
@@ -51,7 +51,7 @@ def standing(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     return (f"{in_eager} in eager", "warn") if in_eager else ("compiled", "dim")
 
 
-def ending(info: GraphInfo) -> str:
+def graph_break_text(info: GraphInfo) -> str:
     """Where and why a graph broke off, "" for one that ends with its function."""
     return f"breaks off at {formatting.short_place(info.broke_at)}: {info.broke}" if info.broke else ""
 
@@ -74,7 +74,7 @@ def _labels(
     state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs
 ) -> list[tuple[str, str, int | None]]:
     """What stands on the line: text, role, and the graph it is for."""
-    standings = [standing(state, workspace, number) for number in range(len(state.graphs))]
+    standings = [graph_status(state, workspace, number) for number in range(len(state.graphs))]
     tabs = [
         GraphTab(info.name, number, f" {word}" if word else "", True, role)
         for number, (info, (word, role)) in enumerate(zip(state.graphs, standings, strict=True))
@@ -105,7 +105,7 @@ def _window(lengths: Sequence[int], place: int, width: int) -> tuple[int, int]:
             return first, last
 
 
-class Graphs:
+class GraphCommands:
     """Goes from one graph of the program to another; each comes back with its node and its recipe."""
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
@@ -135,23 +135,23 @@ class Graphs:
 
     def _told(self, number: int) -> str:
         info = self._context.state.graphs[number]
-        parts = (f"graph {number}: {info.name}", f"{len(info.rows)} nodes", ending(info))
+        parts = (f"graph {number}: {info.name}", f"{len(info.rows)} nodes", graph_break_text(info))
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def choose_graph(self) -> None:
         """Ask which, in a list that says how each stands and where it broke off."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         state = self._context.state
         choices = [
-            Choice(f"{number} {info.name}", self._summary(number, info), number, marked=number == state.graph)
+            PickerChoice(f"{number} {info.name}", self._summary(number, info), number, marked=number == state.graph)
             for number, info in enumerate(state.graphs)
         ]
         self._context.dialogs.open(PickerScreen("Graphs of the program", choices), self._chosen)
 
     def _summary(self, number: int, info: GraphInfo) -> str:
-        word, _ = standing(self._context.state, self._context.workspace, number)
-        parts = (f"{len(info.rows):>4} nodes", word, ending(info))
+        word, _ = graph_status(self._context.state, self._context.workspace, number)
+        parts = (f"{len(info.rows):>4} nodes", word, graph_break_text(info))
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
     def _chosen(self, number: int | None) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.ir import IrPane
 
 
-class Overlays:
+class OverlayCommands:
     """Opens pickers, help, diagnostics and the log; their screens are imported when they are first opened."""
 
     def __init__(
@@ -31,11 +31,11 @@ class Overlays:
         self._log_path, self._situation = log_path, situation
 
     def choose_phase(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         languages = dict(self._context.state.phases(self._context.workspace.recipe))
         choices = [
-            Choice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._ir.phase)
+            PickerChoice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._ir.phase)
             for tab in self._ir.tabs()
         ]
         self._context.dialogs.open(PickerScreen("Phases", choices), self._show_phase)
@@ -99,11 +99,11 @@ class Overlays:
 
     def choose_theme(self) -> None:
         """A list of themes, each shown while the cursor is on it."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.themes.palette import themes
 
         before = self._app.theme
-        choices = [Choice(one.title, one.name, one.name, one.name == before) for one in themes().values()]
+        choices = [PickerChoice(one.title, one.name, one.name, one.name == before) for one in themes().values()]
 
         def show(name: str) -> None:
             self._app.theme = name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.navigation import Place
+from buddy.app.panes.navigation import StagePosition
 from buddy.app.reports import formatting, profile
-from buddy.app.reports.plots import Axis, Plot, Series
+from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _BEYOND = 2.0
 
 
-class Profiling:
+class ProfileCommands:
     """Profiles the recipe on the screen, which stays as it is, and shows what came of it."""
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
@@ -41,7 +41,9 @@ class Profiling:
             return
         self._context.state.profiled(recipe, report)
         self._context.session.changed(frozenset({"graph"}))
-        self._context.say(f"{profile.told(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts")
+        self._context.say(
+            f"{profile.summary_lines(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts"
+        )
 
     def show_flame(self) -> None:
         """The modules with their times."""
@@ -50,8 +52,8 @@ class Profiling:
         found = self._found()
         if found is not None:
             report, info = found
-            story = " ".join(profile.told(report)[:1])
-            self._context.dialogs.open(FlameScreen(profile.flame(report, info), story), self._go)
+            story = " ".join(profile.summary_lines(report)[:1])
+            self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), story), self._go)
 
     def show_roofline(self) -> None:
         """What nodes reach, under the roof of what the machine can do."""
@@ -68,17 +70,17 @@ class Profiling:
 
     def show_hot(self) -> None:
         """The instructions that take the time, as far as the system lets them be sampled."""
-        from buddy.app.screens.hot import HotScreen
+        from buddy.app.screens.hot_spots import HotSpotScreen
 
         found = self._found()
         if found is None:
             return
         report, info = found
         if not report.sampling.spots:
-            self._context.say(profile.sampled_words(report.sampling))
+            self._context.say(profile.sampling_text(report.sampling))
             return
         names = {row.stable: row.name for row in info.rows}
-        self._context.dialogs.open(HotScreen(report.sampling, names), self._go_instruction)
+        self._context.dialogs.open(HotSpotScreen(report.sampling, names), self._go_instruction)
 
     def _go_instruction(self, spot: HotSpot | None) -> None:
         """The line of the assembly on the screen, which is that of the profile unless the recipe was edited since."""
@@ -90,7 +92,7 @@ class Profiling:
             self._context.say("the recipe has been edited since: g c profiles it as it stands")
             return
         self._context.layout.show_pane("ir")
-        self._ir.go_from_here(Place(stage.key, spot.line))
+        self._ir.go_from_here(StagePosition(stage.key, spot.line))
 
     def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._context.state.profile, self._context.state.info
@@ -109,7 +111,7 @@ class Profiling:
 
 def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
     """Operations a second over operations a byte, the roof over both; `None` where no node has a place."""
-    nodes = [each for each in profile.timed(report, info) if each.rate and each.intensity]
+    nodes = [each for each in profile.timed_nodes(report, info) if each.rate and each.intensity]
     if not nodes:
         return None
     reached = Series(
@@ -124,11 +126,11 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
         f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, on "
         f"{formatting.thread_count(report.plain.threads)}; data in caches come faster"
     )
-    x, y = Axis("operations a byte", log=True, told=_short), Axis("GFLOP/s", log=True, told=_short)
+    x, y = PlotAxis("operations a byte", log=True, told=_short), PlotAxis("GFLOP/s", log=True, told=_short)
     return Plot("Roofline", series, x, y, note if report.peak.gflops else "what the machine can do was not measured")
 
 
-def _roof(report: ProfileReport, nodes: list[profile.Timed]) -> Series:
+def _roof(report: ProfileReport, nodes: list[profile.TimedNode]) -> Series:
     """The most that memory lets through, up to the most that arithmetic does."""
     gflops, gbytes = report.peak.gflops, report.peak.gbytes
     edge = gflops / gbytes

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.navigation import Place
-from buddy.app.reports.node_history import EVERY_LINE, MACHINE_CODE, Said, computes, fate_of, in_machine_code
+from buddy.app.panes.navigation import StagePosition
+from buddy.app.reports.node_history import (
+    EVERY_LINE,
+    MACHINE_CODE,
+    NodeRemark,
+    in_machine_code,
+    is_computed,
+    node_history,
+)
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import (
     ExplainCode,
@@ -26,7 +33,7 @@ _LINES = 50
 Remarks = tuple[tuple[str, str, str], ...]
 
 
-class Provenance:
+class ProvenanceCommands:
     """Opens the screens; each is about the node of the graph pane's row, or of the IR pane's line."""
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
@@ -64,7 +71,7 @@ class Provenance:
             self._ask_which(known, line.derived if line is not None else (), act)
 
     def _ask_which(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         def chosen(row: NodeRow | None) -> None:
             if row is not None:
@@ -72,7 +79,7 @@ class Provenance:
 
         node = self._context.selection.node
         choices = [
-            Choice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
+            PickerChoice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
             for row in rows
         ]
         self._context.dialogs.open(PickerScreen("Which node of this line", choices), chosen)
@@ -85,32 +92,32 @@ class Provenance:
         answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _LINES))
         if answer is None:
             return
-        from buddy.app.screens.follow import FollowScreen, Step
+        from buddy.app.screens.follow import FollowScreen, ProvenanceStep
 
         traces = {trace.text: trace for trace in answer.traces}
-        steps = [Step(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
+        steps = [ProvenanceStep(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
         self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go)
 
-    def _go(self, place: Place | None) -> None:
+    def _go(self, place: StagePosition | None) -> None:
         if place is not None:
             self._context.layout.show_pane("ir")
             self._ir.go_from_here(place)
 
     async def _show_fate(self, row: NodeRow) -> None:
-        from buddy.app.screens.follow import FateScreen
+        from buddy.app.screens.follow import NodeHistoryScreen
 
         state = self._context.state
         stages, assignment = state.board.rows(), state.assignments.get(row.stable)
         machine_code = await self._in_machine_code(row, stages)
 
-        def fate(remarks: Remarks = ()) -> list[Said]:
+        def fate(remarks: Remarks = ()) -> list[NodeRemark]:
             told = (*state.remarks, *remarks)
-            return [*fate_of(row, assignment, told, [found.stage for found in stages]), *machine_code]
+            return [*node_history(row, assignment, told, [found.stage for found in stages]), *machine_code]
 
         self._context.selection.select_node(row.stable)
         recipe = self._context.workspace.recipe
         known = self._code_remarks.get(recipe, () if not machine_code else None)
-        screen = FateScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
+        screen = NodeHistoryScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
         self._context.dialogs.open(screen, lambda said: self._go_stage(said, stages))
         if known is None:
             remarks = await self._of_llvm(recipe)
@@ -126,17 +133,17 @@ class Provenance:
         self._code_remarks = {recipe: answer.remarks}
         return answer.remarks
 
-    async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[Said]:
+    async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[NodeRemark]:
         """How many instructions come from a node, and in which functions they are, where there are any yet."""
         stage = next((found.stage for found in stages if found.stage.language == "asm"), None)
-        if stage is None or not computes(row):
+        if stage is None or not is_computed(row):
             return []
         text = stage.text
         answer = await self._context.queries.request(FollowNode(0, (text,), row.stable, EVERY_LINE))
         symbols = await self._context.queries.symbols(stage.text, stage.language)
         return [in_machine_code(answer.traces, symbols)] if answer is not None else []
 
-    def _go_stage(self, said: Said | None, stages: list[StageRow]) -> None:
+    def _go_stage(self, said: NodeRemark | None, stages: list[StageRow]) -> None:
         """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
         found = next((row for row in stages if said is not None and _speaks(row.stage, said)), None)
         if found is not None:
@@ -168,6 +175,6 @@ class Provenance:
             self._context.selection.go_node(nodes)
 
 
-def _speaks(stage: Stage, said: Said) -> bool:
+def _speaks(stage: Stage, said: NodeRemark) -> bool:
     """Whether what was said is about that stage."""
     return stage.language == "asm" if said.who == MACHINE_CODE else stage.name == said.who

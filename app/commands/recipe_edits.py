@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
 
 
-class Editing:
+class RecipeEditCommands:
     """Asks for edits of the recipe."""
 
     def __init__(self, context: WorkbenchContext) -> None:
@@ -27,14 +27,14 @@ class Editing:
 
     def choose_edit(self) -> None:
         """List all edits of the recipe, undone ones and those of other workbenches too, and go to the one chosen."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [
-            Choice(edit.title or "the first recipe", _place_of(steps), steps, marked=not steps)
+            PickerChoice(edit.title or "the first recipe", _place_of(steps), steps, marked=not steps)
             for steps, edit in self._workspace.journal
         ]
         choices += [
-            Choice(edit.title or "its first recipe", "by another workbench", edit.recipe)
+            PickerChoice(edit.title or "its first recipe", "by another workbench", edit.recipe)
             for edit in self._workspace.edits_of_others()
         ]
         self._context.dialogs.open(PickerScreen("Edits, the latest first", choices), self._go_edit)
@@ -50,11 +50,11 @@ class Editing:
 
     def choose_threads(self) -> None:
         """Ask how many threads compiled code and eager may use, up to as many as the engine's machine has cores."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now, welcome = self._workspace.recipe.threads, self._context.state.welcome
         choices = [
-            Choice(thread_count(number), "", number, marked=number == now)
+            PickerChoice(thread_count(number), "", number, marked=number == now)
             for number in thread_choices(welcome.cores if welcome else 1, now)
         ]
         self._context.dialogs.open(PickerScreen("Threads of compiled code and of eager", choices), self._use_threads)

@@ -16,15 +16,15 @@ from buddy.app.workspace.runs import RunRecord, content_hash
 from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
-    from buddy.app.commands.compare import Versus
-    from buddy.app.commands.graphs import Graphs
+    from buddy.app.commands.compare import CompareCommands
+    from buddy.app.commands.graphs import GraphCommands
     from buddy.app.panes.context import WorkbenchContext
 
 
-class Running:
+class RunCommands:
     """Asks for inputs and runs, and shows the runs so far."""
 
-    def __init__(self, context: WorkbenchContext, graphs: Graphs, versus: Versus) -> None:
+    def __init__(self, context: WorkbenchContext, graphs: GraphCommands, versus: CompareCommands) -> None:
         self._context, self._graphs, self._versus = context, graphs, versus
         self._restoring: InputChoice | None = None
 
@@ -49,17 +49,17 @@ class Running:
 
     def choose_inputs(self) -> None:
         """The script's own inputs, random ones by a seed, or those of a file."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
         choices = [
-            Choice("the script's own", "as it was captured with", "script", marked=now.kind == "script"),
-            Choice(
+            PickerChoice("the script's own", "as it was captured with", "script", marked=now.kind == "script"),
+            PickerChoice(
                 "random", "by a seed: floats as the script's are spread, integers among its own", "random",
                 marked=now.kind == "random",
             ),
-            Choice("from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"),
-            Choice(
+            PickerChoice("from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"),
+            PickerChoice(
                 "other shapes", shapes or "capture with tensors of other sizes: x=4x128", "shapes", marked=bool(shapes),
             ),
         ]  # fmt: skip

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from buddy.app.panes.comparison import HOW
 from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.bookmarks import Bookmarks
-from buddy.app.workspace.command_line import Shown, command
-from buddy.app.workspace.drafts import drafts
+from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.drafts import saved_drafts
 from buddy.app.workspace.locks import FileLock
 from buddy.app.workspace.runs import without_content
-from buddy.app.workspace.session_file import Kept, KeptSession
+from buddy.app.workspace.session_file import SavedScreen, SessionFile
 
 if TYPE_CHECKING:
     from textual.timer import Timer
 
-    from buddy.app.commands.run import Running
+    from buddy.app.commands.run import RunCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
 
@@ -30,10 +30,10 @@ KEEP_SECONDS = 0.5
 AGAIN_SECONDS = 5.0
 
 
-class Sessions:
+class SessionCommands:
     """Keeps how the screen stands, and writes down what is on it for others."""
 
-    def __init__(self, context: WorkbenchContext, ir: IrPane, running: Running) -> None:
+    def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
         self._context, self._pane, self._running = context, ir, running
         # The screen is gone before the application is; the pane outlives it. There is none before and after a session.
         self._ir: IrPane | None = None
@@ -49,8 +49,8 @@ class Sessions:
         return self._context.workspace.path_of(0).with_suffix(".session")
 
     @cached_property
-    def _file(self) -> KeptSession:
-        return KeptSession(self._path)
+    def _file(self) -> SessionFile:
+        return SessionFile(self._path)
 
     @cached_property
     def _open(self) -> FileLock:
@@ -78,7 +78,7 @@ class Sessions:
 
     def _left_by_others(self) -> list[str]:
         """What earlier sessions have left, and what other workbenches hold now."""
-        found, news = drafts(self._context.workspace.path_of(0)), []
+        found, news = saved_drafts(self._context.workspace.path_of(0)), []
         if found.left:
             news.append(f"typed and not accepted when the workbench ended: {', '.join(found.left)}; its editor has it")
         with contextlib.suppress(OSError):
@@ -87,7 +87,7 @@ class Sessions:
                 news.append(f"open in another workbench too{typed}; each keeps its own edits")
         return news
 
-    def _restore_bookmarks(self, kept: Kept) -> str:
+    def _restore_bookmarks(self, kept: SavedScreen) -> str:
         """What is wrong where they cannot be read, else ""."""
         if kept.bookmarks is not None:
             try:
@@ -146,8 +146,8 @@ class Sessions:
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._failing = bool(problem)
 
-    def _now(self, ir: IrPane) -> Kept:
-        return Kept(
+    def _now(self, ir: IrPane) -> SavedScreen:
+        return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
             ir.coming,
@@ -167,11 +167,11 @@ class Sessions:
 
     def write_reproducer(self, folder: str) -> None:
         # With it comes the command line, which a start of the workbench can do without.
-        from buddy.app.reports.reproducer import holds_other_things
+        from buddy.app.reports.reproducer import has_foreign_files
 
         def question(path: Path) -> str:
             holds = "holds other things than a reproducer; files of the same names are replaced"
-            what = f"{folder.strip()} {holds if holds_other_things(path) else 'is there already'}. Write into it?"
+            what = f"{folder.strip()} {holds if has_foreign_files(path) else 'is there already'}. Write into it?"
             return what if path.exists() else ""
 
         def start(path: Path, _asked: bool) -> None:
@@ -180,16 +180,16 @@ class Sessions:
         self._context.files.use_path(folder, start, question)
 
     async def _write(self, folder: Path) -> None:
-        from buddy.app.reports.reproducer import Engine, Subject, write_reproducer
+        from buddy.app.reports.reproducer import EngineDescription, ReproducerSubject, write_reproducer
 
         session, state = self._context.session, self._context.state
         if state.info is None:
             return
-        subject = Subject(
+        subject = ReproducerSubject(
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = Engine(session.compile_beside, session.whole_text, session.run_values)
+        engine = EngineDescription(session.compile_beside, session.whole_text, session.run_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
@@ -206,22 +206,22 @@ class Sessions:
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
-    def command_line(self, shown: Shown | None = None) -> str:
+    def command_line(self, shown: ScreenState | None = None) -> str:
         """The command that gives without a screen what is `shown`, which is what is on it unless something is said."""
         recipe = self._context.workspace.recipe
         preset = next((each.recipe for each in self._context.state.presets if each.name == recipe.preset), None)
         return command(recipe, preset, self._context.workspace.path, shown or self._shown())
 
-    def _shown(self) -> Shown:
+    def _shown(self) -> ScreenState:
         ir, pane, graphs = self._pane, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.shown is None:
-            return Shown(pane, graphs=graphs)
+            return ScreenState(pane, graphs=graphs)
         names = [row.stage.name for row in ir.rows]
         stage = _stage_word(ir.shown.key, names)
         other = next((row for row in ir.rows if ir.document.other is not None and row.stage == ir.document.other), None)
         if ir.document.diff is None or other is None:
-            return Shown(pane, stage, graphs=graphs)
-        return Shown(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
+            return ScreenState(pane, stage, graphs=graphs)
+        return ScreenState(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
 
     def copy_command(self) -> None:
         self._context.dialogs.copy(self.command_line())

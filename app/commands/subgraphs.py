@@ -6,32 +6,32 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from buddy.app.reports.bisection import CRITERIA, criterion, write_finding
+from buddy.app.reports.bisection import CRITERIA, parse_criterion, write_finding
 from buddy.app.workspace.input_parsing import typed_path
 from buddy.app.workspace.scripts import write_script
 from buddy.compiler.protocol import (
     Bisect,
+    BisectionResult,
     Criterion,
     Extract,
-    Finding,
     Script,
     WriteScript,
 )
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.commands.graphs import Graphs
+    from buddy.app.commands.graphs import GraphCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
 
 
-class Parting:
+class SubgraphCommands:
     """`origins` say of each graph that was made of nodes which graph those are of; `finding` is the latest answer."""
 
-    def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: Graphs) -> None:
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
         self._context, self._graph, self._graphs = context, graph, graphs
         self.origins: dict[int, int] = {}
-        self.finding: Finding | None = None
+        self.finding: BisectionResult | None = None
         self.search = context.jobs.single("bisect", "a search is under way: ctrl+c stops it")
 
     # ---- extracts ------------------------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ class Parting:
             self._ask_what()
 
     def _ask_what(self) -> None:
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [Choice(title, what, kind) for kind, title, what in CRITERIA]
+        choices = [PickerChoice(title, what, kind) for kind, title, what in CRITERIA]
         self._context.dialogs.open(PickerScreen("What is wrong", choices), self._ask_how_much)
 
     def _ask_how_much(self, kind: str | None) -> None:
@@ -122,7 +122,7 @@ class Parting:
 
     def _begin(self, kind: str, text: str) -> None:
         try:
-            wanted = criterion(kind, text)
+            wanted = parse_criterion(kind, text)
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -143,7 +143,7 @@ class Parting:
         else:
             self._show(found.finding)
 
-    def _show(self, finding: Finding) -> None:
+    def _show(self, finding: BisectionResult) -> None:
         from buddy.app.screens.finding import FindingScreen
 
         self._context.dialogs.open(FindingScreen(finding), self._answered)

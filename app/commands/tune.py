@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buddy.app.reports.tuning import VariationError, plot_of, read_variation, summary, told
+from buddy.app.reports.tuning import VariationError, attempt_line, plot_of, read_variation, summary
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:
-    from buddy.app.commands.graphs import Graphs
+    from buddy.app.commands.graphs import GraphCommands
     from buddy.app.panes.context import WorkbenchContext
 
 _TITLE = "seconds, then WHAT=VALUE,VALUE … to vary (nothing: block sizes and the passes that most often matter)"
 
 
-class Tuner:
+class TuneCommands:
     """Searches around the recipe on the screen, which stays as it is until the user takes the best one."""
 
-    def __init__(self, context: WorkbenchContext, graphs: Graphs) -> None:
+    def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
         self._search_job = context.jobs.single("tune", "a search is under way: ctrl+c stops it")
@@ -30,7 +30,7 @@ class Tuner:
 
     def _begin(self, text: str) -> None:
         try:
-            seconds, variations = wanted(text)
+            seconds, variations = parse_tune_request(text)
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -47,7 +47,7 @@ class Tuner:
     def _came(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
-            self._context.say(f"tuning, {told(frame)}{self._context.glyphs.ellipsis} ctrl+c stops")
+            self._context.say(f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} ctrl+c stops")
         else:
             self._progress(frame)
 
@@ -78,7 +78,7 @@ class Tuner:
         self._context.edits.edit(recipe, "the fastest recipe that was found")
 
 
-def wanted(text: str) -> tuple[float, tuple[Variation, ...]]:
+def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...]]:
     """Seconds and variations, in any order. Raises `ValueError` that says what is wrong."""
     seconds, variations = 60.0, []
     for word in text.split():

@@ -12,9 +12,9 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.reading import Reading
 from buddy.app.reports import formatting
 from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
-from buddy.app.session.lines import Line
+from buddy.app.session.lines import AnnotatedLine
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import Origin, Symbol
+from buddy.compiler.protocol import LineOrigins, Symbol
 
 # From this width of the pane on there is room for all lanes, and for 11 bytes: few instructions are longer.
 WIDE = 100
@@ -24,13 +24,13 @@ DIGITS, NARROW_DIGITS = 11 * 3 - 1, 7 * 3 - 1
 TOLD = 64
 
 
-class Function(NamedTuple):
+class AssemblyFunction(NamedTuple):
     """Lines `first` to `last` of an assembly, its jumps and the nodes it comes from."""
 
     first: int
     last: int
     arrows: JumpArrows
-    nodes: tuple[Origin, ...]
+    nodes: tuple[LineOrigins, ...]
 
 
 class Assembly(Reading):
@@ -40,13 +40,13 @@ class Assembly(Reading):
         super().__init__(context)
         self.with_arrows = True
         self.with_machine = False
-        self._functions: list[Function] = []
+        self._functions: list[AssemblyFunction] = []
         self._functions_of = ""
         self._asking = False
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
-    def _function_of(self, line: int) -> Function | None:
+    def _function_of(self, line: int) -> AssemblyFunction | None:
         """The function around a line; one that is not known yet is asked for, and the pane then drawn again."""
         if self._functions_of != self.document.text:
             self._functions, self._functions_of = [], self.document.text
@@ -67,7 +67,7 @@ class Assembly(Reading):
         finally:
             self._asking = False
         if text == self._functions_of:
-            self._functions.append(Function(first, last, JumpArrows(jumps.jumps), nodes))
+            self._functions.append(AssemblyFunction(first, last, JumpArrows(jumps.jumps), nodes))
             self.refresh()
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class Assembly(Reading):
         arrows, machine = (self._lanes + 2) * self.with_arrows, (self._digits + 1) * self.with_machine
         return super().margin + arrows + machine
 
-    def before_line(self, number: int, line: Line | None) -> tuple[Cells, Cells]:
+    def before_line(self, number: int, line: AnnotatedLine | None) -> tuple[Cells, Cells]:
         """What stands between a line's number and its text, and before the further lines that it takes."""
         if not self._is_assembly:
             return [], []
@@ -109,7 +109,7 @@ class Assembly(Reading):
             below.append((" ", "dim"))
         return first, below
 
-    def _code(self, line: Line | None) -> str:
+    def _code(self, line: AnnotatedLine | None) -> str:
         """As many whole bytes of an instruction as there is room for."""
         code = line.machine if line is not None else ""
         return code if len(code) <= self._digits else f"{code[: self._digits - 3]} {self.glyphs.ellipsis}"
@@ -121,7 +121,7 @@ class Assembly(Reading):
             return []
         return [(f" {formatting.clip(self._told_nodes(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
 
-    def _told_nodes(self, origins: Sequence[Origin]) -> str:
+    def _told_nodes(self, origins: Sequence[LineOrigins]) -> str:
         """`for addmm_1, gelu (+2)`: the nodes with instructions of their own, else those that were derived."""
         own = [origin.node for origin in origins if origin.own]
         nodes = own or [origin.node for origin in origins]

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.session.stages import StageBoard, StageRow, keyed
+from buddy.app.session.stages import StageBoard, StageRow, key_stages
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
@@ -34,7 +34,7 @@ class Side(NamedTuple):
     recipe: Recipe
 
 
-class OtherStages(NamedTuple):
+class ComparedStages(NamedTuple):
     """The stages of another recipe, or of another graph, and what it is called."""
 
     title: str
@@ -43,7 +43,7 @@ class OtherStages(NamedTuple):
     def like(self, row: StageRow) -> Stage | None:
         """The stage that stands for that of `row`: of the same step, else the last of its phase."""
         phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return dict(keyed(self.stages)).get(row.key) or (phase[-1] if phase else None)
+        return dict(key_stages(self.stages)).get(row.key) or (phase[-1] if phase else None)
 
 
 class Comparison:
@@ -53,7 +53,7 @@ class Comparison:
         self.how: How = "off"
         self.against: Against = "previous"
         self.marked: Stage | None = None
-        self.others: OtherStages | None = None
+        self.others: ComparedStages | None = None
 
     def next_how(self) -> None:
         self.how = HOW[(HOW.index(self.how) + 1) % len(HOW)]
@@ -99,7 +99,7 @@ def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
     """Lines that came and went, and in how many places: `+13 −23 in 16`."""
     added = sum(hunk[3] for hunk in diff.hunks)
     removed = sum(hunk[1] for hunk in diff.hunks)
-    lines = " ".join(filter(None, formatting.change(added, removed, glyphs)))
+    lines = " ".join(filter(None, formatting.op_count_change(added, removed, glyphs)))
     places = len(diff.hunks)
     return f"{lines} in {formatting.count(places)} place{'s' * (places != 1)}" if places else ""
 

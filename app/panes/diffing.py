@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.segment import Segment
 from textual.strip import Strip
 
-from buddy.app.panes.comparison import Comparison, OtherStages, View, change_counts, no_change
+from buddy.app.panes.comparison import ComparedStages, Comparison, View, change_counts, no_change
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.painting import Painting
@@ -13,7 +13,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, DiffRows, Layout
 from buddy.app.reports.text.folds import Folds
 from buddy.app.reports.text.word_diff import Spans, changed_words
-from buddy.app.session.lines import PAGE, Line
+from buddy.app.session.lines import PAGE, AnnotatedLine
 from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells, length
 from buddy.compiler.protocol import Stage
@@ -82,17 +82,17 @@ class Diffing(Painting):
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Leave of a diff what is to be shown of it."""
 
-    def line_at(self, row: int) -> Line | None:
+    def line_at(self, row: int) -> AnnotatedLine | None:
         """The line on `row`; a removed one is the other text's."""
         if not self.document.text or not 0 <= row < self.row_count:
             return None
         source = self.document.source_of(row)
-        return self.line_of_text(*source) if source is not None else Line("")
+        return self.line_of_text(*source) if source is not None else AnnotatedLine("")
 
-    def _after(self, line: int) -> Line | None:
+    def _after(self, line: int) -> AnnotatedLine | None:
         return self.line_of_text(self.document.text, line)
 
-    def _before(self, line: int) -> Line | None:
+    def _before(self, line: int) -> AnnotatedLine | None:
         other = self.document.other
         return self.line_of_text(other.text, line) if other is not None else None
 
@@ -241,13 +241,20 @@ class Diffing(Painting):
         """What is folded behind the first line of a function: `··· 120 lines +3 −4`."""
         if not found.folded:
             return []
-        changes = formatting.change(found.added, found.removed, self.glyphs)
+        changes = formatting.op_count_change(found.added, found.removed, self.glyphs)
         cells: Cells = [(f" {self.glyphs.dot * 3} {formatting.count(found.folded)} lines ", "fold")]
         pairs = zip(changes, ("added", "removed"), strict=True)
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
 
     def _line_strips(
-        self, side: str, number: int, line: Line | None, cells: Cells | None, room: int, kept: Cells, label: Cells
+        self,
+        side: str,
+        number: int,
+        line: AnnotatedLine | None,
+        cells: Cells | None,
+        room: int,
+        kept: Cells,
+        label: Cells,
     ) -> list[Strip]:
         """A line of one of the texts, with what stands at its right end."""
         document = self.document
@@ -265,7 +272,7 @@ class Diffing(Painting):
             for cells, strip in zip(before, strips, strict=True)
         ]
 
-    def _label(self, line: Line | None, room: int) -> Cells:
+    def _label(self, line: AnnotatedLine | None, room: int) -> Cells:
         """The nodes of the cursor's line: `mm_3 (+11)`, and whether that is derived."""
         if line is None or not line.nodes:
             return []
@@ -279,11 +286,11 @@ class Diffing(Painting):
             )
         ]
 
-    def _diff_cells(self, found: DiffRow, side: str, kind: str, line: Line | None) -> Cells | None:
+    def _diff_cells(self, found: DiffRow, side: str, kind: str, line: AnnotatedLine | None) -> Cells | None:
         """What a changed line is drawn in; `None` for one that has not changed, which keeps its syntax."""
         if kind == "same" or line is None:
             return None
-        opposite: Line | None = None
+        opposite: AnnotatedLine | None = None
         if side == "before" and max(found.after, found.partner) >= 0:
             opposite = self._after(max(found.after, found.partner))
         elif side == "after" and max(found.before, found.partner) >= 0:
@@ -292,14 +299,14 @@ class Diffing(Painting):
         if opposite is not None:
             pair = (line.text, opposite.text) if side == "before" else (opposite.text, line.text)
             spans = changed_words(*pair, names=self._view.how == "line")[side == "after"]
-        return marked(line.text, spans, kind, f"{kind}-word")
+        return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
     @property
     def margin(self) -> int:
         """The columns before the text, where nothing is compared: a mark and the number."""
         return self.document.digits + 2
 
-    def _mark(self, row: int, number: int, line: Line | None) -> tuple[str, str]:
+    def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
         if row == self.cursor:
             return ">", "key"
         if line is not None and self.context.selection.node and self.context.selection.node in line.nodes:
@@ -329,7 +336,7 @@ class Diffing(Painting):
         row = self.shown
         return self.comparison.told(self.other_of(row) if row else None)
 
-    def compare_with(self, others: OtherStages) -> None:
+    def compare_with(self, others: ComparedStages) -> None:
         """Show what of each stage is different by another recipe, or in another graph."""
         self.comparison.others, self.comparison.against = others, "other"
         if self.comparison.how == "off":
@@ -370,7 +377,7 @@ class Diffing(Painting):
         self.rows_changed()
 
 
-def marked(line: str, spans: Spans, role: str, word_role: str) -> Cells:
+def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cells:
     """`line` in `role`, the runs in `word_role`."""
     cells: Cells = []
     place = 0

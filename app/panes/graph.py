@@ -14,14 +14,14 @@ from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import Picking
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place
-from buddy.app.reports.profile import Timed, rate_text, share_text, told_time
+from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
 from buddy.app.reports.waiting import waiting_text
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
-from buddy.app.widgets.look import Cell, Cells, ends
-from buddy.app.workspace.input_parsing import from_here
+from buddy.app.widgets.look import Cell, Cells, align_both_ends
+from buddy.app.workspace.input_parsing import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 
@@ -95,10 +95,10 @@ class GraphPane(Picking):
 
     def _time(self, row: NodeRow) -> Cell:
         node = self.times.get(row.stable)
-        text = told_time(node.time, self._names) if node is not None else ""
+        text = node_time_text(node.time, self._names) if node is not None else ""
         return (text, "dim" if self.state.profile_is_stale or text.startswith("in ") else "number")
 
-    def _of_timed(self, row: NodeRow, told: Callable[[Timed], str]) -> Cell:
+    def _of_timed(self, row: NodeRow, told: Callable[[TimedNode], str]) -> Cell:
         node = self.times.get(row.stable)
         return (told(node) if node is not None and not node.time.into else "", "dim")
 
@@ -148,7 +148,7 @@ class GraphPane(Picking):
         row = self.current
         right: Cells = [(f" {self._shown()}", "number")]
         left: Cells = [(" ", "text"), *(self._story(row) if row is not None else [])]
-        return ends(left, right, width)
+        return align_both_ends(left, right, width)
 
     def _story(self, row: NodeRow) -> Cells:
         assignment = self.assignment(row)
@@ -208,7 +208,7 @@ class GraphPane(Picking):
         by_name = {row.stable: row for row in rows}
         nodes = report.nodes if report is not None else ()
         peak = report.peak if report is not None else Peak()
-        self.times = {node.node: Timed(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
+        self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
 
     def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
         keys = {"name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
@@ -245,7 +245,7 @@ class GraphPane(Picking):
         taken_out = [row for row in rows if self.chosen(row) != EAGER]
         recipe = self.workspace.recipe
         for row in taken_out or rows:
-            recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._road_back(row))
+            recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._restored_lowering(row))
         names = rows[0].name if len(rows) == 1 else f"{len(taken_out or rows)} nodes"
         self.context.edits.edit(recipe, f"{names} {'in eager' if taken_out else 'compiled'}")
 
@@ -253,8 +253,8 @@ class GraphPane(Picking):
         assignment = self.assignment(row)
         return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
 
-    def _road_back(self, row: NodeRow) -> str | None:
-        """The lowering of a node that was in eager: the flavour's own, unless that is eager."""
+    def _restored_lowering(self, row: NodeRow) -> str | None:
+        """The lowering of a node that was in eager: the dialect's own, unless that is eager."""
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
         return None if self._by_hand(row) else next(iter(choices), None)
@@ -265,17 +265,19 @@ class GraphPane(Picking):
         if row is None or assignment is None:
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
-        choices = [Choice(name, _summary(name, assignment), name, name == self.chosen(row)) for name in names]
-        own = f"the first registry of the flavour that can ({self.workspace.recipe.flavour}-first)"
+        choices = [PickerChoice(name, _summary(name, assignment), name, name == self.chosen(row)) for name in names]
+        own = f"the first registry of the dialect that can ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
-            PickerScreen(f"Lower {row.name} ({short_target(row.target)}) by", [*choices, Choice("reset", own, RESET)]),
+            PickerScreen(
+                f"Lower {row.name} ({short_target(row.target)}) by", [*choices, PickerChoice("reset", own, RESET)]
+            ),
             lambda name: self._lower_by(row, name),
         )
 
     def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
         recipe = self.workspace.recipe
         if lowering == RESET:
-            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name} as the flavour has it")
+            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name} as the dialect has it")
         elif lowering is not None:
             self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
 
@@ -317,12 +319,12 @@ class GraphPane(Picking):
             "read by": ", ".join(other.name for other in self._neighbours.users(row)),
             "time": self._story_of_time(row),
             "module": row.module,
-            "line": from_here(row.location),
+            "line": relative_to_current(row.location),
             "name": row.stable,
             "lowered": self.chosen(row) + (" (chosen by hand)" if self._by_hand(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
-            **numerics.details(self.state.shown.numbers.get(row.stable)),
+            **numerics.node_details(self.state.shown.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
         lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]
@@ -340,7 +342,7 @@ class GraphPane(Picking):
         if each.time.into:
             return f"part of {self._names.get(each.time.into, each.time.into)}: one loop does both"
         fused = ", ".join(self._names.get(name, name) for name in each.time.fused)
-        parts = [f"{told_time(each.time, self._names)} ms", f"with {fused} in it" if fused else ""]
+        parts = [f"{node_time_text(each.time, self._names)} ms", f"with {fused} in it" if fused else ""]
         parts += [f"{rate_text(each.rate)} GFLOP/s" if each.rate else ""]
         parts += [f"{each.share:.0%} of what the machine can do at most" if each.share else ""]
         parts += ["its bytes lay in caches" if each.from_caches else ""]

@@ -14,7 +14,7 @@ from buddy.app.panes.assembly import Assembly
 from buddy.app.panes.comparison import View
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.report import diagnostic_lines
-from buddy.app.panes.tabs import Tab, tab_at, tab_cells
+from buddy.app.panes.tabs import PhaseTab, tab_at, tab_cells
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
@@ -22,7 +22,7 @@ from buddy.app.reports.waiting import waiting_text
 from buddy.app.session.stages import Key, StageRow, phase_of
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
-from buddy.app.widgets.look import Cells, ends, length
+from buddy.app.widgets.look import Cells, align_both_ends, length
 
 SIDEWAYS = 16
 
@@ -210,14 +210,14 @@ class IrPane(Assembly):
 
     # ---- drawing -------------------------------------------------------------------------------------------------
 
-    def tabs(self) -> list[Tab]:
+    def tabs(self) -> list[PhaseTab]:
         """The phases of the preset, then any others that stages are in."""
         names = [name for name, _ in self.state.phases(self.workspace.recipe)]
         inside: dict[str, list[StageRow]] = {}
         for k, row in enumerate(self.rows):
             inside.setdefault(phase_of(self.rows, k), []).append(row)
         names += [name for name in inside if name not in names]
-        return [Tab(name, k + 1, _mark(inside.get(name, [])), name in inside) for k, name in enumerate(names)]
+        return [PhaseTab(name, k + 1, _mark(inside.get(name, [])), name in inside) for k, name in enumerate(names)]
 
     def head(self, width: int) -> list[Cells]:
         return [tab_cells(self.tabs(), self.phase, width), self._stage_line(width)]
@@ -233,14 +233,14 @@ class IrPane(Assembly):
             *self.diff_parts(),
             f"{inside.index(row.key) + 1}/{len(inside)}" if row.key in inside else "",
             formatting.milliseconds(stage.milliseconds),
-            " ".join(filter(None, formatting.change(stage.added, stage.removed, glyphs))),
+            " ".join(filter(None, formatting.op_count_change(stage.added, stage.removed, glyphs))),
             f"line {formatting.count(self.line_number + 1)} of {formatting.count(stage.lines)}",
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.diff_state(), *self._stage_state(row)]
         room = width - length(left) - length(right) - 1
-        left.append((formatting.fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
-        return ends(left, right, width)
+        left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
+        return align_both_ends(left, right, width)
 
     def _stage_state(self, row: StageRow) -> Cells:
         if row.stage.state == "failed":

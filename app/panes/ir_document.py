@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Fold, Folds, unfolded
+from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
 from buddy.app.session.bounded import TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
@@ -27,7 +27,7 @@ class IrDocument:
         self.folds = Folds(0)
         self.only = ""
         self.all_folded = False
-        self._folded: dict[str, set[Fold]] = {}
+        self._folded: dict[str, set[TextFold]] = {}
 
     def show(self, stage: Stage, diff: DiffRows | None, other: Stage | None, folds: Folds) -> None:
         """Take the text of another stage, with its folds, or its diff with `other`."""
@@ -85,7 +85,7 @@ class IrDocument:
         return self.folds.count < self.lines if self.diff is None else self.diff.narrowed
 
     @property
-    def folded(self) -> set[Fold]:
+    def folded(self) -> set[TextFold]:
         """The regions of the stage's text that are folded."""
         return self._folded.get(self.text, set())
 
@@ -100,7 +100,7 @@ class IrDocument:
             keep_newest(self._folded, TEXTS)
         return Folds(stage.lines, self._folded[stage.text], self._window(symbols))
 
-    def refold(self, folded: Iterable[Fold]) -> None:
+    def refold(self, folded: Iterable[TextFold]) -> None:
         """Fold these regions of the text, and no others."""
         self._folded[self.text] = set(folded)
         self.folds = Folds(self.lines, self._folded[self.text], (self.folds.start, self._end - 1))
@@ -111,7 +111,7 @@ class IrDocument:
         if outside:
             self.only = ""
             self.folds = Folds(self.lines)
-        self.refold(unfolded(self.folded, line))
+        self.refold(unfold_line(self.folded, line))
         return outside
 
     @property
@@ -138,10 +138,10 @@ class IrDocument:
         return (diff.reveal(max(0, min(line, self.lines - 1))) if self.lines else 0), outside
 
 
-def region_of(symbol: Symbol) -> Fold:
+def region_of(symbol: Symbol) -> TextFold:
     """A function as a region to fold."""
-    return Fold(symbol.first, symbol.last)
+    return TextFold(symbol.first, symbol.last)
 
 
-def _regions(symbols: Iterable[Symbol]) -> Iterable[Fold]:
+def _regions(symbols: Iterable[Symbol]) -> Iterable[TextFold]:
     return (region_of(symbol) for symbol in symbols if symbol.last > symbol.first)

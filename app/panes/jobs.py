@@ -11,7 +11,7 @@ from textual.timer import Timer
 
 from buddy.app.panes.status import Status
 from buddy.app.session.requests import Requester
-from buddy.app.widgets.background import begin
+from buddy.app.widgets.background import start_worker
 from buddy.compiler.protocol import Progress
 
 Result = TypeVar("Result")
@@ -32,7 +32,7 @@ class Jobs:
 
     def begin(self, group: str, work: Work, *arguments: Any) -> None:
         """Have `work` done in the background, in place of whatever its group is at."""
-        begin(self._app, group, work, *arguments)
+        start_worker(self._app, group, work, *arguments)
 
     def later(self, seconds: float, act: Callable[[], Any]) -> Timer:
         """Do `act` after some seconds, unless the timer is stopped before or the application ends."""

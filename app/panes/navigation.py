@@ -65,33 +65,33 @@ class Matches:
         return marked
 
 
-class Place(NamedTuple):
+class StagePosition(NamedTuple):
     """A line of a stage."""
 
     key: Key
     line: int
 
 
-class Jumps:
+class JumpHistory:
     """The jump list, with back and forward, within a stage and across stages."""
 
     def __init__(self) -> None:
-        self._back: list[Place] = []
-        self._forward: list[Place] = []
+        self._back: list[StagePosition] = []
+        self._forward: list[StagePosition] = []
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: StagePosition) -> None:
         self._back.append(place)
         self._forward.clear()
 
-    def back(self, here: Place) -> Place | None:
+    def back(self, here: StagePosition) -> StagePosition | None:
         """The place before the last jump."""
         return self._move(self._back, self._forward, here)
 
-    def forward(self, here: Place) -> Place | None:
+    def forward(self, here: StagePosition) -> StagePosition | None:
         return self._move(self._forward, self._back, here)
 
     @staticmethod
-    def _move(source: list[Place], other: list[Place], here: Place) -> Place | None:
+    def _move(source: list[StagePosition], other: list[StagePosition], here: StagePosition) -> StagePosition | None:
         if not source:
             return None
         other.append(here)

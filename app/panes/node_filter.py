@@ -1,4 +1,4 @@
-"""The filter language of the graph pane: `op:mm shape:128x* road:eager mem>1MB -name:add*`. No Textual.
+"""The filter language of the graph pane: `op:mm shape:128x* lowering:eager mem>1MB -name:add*`. No Textual.
 
 A word selects nodes whose row contains it. `field:pattern` matches a field, with the wildcards `*` and `?`.
 `field>value` (`<`, `>=`, `<=`, `=`) compares a number; `err` and `own` need a comparison of nodes. `-` before any of
@@ -42,7 +42,7 @@ class NodeFacts:
     """The properties of a node that a filter can test: its row, its lowering, and the number of its users."""
 
     row: NodeRow
-    road: str = ""
+    lowering: str = ""
     function: str = ""
     uses: int = 0
     err: float = math.nan
@@ -52,7 +52,7 @@ class NodeFacts:
 
     def __post_init__(self) -> None:
         row = self.row
-        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.road))
+        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.lowering))
         object.__setattr__(self, "words", text.lower())
 
 
@@ -63,7 +63,7 @@ _FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "dtype": lambda facts: facts.row.dtype.split(", "),
     "strides": lambda facts: facts.row.strides.split(", "),
     "module": lambda facts: _prefixes(facts.row.module),
-    "road": lambda facts: [facts.road],
+    "lowering": lambda facts: [facts.lowering],
     "function": lambda facts: [facts.function],
     "line": lambda facts: [facts.row.location, facts.row.location.rpartition("/")[2]],
 }

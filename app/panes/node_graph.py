@@ -11,7 +11,7 @@ from buddy.compiler.protocol import NodeRow
 _CHARACTER, _LINE, _PAD, _GAP_X, _GAP_Y = 7, 16, 8, 24, 40
 
 
-class Neighbours:
+class NodeNeighbours:
     """The edges of a graph, by row numbers."""
 
     def __init__(self, rows: Sequence[NodeRow]) -> None:

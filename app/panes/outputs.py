@@ -12,7 +12,7 @@ from buddy.app.panes.pane import Pane
 from buddy.app.panes.report import outputs_lines
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
-from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.look import Cells, cut_cells
 
 
 class OutputsPane(Pane):
@@ -32,7 +32,7 @@ class OutputsPane(Pane):
 
     def row_cells(self, row: int, width: int) -> Cells:
         marker = ">" if row == self.cursor and self.has_focus else " "
-        return [(marker, "key"), *cut(self._lines[row], width - 1)]
+        return [(marker, "key"), *cut_cells(self._lines[row], width - 1)]
 
     def on_resize(self) -> None:
         self._make()

@@ -13,8 +13,8 @@ from buddy.app.panes.navigation import Matches
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.values import use_pattern
 from buddy.app.reports.text.constant_expansion import Expansions
-from buddy.app.reports.text.wrapping import pieces
-from buddy.app.session.lines import Line
+from buddy.app.reports.text.wrapping import wrap_segments
+from buddy.app.session.lines import AnnotatedLine
 from buddy.app.widgets.look import Cells, length, underlined
 
 # Lines of the screen that are kept once they are drawn.
@@ -38,11 +38,11 @@ class Painting(Pane):
         self._drawn_lines: OrderedDict[tuple[object, ...], list[DrawnLine]] = OrderedDict()
         self._kept = 0
 
-    def line_of_text(self, text: str, number: int) -> Line | None:
+    def line_of_text(self, text: str, number: int) -> AnnotatedLine | None:
         """A line as it is to be drawn, where it is at hand."""
         return self.expansions.applied(text, number, self.context.session.cache.get(text, number))
 
-    def drawn_text(self, line: Line) -> str:
+    def drawn_text(self, line: AnnotatedLine) -> str:
         """What is drawn of a line."""
         return line.text.expandtabs(TAB_WIDTH)
 
@@ -63,7 +63,14 @@ class Painting(Pane):
         return [*(strip.adjust_cell_length(room) for strip in first), Strip.join([last, Strip(ends)])]
 
     def body(
-        self, text: str, language: str, number: int, line: Line | None, cells: Cells | None, room: int, found: bool
+        self,
+        text: str,
+        language: str,
+        number: int,
+        line: AnnotatedLine | None,
+        cells: Cells | None,
+        room: int,
+        found: bool,
     ) -> list[Strip]:
         """Line `number` of a text in its syntax, or in `cells`: wrapped, its pieces; otherwise the part on the screen.
 
@@ -89,13 +96,13 @@ class Painting(Pane):
             _, oldest = self._drawn_lines.popitem(last=False)
             self._kept -= len(oldest)
 
-    def _painted(self, line: Line, language: str, cells: Cells | None, room: int, found: bool) -> list[Strip]:
+    def _painted(self, line: AnnotatedLine, language: str, cells: Cells | None, room: int, found: bool) -> list[Strip]:
         if cells is not None:
             cells = [(part.expandtabs(TAB_WIDTH), role) for part, role in cells]
         text = self.drawn_text(line) if cells is None else "".join(part for part, _ in cells)
         if self.wrapped:
             strip = self._styled(text, language, cells, found)
-            return [_shifted(strip.crop(piece.first, piece.last), piece.indent) for piece in pieces(text, room)]
+            return [_shifted(strip.crop(piece.first, piece.last), piece.indent) for piece in wrap_segments(text, room)]
         more = len(text) > self.left + room
         end = self.left + room - more
         # Lexed a little further than drawn, so that what the edge cuts keeps its colour.

@@ -12,7 +12,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, TablePane
 from buddy.app.reports import formatting
 from buddy.app.reports.trials import candidates
-from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
@@ -23,7 +23,7 @@ from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 OWN_STEPS = {
     "fx": "the graph that was captured, as PyTorch prints it",
     "graph": "the same as a Buddy graph",
-    "lower": "the graph's nodes as MLIR ops, {flavour} first",
+    "lower": "the graph's nodes as MLIR ops, {dialect} first",
     "translate": "the LLVM dialect as LLVM IR",
     "codegen": "LLVM IR as machine code",
 }
@@ -101,7 +101,7 @@ class PassesPane(TablePane[PassRow]):
         if row.stage is None or (row.step is not None and not row.step.enabled):
             return ("", "dim")
         stage = row.stage.stage
-        return (" ".join(filter(None, formatting.change(stage.added, stage.removed, self.glyphs))), "dim")
+        return (" ".join(filter(None, formatting.op_count_change(stage.added, stage.removed, self.glyphs))), "dim")
 
     def foot(self, width: int) -> list[Cells]:
         row = self.current
@@ -114,7 +114,7 @@ class PassesPane(TablePane[PassRow]):
     def _summary(self, row: PassRow) -> str:
         if row.step is None:
             own = OWN_STEPS.get(row.name, f"what IREE calls its phase {row.name}")
-            return own.format(flavour=self.workspace.recipe.flavour)
+            return own.format(dialect=self.workspace.recipe.dialect)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
 
     def empty(self, width: int) -> list[Cells]:
@@ -235,7 +235,7 @@ class PassesPane(TablePane[PassRow]):
         self._show_step(target)
 
     def insert(self) -> None:
-        choices = [Choice(info.name, info.summary, info) for info in self.state.passes]
+        choices = [PickerChoice(info.name, info.summary, info) for info in self.state.passes]
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
     def _insert_pass(self, info: PassInfo | None) -> None:
@@ -268,7 +268,7 @@ class PassesPane(TablePane[PassRow]):
     def choose_preset(self) -> None:
         current = self.workspace.recipe.preset
         choices = [
-            Choice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
+            PickerChoice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
             for preset in self.state.presets
         ]
         self.app.push_screen(PickerScreen("Start from a preset", choices), self._start_from)

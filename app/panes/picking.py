@@ -8,12 +8,12 @@ from pathlib import Path
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
 from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
-from buddy.app.panes.node_graph import Neighbours, dot, svg
+from buddy.app.panes.node_graph import NodeNeighbours, dot, svg
 from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
 from buddy.app.reports import formatting
-from buddy.app.reports.profile import Timed
-from buddy.app.screens.picker import Choice, PickerScreen
-from buddy.app.widgets.look import Cells, ends
+from buddy.app.reports.profile import TimedNode
+from buddy.app.screens.picker import PickerChoice, PickerScreen
+from buddy.app.widgets.look import Cells, align_both_ends
 from buddy.compiler.protocol import Assignment, NodeRow
 from buddy.compiler.protocol.recipe import EAGER
 
@@ -34,8 +34,8 @@ class Picking(TablePane[NodeRow]):
         self.as_tree = False
         self.picked: set[str] = set()
         self._folded: set[str] = set()
-        self._neighbours = Neighbours(())
-        self.times: dict[str, Timed] = {}
+        self._neighbours = NodeNeighbours(())
+        self.times: dict[str, TimedNode] = {}
 
     def assignment(self, row: NodeRow) -> Assignment | None:
         return self.state.assignments.get(row.stable)
@@ -104,7 +104,7 @@ class Picking(TablePane[NodeRow]):
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
         count = len(module.nodes)
         facts = [f"{count} node{'s' * (count != 1)}", f"{eager} in eager" if eager else ""]
-        return ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
+        return align_both_ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
 
     # ---- the filter ----------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class Picking(TablePane[NodeRow]):
     def filtered(self) -> list[NodeRow]:
         """The nodes that pass the filter."""
         rows = self._all_rows()
-        self._neighbours = Neighbours(rows)
+        self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
             return list(rows)
         test = read_filter(self.filter_text)
@@ -224,7 +224,7 @@ class Picking(TablePane[NodeRow]):
         pairs = [("reads", other) for other in self._neighbours.producers(row)]
         pairs += [("read by", other) for other in self._neighbours.users(row)]
         choices = [
-            Choice(other.name, f"{how:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
+            PickerChoice(other.name, f"{how:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
             for how, other in pairs
         ]
         if choices:

@@ -12,22 +12,22 @@ from textual import work
 from buddy.app.panes.comparison import View
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import region_of
-from buddy.app.panes.navigation import Jumps, Place
+from buddy.app.panes.navigation import JumpHistory, StagePosition
 from buddy.app.panes.short_form import ShortForm
 from buddy.app.panes.values import op_name
 from buddy.app.reports import formatting
 from buddy.app.reports.text.constant_expansion import LONGEST
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Fold, Folds
+from buddy.app.reports.text.folds import Folds, TextFold
 from buddy.app.reports.text.patterns import Pattern
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.bounded import FORMS, keep_newest
-from buddy.app.session.lines import Line
+from buddy.app.session.lines import AnnotatedLine
 from buddy.app.session.stages import StageRow
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.bookmarks import Bookmark
-from buddy.app.workspace.input_parsing import from_here
+from buddy.app.workspace.input_parsing import relative_to_current
 from buddy.compiler.protocol import Stage, Symbol
 
 ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
@@ -46,7 +46,7 @@ class Reading(ShortForm):
 
     def forget_reading(self) -> None:
         """Forget what belongs to texts of another graph."""
-        self.jumps = Jumps()
+        self.jumps = JumpHistory()
         self._symbols.clear()
         self.document.clear()
         self._forms.clear()
@@ -85,7 +85,7 @@ class Reading(ShortForm):
         symbols = await self.symbols_of(stage)
         whole = next((one for one in symbols if line in _handles(one, stage.language)), None)
         if whole is not None and whole.last > whole.first:
-            fold: Fold | None = region_of(whole)
+            fold: TextFold | None = region_of(whole)
         else:
             fold = await self._aliases_at(stage.text, line) or await self._region_at(stage.text, line)
         if fold is None:
@@ -93,11 +93,11 @@ class Reading(ShortForm):
         elif self.document.text == stage.text and self.document.diff is None:
             self._refold({*self.document.folded, fold}, fold.first)
 
-    async def _region_at(self, text: str, line: int) -> Fold | None:
+    async def _region_at(self, text: str, line: int) -> TextFold | None:
         region = await self.context.queries.region(text, line)
-        return Fold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
+        return TextFold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 
-    async def _aliases_at(self, text: str, line: int) -> Fold | None:
+    async def _aliases_at(self, text: str, line: int) -> TextFold | None:
         """The lines around `line` that define aliases, such as `#map1 = affine_map<…>`, where it is one of them."""
         here = self.context.session.cache.get(text, line)
         if here is None or not ALIAS.match(here.text):
@@ -109,7 +109,7 @@ class Reading(ShortForm):
             first -= 1
         while last + 1 in lines:
             last += 1
-        return Fold(first, last) if last > first else None
+        return TextFold(first, last) if last > first else None
 
     def toggle_all_folds(self) -> None:
         """Fold every function, or unfold all; in a diff, those that changed."""
@@ -149,7 +149,7 @@ class Reading(ShortForm):
                 self._refold(self.document.folded, self.line_number)
             self.say("functions are folded: z unfolds one, Z all" if self.document.all_folded else "all is unfolded")
 
-    def _refold(self, folded: set[Fold], line: int) -> None:
+    def _refold(self, folded: set[TextFold], line: int) -> None:
         """Draw with these folds, the cursor on `line` and where it was on the screen."""
         offset = self.cursor - self.first_row
         self.document.refold(folded)
@@ -171,7 +171,7 @@ class Reading(ShortForm):
             if symbol.last > symbol.first
         ]
         if choices:
-            everything = Choice("everything", "the whole stage", "", not self.document.only)
+            everything = PickerChoice("everything", "the whole stage", "", not self.document.only)
             self.app.push_screen(PickerScreen("Show only", [everything, *choices]), self._show_only)
 
     def _show_only(self, name: str | None) -> None:
@@ -220,7 +220,9 @@ class Reading(ShortForm):
         if found.total > len(found.content):
             rest = found.total - len(found.content)
             lines += [[], [(f"{formatting.count(rest)} more characters: w writes the stage to a file", "dim")]]
-        places = {row.stable: from_here(row.location) for row in self.state.info.rows} if self.state.info else {}
+        places = (
+            {row.stable: relative_to_current(row.location) for row in self.state.info.rows} if self.state.info else {}
+        )
         if line.machine:
             lines += [[], [("machine code  ", "accent"), (line.machine, "text")]]
         for node in line.nodes:
@@ -286,7 +288,7 @@ class Reading(ShortForm):
         behind = self.document.folds.behind(number)
         return [(f" {self.glyphs.dot * 3} {formatting.count(behind)} lines ", "fold")] if behind else []
 
-    def beside(self, row: int, line: Line | None, room: int) -> Cells:
+    def beside(self, row: int, line: AnnotatedLine | None, room: int) -> Cells:
         """What stands at the right end of a row where there is room: the nodes it comes from."""
         if row == self.cursor or not self.sources:
             return self._label(line, room) if row == self.cursor else []
@@ -294,7 +296,7 @@ class Reading(ShortForm):
         place = self._source(line) if label and room >= 60 else ""
         return [*label, (f"{place} ", "faint")] if place else label
 
-    def _source(self, line: Line | None) -> str:
+    def _source(self, line: AnnotatedLine | None) -> str:
         """The Python line of the first node that a line comes from."""
         node = line.nodes[0] if line is not None and line.nodes else ""
         return self.context.selection.place_of(node) if node else ""
@@ -362,7 +364,7 @@ class Reading(ShortForm):
         if not marks:
             self.say("no bookmarks: M sets one")
             return
-        choices: list[Any] = [Choice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
+        choices: list[Any] = [PickerChoice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
         self.app.push_screen(PickerScreen("Bookmarks", choices), self._bookmark_chosen)
 
     def _bookmark_chosen(self, mark: Bookmark | None) -> None:
@@ -379,7 +381,7 @@ class Reading(ShortForm):
         pattern = Pattern(mark.text, mark.text, regex=False)
         found = await self.context.queries.search(row.stage.text, pattern) if mark.text else None
         lines = found.lines if found is not None and found.lines else (mark.line,)
-        self.go_from_here(Place(mark.key, min(lines, key=lambda line: abs(line - mark.line))))
+        self.go_from_here(StagePosition(mark.key, min(lines, key=lambda line: abs(line - mark.line))))
 
 
 def _handles(symbol: Symbol, language: str) -> Sequence[int]:
@@ -387,8 +389,8 @@ def _handles(symbol: Symbol, language: str) -> Sequence[int]:
     return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
 
 
-def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> Choice:
+def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> PickerChoice:
     length = symbol.last - symbol.first + 1
     lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
     about = f"{symbol.kind}, {lines} from {formatting.count(symbol.first + 1)}"
-    return Choice(symbol.name, f"{about}, {note}" if note else about, value, marked)
+    return PickerChoice(symbol.name, f"{about}, {note}" if note else about, value, marked)

@@ -46,12 +46,12 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
     """The lines of a diagnostic: what happened, where, and what to do."""
     marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
-    lines = [[(text, "text")] for text in wrapped(problem.what, width - 4)]
-    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrapped(part, width - 4)]
+    lines = [[(text, "text")] for text in wrap_text(problem.what, width - 4)]
+    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrap_text(part, width - 4)]
     return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """`text` wrapped to `width`, with its line breaks preserved."""
     room = max(width, 10)
     pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
@@ -96,10 +96,10 @@ def _output(output: OutputReport, was: OutputReport | None, width: int, glyphs: 
     line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
     if output.verdict == "unchecked":
         return [line, *output_details(output, glyphs)]
-    line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.error(output.max_abs), "text")]
-    line += [("  rel ", "dim"), (formatting.error(output.max_rel), "text")]
+    line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.difference_text(output.max_abs), "text")]
+    line += [("  rel ", "dim"), (formatting.difference_text(output.max_rel), "text")]
     if was is not None and was.max_abs != output.max_abs:
-        line.append((f"  (was {formatting.error(was.max_abs)})", "dim"))
+        line.append((f"  (was {formatting.difference_text(was.max_abs)})", "dim"))
     return [line, *output_details(output, glyphs), *_difference_map(output, width, glyphs)]
 
 
@@ -108,8 +108,8 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
         f"first differs at {output.where}" if output.where else "",
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MANY_ULP else "",
-        formatting.nans(output),
-        formatting.spread(output),
+        formatting.nan_counts_text(output),
+        formatting.spread_text(output),
         "NaN equals NaN only when asked: setting equal_nan" if output.verdict == "nan" else "",
         f"{output.infs} Inf" if output.infs else "",
         f"{output.zero_signs} zeros of the other sign" if output.zero_signs else "",
@@ -152,7 +152,7 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
     room = max(6, min(40, width - 40))
     own = _timing(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
     if report.not_compared:
-        words = wrapped(f"not compared with eager: {report.not_compared}", width)
+        words = wrap_text(f"not compared with eager: {report.not_compared}", width)
         return [[], own, *([(piece, "warn")] for piece in words)]
     lines = [_timing("eager", report.eager, slowest, room, "bar-other", glyphs), own]
     if report.compiled.median > 0:
@@ -163,7 +163,7 @@ def _timings(report: RunReport, state: State, width: int, glyphs: Glyphs) -> lis
         lines.append(_side(side, report.eager, glyphs))
     for side in (side for side in report.beside if side.problem):
         names = [BACKEND_NAMES[side.name], *[""] * width]
-        pieces = wrapped(f"was not run: {side.problem}", width - 9)
+        pieces = wrap_text(f"was not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
     before = [_timing(run.clock, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
     return [[], *lines, *([[("runs before, of which H lists all", "dim")], *before] if before else [])]
@@ -179,7 +179,7 @@ def _side(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     """The speed and the error of another compiler's code compared with eager."""
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
-    told = f" eager's speed  max|{glyphs.delta}| {formatting.error(side.max_abs)}  "
+    told = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
     compiled = f"  compiled in {formatting.seconds(side.compile_seconds)}"
     return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (told, "dim"), (word, role), (compiled, "dim")]
 
@@ -208,9 +208,9 @@ def _facts(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -
         eager = f", eager {formatting.size(memory.eager)}" if report.compared else ""
         facts.append(f"at its peak {formatting.size(memory.compiled)}{eager}")
         facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
-    pieces = wrapped(f" {glyphs.dot} ".join(facts), width - 9)
-    pieces += wrapped(formatting.load(report.load), width - 9) if report.load is not None else []
-    pieces += [piece for note in report.notes for piece in wrapped(note, width - 9)]
+    pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - 9)
+    pieces += wrap_text(formatting.load_text(report.load), width - 9) if report.load is not None else []
+    pieces += [piece for note in report.notes for piece in wrap_text(note, width - 9)]
     lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
     if not report.inputs_unchanged:
         lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
@@ -223,13 +223,13 @@ def _ending(state: State, width: int) -> list[Cells]:
     if info is None or not info.broke:
         return []
     text = f"the graph breaks off at {short_place(info.broke_at)}: {info.broke}"
-    return [[], *([(piece, "dim")] for piece in wrapped(text, width - 2))]
+    return [[], *([(piece, "dim")] for piece in wrap_text(text, width - 2))]
 
 
 def _notes(state: State, width: int) -> list[Cells]:
     """The notes of the capture, and the recipe's choices that were not applied."""
     notes = (*state.notes, *(text for who, _node, text in state.remarks if who == IN_VAIN))
-    pieces = [piece for note in notes for piece in wrapped(note, width - 2)]
+    pieces = [piece for note in notes for piece in wrap_text(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
 
 

@@ -8,11 +8,11 @@ from textual import work
 
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.diffing import Diffing
-from buddy.app.panes.navigation import Jumps, Place
-from buddy.app.panes.values import NAME, definition_pattern, names, use_pattern, used
-from buddy.app.reports.text.patterns import Pattern, exact, read_pattern
-from buddy.app.reports.text.search_hits import Appearance, appearances, story
-from buddy.app.reports.text.wrapping import pieces
+from buddy.app.panes.navigation import JumpHistory, StagePosition
+from buddy.app.panes.values import NAME, all_names, definition_pattern, use_pattern, used_values
+from buddy.app.reports.text.patterns import Pattern, case_sensitive_regex, read_pattern
+from buddy.app.reports.text.search_hits import StageHits, first_and_last_text, stages_with_hits
+from buddy.app.reports.text.wrapping import wrap_segments
 from buddy.app.session.bounded import TEXTS, keep_newest
 from buddy.app.session.stages import Key, StageRow
 from buddy.compiler.protocol import Hits, Stage, Symbol
@@ -25,7 +25,7 @@ class Searching(Diffing):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.key: Key | None = None
-        self.jumps = Jumps()
+        self.jumps = JumpHistory()
         self.searching = False
         self._operand = (-1, 0)
         # The row whose names were gone through, and which of them is the one meant.
@@ -46,7 +46,7 @@ class Searching(Diffing):
     def names(self) -> list[str]:
         """The names on the cursor's line."""
         line = self.line_at(self.cursor)
-        return names(line.text) if line else []
+        return all_names(line.text) if line else []
 
     @property
     def picked(self) -> str:
@@ -90,7 +90,7 @@ class Searching(Diffing):
         text, room = self.drawn_text(line), self.width - self.margin
         place = x - self.margin + self.left
         if self.wrapped:
-            parts = pieces(text, room)
+            parts = wrap_segments(text, room)
             piece = parts[min(spot.line, len(parts) - 1)]
             place = piece.first + max(0, place - piece.indent)
         hit = next((found[0] for found in NAME.finditer(text) if found.start() <= place < found.end()), "")
@@ -154,7 +154,7 @@ class Searching(Diffing):
 
     def search_value(self) -> None:
         if self.value:
-            self.find(exact(use_pattern(self.value)), jump=False)
+            self.find(case_sensitive_regex(use_pattern(self.value)), jump=False)
         else:
             self.say("no name on this line")
 
@@ -175,7 +175,7 @@ class Searching(Diffing):
         """List the stages in which something is found, and go to the line that is chosen."""
         rows, listed = await self._appearances(pattern)
         if listed:
-            self.list_results(pattern.typed, story(rows, listed), listed)
+            self.list_results(pattern.typed, first_and_last_text(rows, listed), listed)
 
     @work(exclusive=True, group="search")
     async def find_first(self, pattern: Pattern) -> None:
@@ -184,10 +184,10 @@ class Searching(Diffing):
         if listed:
             self.matches.clear(pattern)
             self.context.layout.show_pane("ir")
-            self.go_from_here(Place(listed[0].row.key, listed[0].hits.lines[0]))
-            self.say(f"{pattern.typed}: {story(rows, listed)}")
+            self.go_from_here(StagePosition(listed[0].row.key, listed[0].hits.lines[0]))
+            self.say(f"{pattern.typed}: {first_and_last_text(rows, listed)}")
 
-    async def _appearances(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[Appearance]]:
+    async def _appearances(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
         if not pattern.source or not self._is_pattern(pattern):
             return (), []
         rows = list(self.rows)
@@ -197,20 +197,20 @@ class Searching(Diffing):
             found = await self.context.queries.search_each([row.stage.text for row in rows], pattern)
         finally:
             self.searching = False
-        listed = appearances(rows, found.hits) if found is not None else []
+        listed = stages_with_hits(rows, found.hits) if found is not None else []
         if found is not None:
             self.say("" if listed else f"{pattern.typed!r} is in no stage")
         if listed:
             self.matches.clear(pattern)
         return rows, listed
 
-    def list_results(self, title: str, told: str, listed: Sequence[Appearance]) -> None:
+    def list_results(self, title: str, told: str, listed: Sequence[StageHits]) -> None:
         """Open the list of what was found; the line that is chosen is gone to."""
         from buddy.app.screens.results import ResultsScreen
 
         self.app.push_screen(ResultsScreen(title, told, listed), self._chosen)
 
-    def _chosen(self, place: Place | None) -> None:
+    def _chosen(self, place: StagePosition | None) -> None:
         if place is not None:
             self.context.layout.show_pane("ir")
             self.go_from_here(place)
@@ -240,7 +240,7 @@ class Searching(Diffing):
             self.say("no operand on this line")
             return
         text, line = self.document.text, self.line_number
-        found = await self.context.queries.search(text, exact(definition_pattern(name)))
+        found = await self.context.queries.search(text, case_sensitive_regex(definition_pattern(name)))
         if found is None:
             return
         place = _definition(found.lines, name, line, await self._function_at(line))
@@ -254,7 +254,7 @@ class Searching(Diffing):
     def _next_operand(self) -> str:
         """An operand of the cursor's line: on the same line, another one each time."""
         line = self.line_at(self.cursor)
-        operands = (used(line.text) or names(line.text)) if line else []
+        operands = (used_values(line.text) or all_names(line.text)) if line else []
         if not operands:
             return ""
         origin, turn = self._operand
@@ -270,7 +270,7 @@ class Searching(Diffing):
         if hits is None:
             return
         below = [each for each in hits.lines if each > line]
-        self.matches.clear(exact(use_pattern(name)))
+        self.matches.clear(case_sensitive_regex(use_pattern(name)))
         self.matches.take(below, hits.more)
         self.refresh()
         if below:
@@ -284,8 +284,8 @@ class Searching(Diffing):
         name, row = self.value, self.shown
         hits = await self._uses(name, self.line_number)
         if hits is not None and row is not None:
-            self.matches.clear(exact(use_pattern(name)))
-            self.list_results(name, f"in {len(hits.lines):,} lines", [Appearance(row, hits)])
+            self.matches.clear(case_sensitive_regex(use_pattern(name)))
+            self.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:
         """Where `name`, of line `line`, stands: a value or label, in its function; others, in the whole stage.
@@ -297,7 +297,7 @@ class Searching(Diffing):
             self.say("no name on this line")
             return None
         text = self.document.text
-        found = await self.context.queries.search_each([text], exact(use_pattern(name)))
+        found = await self.context.queries.search_each([text], case_sensitive_regex(use_pattern(name)))
         if found is None or not found.hits:
             return None
         hits = found.hits[0]
@@ -311,9 +311,9 @@ class Searching(Diffing):
     # ---- going there and back ------------------------------------------------------------------------------------
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> StagePosition | None:
         """Where the cursor is."""
-        return Place(self.key, self.line_number) if self.key is not None else None
+        return StagePosition(self.key, self.line_number) if self.key is not None else None
 
     def go_to(self, line: int) -> None:
         """Jump to a line of this stage, remembering where the cursor was."""
@@ -321,13 +321,13 @@ class Searching(Diffing):
             self.jumps.leave(self.place)
         self.center(self.row_of(line))
 
-    def go_from_here(self, place: Place) -> None:
+    def go_from_here(self, place: StagePosition) -> None:
         """Jump to a line of any stage, remembering where the cursor was."""
         if self.place is not None:
             self.jumps.leave(self.place)
         self._show(place)
 
-    def _show(self, place: Place) -> None:
+    def _show(self, place: StagePosition) -> None:
         row = next((row for row in self.rows if row.key == place.key), None)
         if row is None:
             self.say(f"there is no stage {place.key[0]} any more")
@@ -342,7 +342,7 @@ class Searching(Diffing):
     def go_forward(self) -> None:
         self._travel(self.jumps.forward(self.place) if self.place is not None else None)
 
-    def _travel(self, place: Place | None) -> None:
+    def _travel(self, place: StagePosition | None) -> None:
         if place is None:
             self.say("no further jumps")
         else:

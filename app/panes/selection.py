@@ -101,9 +101,9 @@ class Selection:
         if len(nodes) == 1:
             self._go_to(nodes[0])
             return
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [Choice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
+        choices = [PickerChoice(self.name_of(node), node, node, marked=node == self.node) for node in nodes]
         self._dialogs.open(PickerScreen("This line comes from", choices), self._go_to)
 
     def _go_to(self, node: str | None) -> None:

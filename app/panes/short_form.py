@@ -10,8 +10,8 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.painting import TAB_WIDTH
 from buddy.app.panes.searching import Searching
 from buddy.app.reports import formatting
-from buddy.app.reports.text.abbreviations import TypeNames, abbreviated
-from buddy.app.session.lines import Line
+from buddy.app.reports.text.abbreviations import TypeNames, abbreviate_types
+from buddy.app.session.lines import AnnotatedLine
 from buddy.app.widgets.look import Cells
 
 
@@ -60,7 +60,7 @@ class ShortForm(Searching):
     @work(exclusive=True, group="types")
     async def list_types(self) -> None:
         """The long types of the stage, each with its name; the one that is chosen is gone to."""
-        from buddy.app.screens.picker import Choice, PickerScreen
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         if self.stage is None:
             return
@@ -68,7 +68,7 @@ class ShortForm(Searching):
             self._draw_anew()
         found = self.type_names.of(self.stage.text)
         choices: list[Any] = [
-            Choice(f"{name} ×{formatting.count(one.uses)}", one.text, one.first) for name, one in found
+            PickerChoice(f"{name} ×{formatting.count(one.uses)}", one.text, one.first) for name, one in found
         ]
         if choices:
             title = "Types" if self.short else "Types: a draws the names"
@@ -80,13 +80,13 @@ class ShortForm(Searching):
         if line is not None:
             self.go_to(line)
 
-    def drawn_text(self, line: Line) -> str:
+    def drawn_text(self, line: AnnotatedLine) -> str:
         text = line.text.expandtabs(TAB_WIDTH)
         if not self.short or line.full:
             return text
-        return abbreviated(self.type_names.named(text), self.glyphs.ellipsis)
+        return abbreviate_types(self.type_names.named(text), self.glyphs.ellipsis)
 
-    def draws_short(self, line: Line) -> bool:
+    def draws_short(self, line: AnnotatedLine) -> bool:
         """Whether something of a line is left out of what is drawn."""
         return self.drawn_text(line) != line.text.expandtabs(TAB_WIDTH)
 

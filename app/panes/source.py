@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
-from buddy.app.panes.report import wrapped
+from buddy.app.panes.report import wrap_text
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
 from buddy.app.widgets.bindings import pane_bindings
@@ -49,7 +49,7 @@ class SourcePane(Pane, CodeView):
 
     def empty(self, width: int) -> list[Cells]:
         said = self._problem or "no Python line is known of the selected node"
-        return [[(f" {piece}", "dim")] for piece in wrapped(said, max(width - 2, 10))]
+        return [[(f" {piece}", "dim")] for piece in wrap_text(said, max(width - 2, 10))]
 
     # ---- following and leading -----------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class StageQueries(Requester):
         """The full text."""
         return await self.answered(self._session.whole_text(text))
 
-    async def search(self, text: str, pattern: Pattern) -> p.Found | None:
+    async def search(self, text: str, pattern: Pattern) -> p.SearchResult | None:
         """The lines that match a pattern."""
         source, regex, relaxed = pattern.source, pattern.regex, pattern.ignore_case
         return await self.request(p.Search(0, text, source, regex, relaxed))
@@ -71,7 +71,7 @@ class StageQueries(Requester):
         """The jumps of the assembly function that contains a line."""
         return await self.request(p.FindJumps(0, text, line))
 
-    async def origins(self, text: str, first: int, last: int) -> tuple[p.Origin, ...]:
+    async def origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
         """The nodes that some lines come from, those with the most lines first; empty without an answer."""
         found = await self.request(p.FindOrigins(0, text, first, last))
         return found.origins if found is not None else ()

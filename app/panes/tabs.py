@@ -9,7 +9,7 @@ from buddy.app.widgets.look import Cells
 
 
 @dataclass(frozen=True)
-class Tab:
+class PhaseTab:
     """A phase. `mark` is `!` if a pass failed, `~` if the text is out of date; `there` is true if it has IR.
 
     `role` colours an inactive tab without a mark.
@@ -27,7 +27,7 @@ class Tab:
         return str(self.number % 10) if self.number <= 10 else "-"
 
 
-def tab_labels(tabs: Sequence[Tab], active: str, width: int) -> list[str]:
+def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
     """One label per tab, at most `width` characters in total if possible. Far tabs lose their names first."""
     place = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
     short: set[int] = set()
@@ -41,7 +41,7 @@ def tab_labels(tabs: Sequence[Tab], active: str, width: int) -> list[str]:
     return labels
 
 
-def tab_cells(tabs: Sequence[Tab], active: str, width: int) -> Cells:
+def tab_cells(tabs: Sequence[PhaseTab], active: str, width: int) -> Cells:
     """The line of tabs."""
     cells: Cells = []
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
@@ -49,7 +49,7 @@ def tab_cells(tabs: Sequence[Tab], active: str, width: int) -> Cells:
     return cells
 
 
-def tab_at(tabs: Sequence[Tab], active: str, width: int, x: int) -> Tab | None:
+def tab_at(tabs: Sequence[PhaseTab], active: str, width: int, x: int) -> PhaseTab | None:
     """The tab drawn at column `x`."""
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
         x -= len(label)
@@ -58,12 +58,12 @@ def tab_at(tabs: Sequence[Tab], active: str, width: int, x: int) -> Tab | None:
     return None
 
 
-def _label(tab: Tab, active: bool, short: bool) -> str:
+def _label(tab: PhaseTab, active: bool, short: bool) -> str:
     text = f"{tab.key}{tab.mark}" if short else f"{tab.key} {tab.name}{tab.mark}"
     return f"[{text}]" if active else f" {text} "
 
 
-def tab_role(tab: Tab, active: bool) -> str:
+def tab_role(tab: PhaseTab, active: bool) -> str:
     """The role of a tab."""
     if active:
         return "tab-active"

@@ -15,19 +15,19 @@ _OP = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|retu
 _DEFAULT_DIALECT = {"call": "func.call", "return": "func.return", "module": "builtin.module"}
 
 
-def defined(line: str) -> list[str]:
+def defined_values(line: str) -> list[str]:
     """The values that the line's op defines."""
     found = RESULTS.match(line)
     return VALUE.findall(found.group(1)) if found else []
 
 
-def used(line: str) -> list[str]:
+def used_values(line: str) -> list[str]:
     """The values that the line uses, each once, in order."""
     found = RESULTS.match(line)
     return list(dict.fromkeys(VALUE.findall(line[found.end() :] if found else line)))
 
 
-def names(line: str) -> list[str]:
+def all_names(line: str) -> list[str]:
     """Every name on the line, each once, in order: values, symbols, labels, aliases."""
     return list(dict.fromkeys(NAME.findall(_STRING.sub("", line))))
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from buddy.app.workspace.atomic_write import write_whole
-from buddy.compiler.protocol import Criterion, Finding
+from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.recipe import to_toml
 
 _SHOWN = 6
@@ -22,7 +22,7 @@ CRITERIA = (
 RECIPE = "right.toml"
 
 
-def criterion(kind: str, text: str) -> Criterion:
+def parse_criterion(kind: str, text: str) -> Criterion:
     """The criterion in `text`: two numbers, the tolerance or ratio, and the time limit of a trial in seconds.
 
     Raises `ValueError` with the expected format.
@@ -38,7 +38,7 @@ def criterion(kind: str, text: str) -> Criterion:
     return msgspec.convert({"kind": kind, field: times, "each": each}, Criterion)
 
 
-def finding_lines(finding: Finding) -> list[str]:
+def finding_lines(finding: BisectionResult) -> list[str]:
     """The result, followed by its evidence."""
     lines = [finding.told]
     if finding.wrong:
@@ -71,7 +71,7 @@ def _some(title: str, nodes: tuple[str, ...]) -> list[str]:
     return [f"{title}: {', '.join(nodes[:_SHOWN])}{more}"]
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
+def finding_json(finding: BisectionResult) -> dict[str, Any]:
     """The finding as plain values, without the texts of modules."""
     found: dict[str, Any] = msgspec.to_builtins(finding)
     for name in ("before", "after"):
@@ -79,7 +79,7 @@ def finding_json(finding: Finding) -> dict[str, Any]:
     return found
 
 
-def write_finding(folder: Path, finding: Finding) -> list[Path]:
+def write_finding(folder: Path, finding: BisectionResult) -> list[Path]:
     """Write the correct recipe and the reduced module before and after the pass. Returns the paths.
 
     Raises `OSError`.

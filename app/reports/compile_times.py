@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.app.reports.profile import Flame, add
+from buddy.app.reports.profile import FlameNode, add_to_flame
 from buddy.compiler.protocol import Compiled, GraphInfo, Stage
 
 # Between passes, the module is cloned, annotated with locations and printed. `torch.compile` does none of this.
 BETWEEN = "(snapshots)"
 
 
-def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> Flame:
+def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> FlameNode:
     """A tree of phases and passes. Time outside of passes is an entry next to the phases.
 
     A cached stage counts with the time of its original compilation.
     """
-    root = Flame(info.name)
+    root = FlameNode(info.name)
     for name, stage in zip(_names(stages), stages, strict=True):
-        add(root, [stage.phase, name], stage.milliseconds / 1e3)
+        add_to_flame(root, [stage.phase, name], stage.milliseconds / 1e3)
     if not compiled.reused:
-        add(root, [BETWEEN], compiled.seconds - root.seconds)
+        add_to_flame(root, [BETWEEN], compiled.seconds - root.seconds)
     return root
 
 
-def by_function(stages: Sequence[Stage]) -> list[tuple[str, float]]:
+def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
     """The functions and the seconds of their code generation, the slowest first.
 
     Functions are compiled in parallel, so the sum may exceed the time of the stage.
@@ -59,5 +59,5 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
             {"pass": name, "phase": stage.phase, "seconds": stage.milliseconds / 1e3, "ops": stage.ops}
             for name, stage in zip(_names(stages), stages, strict=True)
         ],
-        "functions": [{"function": name, "seconds": seconds} for name, seconds in by_function(stages)],
+        "functions": [{"function": name, "seconds": seconds} for name, seconds in object_times(stages)],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from buddy.compiler.protocol.run_report import Load, OutputReport
+from buddy.compiler.protocol.run_report import MachineLoad, OutputReport
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,24 @@ def size(value: int) -> str:
     return f"{value / scale:.3g} {unit}"
 
 
-def nans(output: OutputReport) -> str:
+def nan_counts_text(output: OutputReport) -> str:
     """The number of NaNs in an output and in eager's output, "" if there are none."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
-def spread(output: OutputReport) -> str:
+def spread_text(output: OutputReport) -> str:
     """The measured spread of correct runs, if known; for outputs that are positions, the tolerance of their values."""
     if output.spread < 0:
         others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
         return f"different positions, with values within {output.tolerance}" if others else ""
-    found, between = (f" (rms {error(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
-    told = f"error {error(output.max_abs)}{found}"
-    return f"{told}; two correct runs differ by up to {error(output.spread)}{between}"
+    found, between = (f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
+    told = f"error {difference_text(output.max_abs)}{found}"
+    return f"{told}; two correct runs differ by up to {difference_text(output.spread)}{between}"
 
 
-def load(found: Load) -> str:
+def load_text(found: MachineLoad) -> str:
     """The load of the machine during a measurement."""
     facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)
     if found.others >= 0:
@@ -86,10 +86,10 @@ def load(found: Load) -> str:
     elif found.waited >= 0 > found.others:
         facts.append("no waiting for a CPU")
     facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
-    return f"machine: {', '.join(facts) or 'load unknown'}"
+    return f"machine: {', '.join(facts) or 'load_text unknown'}"
 
 
-def load_json(load: Load | None) -> dict[str, float | None] | None:
+def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:
     """The load of the machine; unknown values are null."""
     if load is None:
         return None
@@ -110,12 +110,12 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
+def op_count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
     """The numbers of added and removed ops, as `+40` and `−32`; "" for none."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 
-def error(value: float) -> str:
+def difference_text(value: float) -> str:
     """Format a difference: `0`, `1.4e-06`, `nan`."""
     return "0" if value == 0 else f"{value:.1e}"
 
@@ -136,7 +136,7 @@ def _level(value: int, top: int, steps: int) -> int:
     return max(1, round(value / top * steps)) if value else 0
 
 
-def fitting(facts: list[str], between: str, room: int) -> str:
+def join_fitting(facts: list[str], between: str, room: int) -> str:
     """The first facts, as many as fit into `room` characters."""
     while facts and len(between.join(facts)) > room:
         facts = facts[:-1]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app.session.stages import Key, keyed
-from buddy.app.workspace.frontends import flavours_of, on_road
+from buddy.app.session.stages import Key, key_stages
+from buddy.app.workspace.frontends import dialects_of, with_frontend
 from buddy.compiler.protocol import Preset, Stage
-from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Flavour, Recipe, preset_of
+from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Dialect, Recipe, preset_of
 
 
-class Road(NamedTuple):
+class FrontendPipeline(NamedTuple):
     """A recipe, its title, and the phases that only this pipeline has."""
 
     title: str
@@ -19,16 +19,18 @@ class Road(NamedTuple):
     phases: tuple[str, ...]
 
 
-def roads(recipe: Recipe, presets: Sequence[Preset], flavour: Flavour) -> tuple[Road, Road]:
-    """The pipelines of this compiler and of torch-mlir (to `flavour`) for `recipe`, which may be one of them."""
+def frontend_pipelines(
+    recipe: Recipe, presets: Sequence[Preset], dialect: Dialect
+) -> tuple[FrontendPipeline, FrontendPipeline]:
+    """The pipelines of this compiler and of torch-mlir (to `dialect`) for `recipe`, which may be one of them."""
     own = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
-    first = flavour if flavour in flavours_of(own) else "linalg"
-    ours = on_road(recipe, presets, own, recipe.flavour if recipe.frontend == own else first)
-    theirs = on_road(recipe.natively(), presets, TORCH_MLIR, flavour)
-    default, imported = "default", preset_of(TORCH_MLIR, flavour)
+    first = dialect if dialect in dialects_of(own) else "linalg"
+    ours = with_frontend(recipe, presets, own, recipe.dialect if recipe.frontend == own else first)
+    theirs = with_frontend(recipe.natively(), presets, TORCH_MLIR, dialect)
+    default, imported = "default", preset_of(TORCH_MLIR, dialect)
     return (
-        Road("this compiler", ours.natively(), _own_phases(presets, default, imported)),
-        Road(f"torch-mlir to {flavour}", theirs, _own_phases(presets, imported, default)),
+        FrontendPipeline("this compiler", ours.natively(), _own_phases(presets, default, imported)),
+        FrontendPipeline(f"torch-mlir to {dialect}", theirs, _own_phases(presets, imported, default)),
     )
 
 
@@ -38,7 +40,7 @@ def _own_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[str, 
     return tuple(phase for phase in of[name] if phase not in of[other])
 
 
-def levels(road: Road, stages: Sequence[Stage]) -> list[tuple[Key, Stage]]:
+def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tuple[Key, Stage]]:
     """The last stage of each phase of the pipeline, in order, without failed stages."""
-    last = {stage.phase: (key, stage) for key, stage in keyed(stages) if stage.state != "failed"}
-    return [last[phase] for phase in road.phases if phase in last]
+    last = {stage.phase: (key, stage) for key, stage in key_stages(stages) if stage.state != "failed"}
+    return [last[phase] for phase in pipeline.phases if phase in last]

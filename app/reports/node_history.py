@@ -13,7 +13,7 @@ EVERY_LINE = 1 << 20
 CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
 
 
-class Said(NamedTuple):
+class NodeRemark(NamedTuple):
     """A remark `text` about the node by `who` (a pass or a built-in step), repeated `times` times."""
 
     who: str
@@ -21,16 +21,16 @@ class Said(NamedTuple):
     times: int = 1
 
 
-def fate_of(
+def node_history(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
-) -> list[Said]:
+) -> list[NodeRemark]:
     """The history of a node in pipeline order. `remarks` are those of `Compiled`."""
     of_node = [(who, text) for who, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
-    early = [Said(who, text) for who, text in of_node if who in graph_passes]
-    late = [Said(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
-    vain = [Said(RECIPE, text) for who, text in of_node if who == IN_VAIN]
-    return [Said(CAPTURE, _captured(row)), *_counted(early), *vain, *_lowered(assignment), *_counted(late)]
+    early = [NodeRemark(who, text) for who, text in of_node if who in graph_passes]
+    late = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
+    vain = [NodeRemark(RECIPE, text) for who, text in of_node if who == IN_VAIN]
+    return [NodeRemark(CAPTURE, _captured(row)), *_counted(early), *vain, *_lowered(assignment), *_counted(late)]
 
 
 def _captured(row: NodeRow) -> str:
@@ -38,17 +38,17 @@ def _captured(row: NodeRow) -> str:
     return " \u00b7 ".join(part for part in parts if part)
 
 
-def _lowered(assignment: Assignment | None) -> list[Said]:
+def _lowered(assignment: Assignment | None) -> list[NodeRemark]:
     if assignment is None:
         return []
     where = f" in @{assignment.function}" if assignment.function else ""
     why = f": {assignment.reason}" if assignment.reason else ""
-    return [Said(LOWERING, f"by {assignment.lowering}{where}{why}")]
+    return [NodeRemark(LOWERING, f"by {assignment.lowering}{where}{why}")]
 
 
-def _counted(said: Sequence[Said]) -> list[Said]:
+def _counted(said: Sequence[NodeRemark]) -> list[NodeRemark]:
     """Merge consecutive equal remarks."""
-    found: list[Said] = []
+    found: list[NodeRemark] = []
     for one in said:
         if found and found[-1][:2] == one[:2]:
             found[-1] = found[-1]._replace(times=found[-1].times + 1)
@@ -57,22 +57,22 @@ def _counted(said: Sequence[Said]) -> list[Said]:
     return found
 
 
-def told(said: Said) -> str:
+def remark_text(said: NodeRemark) -> str:
     """The text of the remark, and its count if it is repeated."""
     return said.text + (f" ({said.times} times)" if said.times > 1 else "")
 
 
-def computes(row: NodeRow) -> bool:
+def is_computed(row: NodeRow) -> bool:
     """Whether code is generated for the node."""
     return row.opcode not in ("placeholder", "get_attr", "output")
 
 
-def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> Said:
+def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
     """The number of instructions that come from a node, and their functions (of `symbols`)."""
     own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
     derived = sum(trace.derived for trace in traces)
     if not own:
         text = "no instruction: other nodes do its work" if not derived else f"{derived} derived instructions"
-        return Said(MACHINE_CODE, text)
+        return NodeRemark(MACHINE_CODE, text)
     where = ", ".join(f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in own))
-    return Said(MACHINE_CODE, f"{len(own)} instructions in {where}")
+    return NodeRemark(MACHINE_CODE, f"{len(own)} instructions in {where}")

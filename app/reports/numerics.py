@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
-from buddy.app.reports.plots import Axis, Kind, Plot, Series
+from buddy.app.reports.plots import Kind, Plot, PlotAxis, Series
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
 
@@ -36,7 +36,7 @@ def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
     return {row.stable: row for row in info.rows}
 
 
-def sentences(report: NumericsReport, info: GraphInfo) -> list[str]:
+def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
     """The summary: the first mismatch, the origin of NaNs, and how many nodes were compared."""
     names = {row.stable: row.name for row in info.rows}
     return [
@@ -92,7 +92,7 @@ def _seen_sentences(report: NumericsReport) -> list[str]:
     ]
 
 
-def details(found: NodeNumbers | None) -> dict[str, str]:
+def node_details(found: NodeNumbers | None) -> dict[str, str]:
     """The numerics of a node for its details, by title."""
     if found is None:
         return {}
@@ -105,7 +105,7 @@ def details(found: NodeNumbers | None) -> dict[str, str]:
     }
 
 
-def growth(report: NumericsReport, info: GraphInfo) -> Plot:
+def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
     """The errors along the graph, relative to the root mean square of each value."""
     places = {row.stable: row.index for row in info.rows}
     names = {row.stable: row.name for row in info.rows}
@@ -119,7 +119,7 @@ def growth(report: NumericsReport, info: GraphInfo) -> Plot:
         kind: Kind = "line" if label == "in the program" else "points"
         series.append(Series(label, xs, ys, kind, names=[names[node] for node, _ in known]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
-    return Plot("Error along the graph", tuple(series), Axis("node"), Axis("relative error", log=True), note)
+    return Plot("Error along the graph", tuple(series), PlotAxis("node"), PlotAxis("relative error", log=True), note)
 
 
 def results_error(report: NumericsReport) -> float:
@@ -129,12 +129,12 @@ def results_error(report: NumericsReport) -> float:
     return max((d.largest if d.share >= 0 else math.inf for d in errors if d is not None), default=0.0)
 
 
-def accounted(whole: float, without: float) -> float:
+def explained_share(whole: float, without: float) -> float:
     """The fraction of the error `whole` that disappears with the error `without`; negative if the error grows."""
     return (whole - without) / whole if whole and math.isfinite(whole) and math.isfinite(without) else 0.0
 
 
-def worst(report: NumericsReport, count: int) -> list[NodeNumbers]:
+def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
     """The first node out of tolerance, then the nodes with the largest errors relative to their tolerances."""
 
     def key(found: NodeNumbers) -> tuple[bool, float]:

@@ -11,7 +11,7 @@ from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import Recipe
 
 
-class Without(NamedTuple):
+class NumericsVariant(NamedTuple):
     """A recipe without one change of numerics: `what` describes the change, `step` is the pass that makes it."""
 
     what: str
@@ -19,7 +19,7 @@ class Without(NamedTuple):
     recipe: Recipe
 
 
-def without_each(recipe: Recipe) -> Iterator[Without]:
+def without_each(recipe: Recipe) -> Iterator[NumericsVariant]:
     """The recipe without each enabled pass that changes numerics, in recipe order."""
     for index, step in enumerate(recipe.steps):
         numbers = facts(step.name).numbers
@@ -27,9 +27,9 @@ def without_each(recipe: Recipe) -> Iterator[Without]:
             continue
         what, option = numbers.how, numbers.without
         if option is None:
-            yield Without(what, step.name, recipe.with_step(index, enabled=False))
+            yield NumericsVariant(what, step.name, recipe.with_step(index, enabled=False))
         elif option not in step.options:
             others = tuple(pair for pair in step.options if pair[0] != option[0])
             changed = replace(recipe.steps[index], options=(*others, option))
             steps = (*recipe.steps[:index], changed, *recipe.steps[index + 1 :])
-            yield Without(what, step.name, replace(recipe, steps=steps))
+            yield NumericsVariant(what, step.name, replace(recipe, steps=steps))

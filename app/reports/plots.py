@@ -13,13 +13,13 @@ from typing import Literal, NamedTuple
 Kind = Literal["line", "points", "bars"]
 
 
-def number(value: float) -> str:
+def axis_text(value: float) -> str:
     """The default format of a value of an axis."""
     return f"{value:.6g}"
 
 
 @dataclass(frozen=True)
-class Axis:
+class PlotAxis:
     """An axis of a plot.
 
     On a logarithmic axis, 0 is drawn a decade below the smallest other value, and negative values are omitted. `told`
@@ -28,7 +28,7 @@ class Axis:
 
     label: str = ""
     log: bool = False
-    told: Callable[[float], str] = number
+    told: Callable[[float], str] = axis_text
     names: Sequence[str] = ()
 
 
@@ -49,8 +49,8 @@ class Plot:
 
     title: str
     series: tuple[Series, ...]
-    x: Axis = Axis()
-    y: Axis = Axis()
+    x: PlotAxis = PlotAxis()
+    y: PlotAxis = PlotAxis()
     note: str = ""
 
     @property
@@ -62,13 +62,13 @@ class Plot:
         return replace(self, y=replace(self.y, log=log))
 
 
-def counted(labels: Sequence[str], values: Sequence[float], label: str = "") -> Series:
+def bar_series(labels: Sequence[str], values: Sequence[float], label: str = "") -> Series:
     """A bar plot of labelled values; `labels` become the names of the horizontal axis."""
     return Series(label, tuple(map(float, range(len(labels)))), tuple(values), "bars", tuple(labels))
 
 
-class Point(NamedTuple):
-    """The position of point `number` of its series, in both scales."""
+class PlotPoint(NamedTuple):
+    """The position of point `axis_text` of its series, in both scales."""
 
     x: float
     y: float
@@ -76,10 +76,10 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Scale:
+class PlotScale:
     """The mapping of values to positions on an axis: linear, or logarithmic with 0 at `zero`."""
 
-    axis: Axis
+    axis: PlotAxis
     zero: float = -math.inf
 
     def place(self, value: float) -> float | None:
@@ -106,40 +106,40 @@ class Scale:
         return self.axis.told(0.0 if place <= self.zero else 10**place)
 
 
-def scale_of(axis: Axis, values: Iterable[float]) -> Scale:
+def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
     """A scale for all of `values` that can be drawn."""
     found = [value for value in values if math.isfinite(value) and value >= 0]
     positive = [value for value in found if value > 0]
     if len(positive) == len(found):
-        return Scale(axis)
-    return Scale(axis, math.floor(math.log10(min(positive))) - 1.0 if positive else 0.0)
+        return PlotScale(axis)
+    return PlotScale(axis, math.floor(math.log10(min(positive))) - 1.0 if positive else 0.0)
 
 
-def scales(plot: Plot) -> tuple[Scale, Scale]:
+def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
     """The horizontal and the vertical scale."""
     along = (value for series in plot.series for value in series.x)
     upright = (value for series in plot.series for value in series.y)
     return scale_of(plot.x, along), scale_of(plot.y, upright)
 
 
-def placed(series: Series, along: Scale, upright: Scale) -> list[Point]:
+def visible_points(series: Series, along: PlotScale, upright: PlotScale) -> list[PlotPoint]:
     """The points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
         across, up = along.place(x), upright.place(y)
         if across is not None and up is not None:
-            points.append(Point(across, up, index))
+            points.append(PlotPoint(across, up, index))
     return points
 
 
-def thinned(points: Sequence[Point], low: float, high: float, columns: int) -> list[Point]:
+def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
     """A subset of a line's points for `columns` from `low` to `high`: the ends and the extremes of each column."""
     if len(points) <= 4 * columns or high <= low:
         return list(points)
-    by_column: dict[int, list[Point]] = {}
+    by_column: dict[int, list[PlotPoint]] = {}
     for point in points:
         by_column.setdefault(math.floor((point.x - low) / (high - low) * columns), []).append(point)
-    kept: list[Point] = []
+    kept: list[PlotPoint] = []
     for found in by_column.values():
         least, greatest = min(found, key=lambda point: point.y), max(found, key=lambda point: point.y)
         chosen = {point.number: point for point in (found[0], least, greatest, found[-1])}

@@ -16,7 +16,7 @@ CALLS, AROUND = "(calls)", "(around compiled code)"
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedNode:
     """A node with its time and its use of the machine, as shares of `Peak` (0..1).
 
     `bound` is the roofline bound in operations per second: the maximum rate for code with the same number of operations
@@ -70,14 +70,16 @@ def _from_caches(time: NodeTime, peak: Peak) -> bool:
     return bool(peak.gbytes) and _ratio(time.bytes, time.seconds) > peak.gbytes * 1e9
 
 
-def timed(report: ProfileReport, info: GraphInfo) -> list[Timed]:
+def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
     """The nodes with own times, the slowest first."""
     rows = {row.stable: row for row in info.rows}
-    found = [Timed(rows[node.node], node, report.peak) for node in report.nodes if not node.into and node.node in rows]
+    found = [
+        TimedNode(rows[node.node], node, report.peak) for node in report.nodes if not node.into and node.node in rows
+    ]
     return sorted(found, key=lambda each: (-each.time.seconds, each.row.index))
 
 
-def told_time(node: NodeTime | None, names: Mapping[str, str]) -> str:
+def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
     """The time of a node for a table column: milliseconds, or the node that its time is counted in."""
     if node is None:
         return ""
@@ -96,7 +98,7 @@ def rate_text(operations_a_second: float) -> str:
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def share_text(each: Timed) -> str:
+def share_text(each: TimedNode) -> str:
     """The share of the roofline bound, with a `c` if the data came from caches."""
     return f"{each.share:.0%}{' c' if each.from_caches else ''}" if each.share > 0 else ""
 
@@ -105,33 +107,33 @@ def share_text(each: Timed) -> str:
 
 
 @dataclass
-class Flame:
+class FlameNode:
     """A module or a node, with its seconds including everything inside."""
 
     name: str
     seconds: float = 0.0
     node: str = ""
-    inside: dict[str, Flame] = field(default_factory=dict)
+    inside: dict[str, FlameNode] = field(default_factory=dict)
 
-    def child(self, name: str) -> Flame:
-        return self.inside.setdefault(name, Flame(name))
+    def child(self, name: str) -> FlameNode:
+        return self.inside.setdefault(name, FlameNode(name))
 
-    def by_time(self) -> list[Flame]:
+    def by_time(self) -> list[FlameNode]:
         return sorted(self.inside.values(), key=lambda flame: -flame.seconds)
 
 
-def flame(report: ProfileReport, info: GraphInfo) -> Flame:
+def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
     """The run as a tree of modules with nodes as leaves. Time outside of nodes is an entry next to the modules."""
-    root = Flame(info.name)
-    for each in timed(report, info):
+    root = FlameNode(info.name)
+    for each in timed_nodes(report, info):
         path = [part for part in each.row.module.split(".") if part]
-        add(root, [*path, each.row.name], each.time.seconds, each.time.node)
-    add(root, [CALLS], report.outside)
-    add(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
+        add_to_flame(root, [*path, each.row.name], each.time.seconds, each.time.node)
+    add_to_flame(root, [CALLS], report.outside)
+    add_to_flame(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
     return root
 
 
-def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> None:
+def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str = "") -> None:
     """Add `seconds` to `root` and to every entry of `path`. The last entry is `node`, if given."""
     if seconds <= 0:
         return
@@ -142,12 +144,12 @@ def add(root: Flame, path: Sequence[str], seconds: float, node: str = "") -> Non
     root.node = node
 
 
-def folded(root: Flame) -> str:
+def folded_stacks(root: FlameNode) -> str:
     """One line per stack, `module;module;node nanoseconds`: the format of flamegraph.pl, inferno and speedscope."""
     return "".join(f"{';'.join(path)} {told}\n" for path, seconds in _own(root, ()) if (told := round(seconds * 1e9)))
 
 
-def _own(flame: Flame, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _own(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
     """Each stack with its self time in seconds. A module and a node in it may have the same name."""
     path = (*path, flame.name.replace(";", ":"))
     yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
@@ -155,11 +157,11 @@ def _own(flame: Flame, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...],
         yield from _own(inner, path)
 
 
-def tree_lines(root: Flame, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:
+def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:
     """The tree as text; a full bar has `bar` cells. Entries below the share `least` are omitted."""
     lines = []
 
-    def walk(flame: Flame, depth: int) -> None:
+    def walk(flame: FlameNode, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
         drawn = formatting.bar(share, bar, glyphs)
         lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {drawn:<{bar}}  {'  ' * depth}{flame.name}")
@@ -174,7 +176,7 @@ def tree_lines(root: Flame, glyphs: formatting.Glyphs, least: float = 0.01, bar:
 # ---- text and JSON ---------------------------------------------------------------------------------------------------
 
 
-def told(report: ProfileReport) -> list[str]:
+def summary_lines(report: ProfileReport) -> list[str]:
     """The summary of a profile: the time of a run, the overhead of the counters, and the share of the nodes."""
     whole = report.whole
     shares = (
@@ -188,7 +190,7 @@ def told(report: ProfileReport) -> list[str]:
         f"{shares}; clock {report.counter} at {report.ticks_per_second / 1e9:.3f} GHz",
     ]
     if report.load is not None:
-        lines.append(formatting.load(report.load))
+        lines.append(formatting.load_text(report.load))
     if report.peak.gflops:
         lines.append(f"this machine: {_peak_words(report.peak)}")
     if any(_from_caches(node, report.peak) for node in report.nodes):
@@ -201,7 +203,7 @@ def _peak_words(peak: Peak) -> str:
     return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s memory reads"
 
 
-def sampled_words(sampling: Sampling) -> str:
+def sampling_text(sampling: Sampling) -> str:
     """The summary of the samples, or the reason why there are none."""
     if sampling.problem or not sampling.samples:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
@@ -230,7 +232,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, Any]:
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
     """The report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
-    longest = {each.time.node: each for each in timed(report, info)}
+    longest = {each.time.node: each for each in timed_nodes(report, info)}
     return {
         "graph": report.graph,
         "name": info.name,
@@ -257,7 +259,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _node_json(node: NodeTime, names: Mapping[str, str], each: Timed | None) -> dict[str, Any]:
+def _node_json(node: NodeTime, names: Mapping[str, str], each: TimedNode | None) -> dict[str, Any]:
     name = names.get(node.node, node.node)
     if each is None:
         return {"node": node.node, "name": name, "seconds": None, "fused_into": node.into}

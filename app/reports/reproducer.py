@@ -35,7 +35,7 @@ class StageFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
-class Description(msgspec.Struct, frozen=True):
+class ReproducerDescription(msgspec.Struct, frozen=True):
     """The contents of a reproducer. `script` is the copy in the folder, "" if the source is a module name.
 
     `files` are copies of files that the script imports from its own folder. `elsewhere` lists imported files that are
@@ -64,7 +64,7 @@ class Description(msgspec.Struct, frozen=True):
         return f"the reproducer lacks imported files: {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
-class Engine(NamedTuple):
+class EngineDescription(NamedTuple):
     """The functions of an engine that write a reproducer."""
 
     compile: Callable[[Recipe], Awaitable[Compiled]]
@@ -72,7 +72,7 @@ class Engine(NamedTuple):
     run: Callable[[Recipe], Awaitable[Ran]]
 
 
-class Subject(NamedTuple):
+class ReproducerSubject(NamedTuple):
     """The program of a reproducer: its `files`, and the `shapes` that it was captured with."""
 
     recipe: Recipe
@@ -88,7 +88,7 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def holds_other_things(folder: Path) -> bool:
+def has_foreign_files(folder: Path) -> bool:
     """Whether `folder` contains files that are not of a reproducer. Raises `OSError` if it is not a folder."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
@@ -99,7 +99,9 @@ def holds_other_things(folder: Path) -> bool:
     return False
 
 
-async def write_reproducer(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
+async def write_reproducer(
+    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+) -> ReproducerDescription:
     """Compile, run and write a reproducer. If the run fails with `failure`, the description has the failure.
 
     The folder changes only after all files are complete; then they replace the files of an earlier reproducer.
@@ -140,7 +142,9 @@ def _move_into(folder: Path, made: Path) -> None:
         path.replace(target)
 
 
-async def _write_all(folder: Path, subject: Subject, engine: Engine, failure: type[Exception]) -> Description:
+async def _write_all(
+    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+) -> ReproducerDescription:
     recipe = subject.recipe
     (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
     compiled = await engine.compile(recipe)
@@ -160,7 +164,7 @@ async def _write_all(folder: Path, subject: Subject, engine: Engine, failure: ty
     return described
 
 
-async def _write_stage(folder: Path, stage: Stage, engine: Engine) -> StageFile:
+async def _write_stage(folder: Path, stage: Stage, engine: EngineDescription) -> StageFile:
     text = await engine.fetch(stage.text)
     name = f"stages/{file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)
@@ -169,12 +173,12 @@ async def _write_stage(folder: Path, stage: Stage, engine: Engine) -> StageFile:
 
 
 def _described(
-    folder: Path, subject: Subject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
-) -> Description:
+    folder: Path, subject: ReproducerSubject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
+) -> ReproducerDescription:
     recipe, welcome = subject.recipe, subject.welcome
     script = _copy_script(folder, recipe.source)
     files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
-    return Description(
+    return ReproducerDescription(
         FORMAT,
         recipe.source,
         recipe.arguments,
@@ -230,11 +234,11 @@ def _write_command(path: Path) -> None:
     path.chmod(path.stat().st_mode | 0o111)
 
 
-def read_description(folder: Path) -> Description:
+def read_description(folder: Path) -> ReproducerDescription:
     """The description of a reproducer. Raises `ValueError` with the problem of the folder."""
     path = folder / DESCRIPTION
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Description)
+        found = msgspec.json.decode(path.read_bytes(), type=ReproducerDescription)
     except OSError as error:
         raise ValueError(f"{folder} is not a reproducer: {path.name}: {error.strerror}") from error
     except msgspec.DecodeError as error:
@@ -254,12 +258,12 @@ def _inside(folder: Path, name: str) -> bool:
         return False
 
 
-def runs_elsewhere(found: Description) -> str:
+def external_python(found: ReproducerDescription) -> str:
     """The Python code that a replay would run and that is not in the folder, "" if there is none."""
     return "" if found.script or Path(found.source.partition(":")[0]).suffix in _NO_PYTHON else found.source
 
 
-def source_of(folder: Path, found: Description) -> str:
+def source_of(folder: Path, found: ReproducerDescription) -> str:
     """The source to open: the copy of the script, with the name of the model if there was one."""
     _, colon, name = found.source.partition(":")
     return os.path.join(folder, found.script) + colon + name if found.script else found.source

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from buddy.app.reports import formatting
-from buddy.app.reports.plots import Axis, Plot, Series, counted
+from buddy.app.reports.plots import Plot, PlotAxis, Series, bar_series
 from buddy.app.session.state import State
-from buddy.app.workspace.runs import RunRecord, told_recipe
+from buddy.app.workspace.runs import RunRecord, recipe_summary
 from buddy.compiler.protocol import OutputReport, Stage
 
 
@@ -28,20 +28,22 @@ def timings(runs: list[RunRecord]) -> Plot:
             Series("buddy", numbers, tuple(run.report.compiled.median for run in runs), names=names),
             Series("eager", numbers, tuple(run.report.eager.median for run in runs), names=names),
         ),
-        Axis("run"),
-        Axis("median", told=formatting.seconds),
+        PlotAxis("run"),
+        PlotAxis("median", told=formatting.seconds),
     )
 
 
 def _told(run: RunRecord) -> str:
-    return f"{run.clock} {told_recipe(run.recipe, None)}"
+    return f"{run.clock} {recipe_summary(run.recipe, None)}"
 
 
 def pass_times(stages: list[Stage]) -> Plot:
     """The time of each pass."""
     names = [stage.name for stage in stages]
-    series = counted(names, [stage.milliseconds for stage in stages], "milliseconds")
-    return Plot("Time per pass", (series,), Axis("pass", names=names), Axis("time", told=formatting.milliseconds))
+    series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
+    return Plot(
+        "Time per pass", (series,), PlotAxis("pass", names=names), PlotAxis("time", told=formatting.milliseconds)
+    )
 
 
 def spread(output: OutputReport) -> Plot:
@@ -49,6 +51,6 @@ def spread(output: OutputReport) -> Plot:
     width = (output.high - output.low) / len(output.histogram)
     starts = [output.low + width * place for place in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]
-    series = counted(names, output.histogram, "values")
+    series = bar_series(names, output.histogram, "values")
     told = f"mean {output.mean:.3g}, standard deviation {output.deviation:.3g}, {output.zeros} zeros"
-    return Plot(f"Values of {output.name}", (series,), Axis("from", names=names), Axis("values"), told)
+    return Plot(f"Values of {output.name}", (series,), PlotAxis("from", names=names), PlotAxis("values"), told)

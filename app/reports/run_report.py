@@ -14,7 +14,7 @@ from buddy.compiler.protocol import (
     Assignment,
     Diagnostic,
     GraphInfo,
-    Memory,
+    MemoryUse,
     OutputReport,
     RunReport,
     SideReport,
@@ -73,12 +73,16 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             [_output_row(output) for output in report.outputs],
             _LEFT,
         ),
-        *(f"{output.name}: {formatting.spread(output)}" for output in report.outputs if formatting.spread(output)),
+        *(
+            f"{output.name}: {formatting.spread_text(output)}"
+            for output in report.outputs
+            if formatting.spread_text(output)
+        ),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
         *_beside_eager(report),
         *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
-        *([formatting.load(report.load)] if report.load else []),
+        *([formatting.load_text(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
     ]
     if any(output.verdict == "nan" for output in report.outputs):
@@ -131,7 +135,7 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
     )
 
 
-def _memory_lines(memory: Memory | None, compared: bool) -> list[str]:
+def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
@@ -202,7 +206,7 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
     }
 
 
-def _memory_json(memory: Memory | None) -> dict[str, int] | None:
+def _memory_json(memory: MemoryUse | None) -> dict[str, int] | None:
     """The peak memory of a run and the size of packed weights, in bytes."""
     if memory is None:
         return None
@@ -221,7 +225,7 @@ def _output_row(output: OutputReport) -> list[object]:
         told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
         return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
-    facts = [output.where, formatting.nans(output)]
+    facts = [output.where, formatting.nan_counts_text(output)]
     told = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
 

@@ -15,7 +15,7 @@ SHOWN_DELTAS = 6
 
 
 @dataclass(frozen=True)
-class Attempt:
+class PassPreview:
     """A candidate and its result."""
 
     step: PassStep
@@ -47,14 +47,14 @@ def candidates(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tupl
     return tuple(found.values())
 
 
-def ranked(attempts: Sequence[Attempt], failed: bool = False) -> list[Attempt]:
+def rank_previews(attempts: Sequence[PassPreview], failed: bool = False) -> list[PassPreview]:
     """The attempts that changed the stage, the largest change first; with `failed`, also those that failed, at the end.
 
     Many passes also fold constants, so attempts with the same result as `canonicalize` come after the others.
     """
     folding = next((each.tried.deltas for each in attempts if each.step.name == "canonicalize"), ())
 
-    def place(each: Attempt) -> tuple[bool, int]:
+    def place(each: PassPreview) -> tuple[bool, int]:
         return (each.step.name != "canonicalize" and each.tried.deltas == folding, -each.size)
 
     changed = sorted((each for each in attempts if each.tried.changed), key=place)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.app.reports.plots import Axis, Plot, Series
+from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import OptionValue, is_plain_number
 
@@ -37,7 +37,7 @@ def _value(text: str) -> OptionValue:
     return text
 
 
-def told(found: Attempted) -> str:
+def attempt_line(found: Attempted) -> str:
     """One attempt as a line of text."""
     if found.problem:
         return f"{found.number + 1}: {found.problem} ({' '.join(found.choices)})"
@@ -89,4 +89,4 @@ def plot_of(attempts: Sequence[Attempted]) -> Plot:
     )
     failed = len(attempts) - len(good)
     note = f"{failed} more had a mismatch, failed or timed out" if failed else ""
-    return Plot("compiled over eager", series, Axis("s"), Axis("ratio", log=True), note)
+    return Plot("compiled over eager", series, PlotAxis("s"), PlotAxis("ratio", log=True), note)

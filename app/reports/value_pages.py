@@ -14,7 +14,7 @@ SIDES: tuple[Which, ...] = ("output", "eager", "difference")
 CELL = 11
 
 
-class Entry(NamedTuple):
+class ViewedTensor(NamedTuple):
     """A tensor to view, and its sides: output, eager's output and their difference, or input."""
 
     tensor: KeptTensor
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
         return f"{self.tensor.name} {self.tensor.dtype}[{','.join(map(str, self.tensor.shape))}]"
 
 
-def entries_of(tensors: Sequence[KeptTensor]) -> list[Entry]:
+def entries_of(tensors: Sequence[KeptTensor]) -> list[ViewedTensor]:
     """The entries for outputs, then for inputs. Only an output with the same shape as eager's has a difference."""
     by_side = {(tensor.which, tensor.name): tensor for tensor in tensors}
     found = []
@@ -33,11 +33,11 @@ def entries_of(tensors: Sequence[KeptTensor]) -> list[Entry]:
         if tensor.which == "eager":
             ours = by_side.get(("output", tensor.name))
             same = ours is not None and ours.shape == tensor.shape
-            found.append(Entry(tensor, SIDES if same else ("output", "eager") if ours else ("eager",)))
-    return [*found, *(Entry(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
+            found.append(ViewedTensor(tensor, SIDES if same else ("output", "eager") if ours else ("eager",)))
+    return [*found, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
 
 
-class Pages:
+class ValuePages:
     """The cached blocks of one side of a tensor, for one choice of slices."""
 
     def __init__(self, height: int = 0, width: int = 0) -> None:
@@ -78,7 +78,7 @@ class Pages:
         return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
 
 
-def written(value: Element | None, width: int = CELL - 1) -> str:
+def value_text(value: Element | None, width: int = CELL - 1) -> str:
     """A value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."

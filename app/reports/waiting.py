@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import told_left, told_since
+from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.app.session.state import State
 
 
@@ -12,7 +12,7 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
     progress = state.progress
     if progress is None:
         return ""
-    left = f"  {told_since(state.seconds_at_it) or told_left(state.seconds_left)}".rstrip()
+    left = f"  {elapsed_text(state.seconds_at_it) or remaining_text(state.seconds_left)}".rstrip()
     if progress.done < 0:
         return f"{progress.what}{glyphs.ellipsis}{left}"
     bar = formatting.bar(progress.done, 12, glyphs).ljust(12)

@@ -24,7 +24,7 @@ class TextLines(CursorView):
         self._lines: list[Cells] = []
 
     def on_resize(self) -> None:
-        self._lines = [piece for line in self._given for piece in folded(line, max(self.width - 1, 10))]
+        self._lines = [piece for line in self._given for piece in wrap_line(line, max(self.width - 1, 10))]
 
     @property
     def row_count(self) -> int:
@@ -59,7 +59,7 @@ class TextScreen(ListScreen[ScreenResultType]):
 
     def wanted_height(self) -> int:
         width = max(20, min(self.app.size.width - 4, 118) - 4)
-        return sum(len(folded(line, width)) for line in self._lines) + 2
+        return sum(len(wrap_line(line, width)) for line in self._lines) + 2
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard("\n".join("".join(text for text, _ in line) for line in self._lines))
@@ -81,7 +81,7 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
     return DetailScreen({"error": "Error", "warning": "Warning", "note": "Note"}[problem.severity], lines)
 
 
-def folded(line: Cells, width: int) -> list[Cells]:
+def wrap_line(line: Cells, width: int) -> list[Cells]:
     """`line` in pieces of at most `width` characters, broken between words if possible.
 
     Continuation pieces are indented to the second cell of the line.

@@ -13,7 +13,7 @@ from textual.widgets import Static, TextArea
 
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import Cells, look_of
-from buddy.app.workspace.drafts import Draft
+from buddy.app.workspace.drafts import EditorDraft
 
 # Seconds without a key after which the draft is saved.
 DRAFT_SECONDS = 0.5
@@ -22,7 +22,7 @@ _LEFT_OLDER = "restored, but the text was different then; press ctrl+c twice to 
 _BESIDE = "another workbench has this editor open too; its input is kept separately"
 
 
-class Wrong(NamedTuple):
+class TextProblem(NamedTuple):
     """An error in a text. Line and column start at 0; -1 means unknown."""
 
     message: str
@@ -44,7 +44,12 @@ class EditorScreen(AnsweringScreen[str]):
     ]
 
     def __init__(
-        self, title: str, text: str, wrong: Wrong | None = None, before: str = "", draft: Draft | None = None
+        self,
+        title: str,
+        text: str,
+        wrong: TextProblem | None = None,
+        before: str = "",
+        draft: EditorDraft | None = None,
     ) -> None:
         super().__init__()
         # A text edited before this screen opened needs confirmation to be discarded, too.
@@ -55,12 +60,12 @@ class EditorScreen(AnsweringScreen[str]):
         self._later: Timer | None = None
         left = draft.left(self._before) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
-            text, self._wrong = left.text, Wrong(_LEFT_OLDER if left.older else _LEFT)
+            text, self._wrong = left.text, TextProblem(_LEFT_OLDER if left.older else _LEFT)
         elif draft is not None and draft.beside and wrong is None:
-            self._wrong = Wrong(_BESIDE)
+            self._wrong = TextProblem(_BESIDE)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
-    async def check(self, text: str) -> Wrong | None:
+    async def check(self, text: str) -> TextProblem | None:
         """The first error in the text, or `None`."""
         return None
 
@@ -88,7 +93,7 @@ class EditorScreen(AnsweringScreen[str]):
         told = Text("\n").join(Text.assemble(*((text, look.style(role)) for text, role in line)) for line in lines)
         self.query_one("#note", Static).update(told)
 
-    def show_wrong(self, wrong: Wrong) -> None:
+    def show_wrong(self, wrong: TextProblem) -> None:
         """Move the cursor to the error, and show its message."""
         if wrong.line >= 0:
             self.area.move_cursor((wrong.line, wrong.column), center=True)

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.reports.bisection import finding_lines
 from buddy.app.screens.detail import TextScreen
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import Finding
+from buddy.compiler.protocol import BisectionResult
 
 
 class FindingScreen(TextScreen[str | None]):
@@ -21,7 +21,7 @@ class FindingScreen(TextScreen[str | None]):
         Binding("b", "answer('again')", show=False),
     ]
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: BisectionResult) -> None:
         self._helps = bool(finding.steps or finding.lowerings or finding.in_eager)
         take = "enter uses the recipe, " if self._helps else ""
         super().__init__("Bisection", _lines(finding), f"{take}s saves, b searches again, y copies, q closes")
@@ -31,7 +31,7 @@ class FindingScreen(TextScreen[str | None]):
         self.dismiss(act if act != "take" or self._helps else None)
 
 
-def _lines(finding: Finding) -> list[Cells]:
+def _lines(finding: BisectionResult) -> list[Cells]:
     """The result, and the IR before and after the pass."""
     lines = [_cells(number, line) for number, line in enumerate(finding_lines(finding))]
     after = finding.after if finding.after != finding.before else ""

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting
-from buddy.app.reports.profile import Flame, milliseconds
+from buddy.app.reports.profile import FlameNode, milliseconds
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
@@ -18,14 +18,14 @@ _NUMBERS = 18
 
 
 class _Row(NamedTuple):
-    flame: Flame
+    flame: FlameNode
     depth: int
 
 
 class FlameTree(CursorView):
     """Modules and nodes, the slowest first, each with its share of the total time."""
 
-    def __init__(self, root: Flame) -> None:
+    def __init__(self, root: FlameNode) -> None:
         super().__init__()
         self._root = root
         self._folded: set[int] = set()
@@ -37,7 +37,7 @@ class FlameTree(CursorView):
         self._rows = []
         self._add(self._root, 0)
 
-    def _add(self, flame: Flame, depth: int) -> None:
+    def _add(self, flame: FlameNode, depth: int) -> None:
         self._rows.append(_Row(flame, depth))
         if id(flame) not in self._folded:
             for inner in flame.by_time():
@@ -97,7 +97,7 @@ class FlameScreen(ListScreen[str | None]):
         Binding("Z", "move('toggle_all')", show=False),
     ]
 
-    def __init__(self, root: Flame, story: str) -> None:
+    def __init__(self, root: FlameNode, story: str) -> None:
         self._tree_view = FlameTree(root)
         super().__init__(story, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
 

@@ -5,55 +5,55 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app.panes.navigation import Place
+from buddy.app.panes.navigation import StagePosition
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
-from buddy.app.reports.node_history import Said, told
+from buddy.app.reports.node_history import NodeRemark, remark_text
 from buddy.app.screens.table import TableScreen
 from buddy.app.session.stages import Key, StageRow
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import NodeTrace
 
 
-class Step(NamedTuple):
+class ProvenanceStep(NamedTuple):
     """A stage, and the lines of its text that come from the node."""
 
     row: StageRow
     trace: NodeTrace
 
 
-class FollowScreen(TableScreen[Step]):
+class FollowScreen(TableScreen[ProvenanceStep]):
     """Returns the chosen line, or `None`. The cursor starts at the stage `here`."""
 
     KEYS_TEXT = "enter goes to it, q closes"
 
-    def __init__(self, node: str, steps: Sequence[Step], here: Key | None) -> None:
+    def __init__(self, node: str, steps: Sequence[ProvenanceStep], here: Key | None) -> None:
         super().__init__(_STAGES, steps)
         self._title = f"{node} in all stages"
         self._table.cursor = next((place for place, step in enumerate(steps) if step.row.key == here), 0)
 
-    def about(self, row: Step) -> str:
+    def about(self, row: ProvenanceStep) -> str:
         """The first lines of the node in the stage."""
         return "  |  ".join(row.trace.excerpts[:4]) or "no line is left: other ops do its work"
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.trace.lines:
-            self.dismiss(Place(self.current.row.key, self.current.trace.lines[0]))
+            self.dismiss(StagePosition(self.current.row.key, self.current.trace.lines[0]))
 
 
-def _text(step: Step) -> Cell:
+def _text(step: ProvenanceStep) -> Cell:
     if not step.trace.excerpts:
         return ("-", "dim")
     mark = "(derived) " if step.trace.marks[0] else ""
     return (mark + step.trace.excerpts[0], "dim" if mark else "text")
 
 
-def _lines(step: Step) -> Cell:
+def _lines(step: ProvenanceStep) -> Cell:
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
     return (f"{formatting.count(step.trace.own)}{derived}", "number")
 
 
-_STAGES: tuple[Column[Step], ...] = (
+_STAGES: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
     Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), since=100),
     Column("lines", 9, _lines, right=True),
@@ -62,12 +62,12 @@ _STAGES: tuple[Column[Step], ...] = (
 )
 
 
-class FateScreen(TableScreen[Said]):
+class NodeHistoryScreen(TableScreen[NodeRemark]):
     """Returns the entry whose stage the user wants to see, or `None`."""
 
     KEYS_TEXT = "enter goes to the stage of the pass, q closes"
 
-    def __init__(self, node: str, fate: Sequence[Said], doing: str = "") -> None:
+    def __init__(self, node: str, fate: Sequence[NodeRemark], doing: str = "") -> None:
         super().__init__(_FATE, fate)
         self._heading = f"Pass history of {node}"
         self._title = f"{self._heading}: {doing}" if doing else self._heading
@@ -75,11 +75,11 @@ class FateScreen(TableScreen[Said]):
     def tell(self, text: str) -> None:
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
-    def about(self, row: Said) -> str:
-        return f"{row.who}: {told(row)}"
+    def about(self, row: NodeRemark) -> str:
+        return f"{row.who}: {remark_text(row)}"
 
 
-_FATE: tuple[Column[Said], ...] = (
+_FATE: tuple[Column[NodeRemark], ...] = (
     Column("who", 28, lambda said: (said.who, "accent")),
-    Column("what", 0, lambda said: (told(said), "text")),
+    Column("what", 0, lambda said: (remark_text(said), "text")),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, of_pane
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, actions_of_pane
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.widgets.look import Cells
 
@@ -19,11 +19,11 @@ MARKS = (
 
 def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
     """The keys that work in `pane`, with the reason for those that are disabled now."""
-    lines = _section(f"In {PANE_TITLES[pane]}", of_pane(pane), situation)
-    lines += _section("Moving", of_pane("any"), situation)
+    lines = _section(f"In {PANE_TITLES[pane]}", actions_of_pane(pane), situation)
+    lines += _section("Moving", actions_of_pane("any"), situation)
     beyond = [action for action in ACTIONS if action.anywhere and action.pane != pane]
     lines += _section("From other panes", beyond, situation) if beyond else []
-    lines += _section("Everywhere", of_pane("app"), situation)
+    lines += _section("Everywhere", actions_of_pane("app"), situation)
     lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
     return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.app.screens.editor import EditorScreen, Wrong
+from buddy.app.screens.editor import EditorScreen, TextProblem
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
-from buddy.app.workspace.drafts import Draft
+from buddy.app.workspace.drafts import EditorDraft
 from buddy.compiler.protocol import CheckIr
 
 
@@ -13,20 +13,20 @@ class IrEditor(EditorScreen):
     """An editor that accepts a module only if MLIR parses and verifies it."""
 
     def __init__(
-        self, session: Session, title: str, text: str, wrong: Wrong | None = None, before: str = "",
-        draft: Draft | None = None,
+        self, session: Session, title: str, text: str, wrong: TextProblem | None = None, before: str = "",
+        draft: EditorDraft | None = None,
     ) -> None:  # fmt: skip
         super().__init__(title, text, wrong, before, draft)
         self._session = session
 
-    async def check(self, text: str) -> Wrong | None:
-        return await checked(self._session, text)
+    async def check(self, text: str) -> TextProblem | None:
+        return await check_module(self._session, text)
 
 
-async def checked(session: Session, text: str) -> Wrong | None:
+async def check_module(session: Session, text: str) -> TextProblem | None:
     """The first error that MLIR's parser or verifier finds in a module, or `None`."""
     problems: list[str] = []
     found = await Requester(session, problems.append).request(CheckIr(0, text))
     if found is None:
-        return Wrong("".join(problems))
-    return Wrong(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None
+        return TextProblem("".join(problems))
+    return TextProblem(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None

@@ -64,7 +64,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def about(self, row: NodeNumbers) -> str:
         if self._report is None:
             return ""
-        told = numerics.sentences(self._report, self._info)
+        told = numerics.summary_lines(self._report, self._info)
         return ". ".join(told[:3]) if row.node == self._report.first or not self._report.first else told[0]
 
     @work(exclusive=True, group="numerics")
@@ -93,7 +93,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def _show(self) -> None:
         assert self._report is not None
         count = len(self._report.nodes)
-        rows = numerics.worst(self._report, count)
+        rows = numerics.worst_nodes(self._report, count)
         known = [found for found in rows if found.node in self._rows]
         self.show(sorted(known, key=lambda found: self._rows[found.node].index) if self._by_place else known)
 
@@ -115,7 +115,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             return
         from buddy.app.screens.plot import PlotScreen
 
-        plot = numerics.growth(self._report, self._info)
+        plot = numerics.error_growth(self._report, self._info)
         screen = PlotScreen([plot], self._table.glyphs, chooses="goes to the node")
         self.app.push_screen(screen, self._point_chosen)
 

@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.still_input import StillInput
-from buddy.app.workspace.pipeline_text import misfit, option_text, option_value
+from buddy.app.workspace.pipeline_text import option_error, option_text, option_value
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue, PassStep
 
@@ -43,7 +43,7 @@ class OptionScreen(AnsweringScreen[Options]):
                     yield Static(_title(option), markup=False, classes="option")
                     yield StillInput(
                         self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}",
-                        suggester=SuggestFromList(words_of(option), case_sensitive=False),
+                        suggester=SuggestFromList(option_completions(option), case_sensitive=False),
                     )  # fmt: skip
                     yield Static("", markup=False, classes="misfit", id=f"misfit-{k}")
 
@@ -66,7 +66,8 @@ class OptionScreen(AnsweringScreen[Options]):
     def _misfits(self, typed: list[str]) -> bool:
         """Whether any value has the wrong type. Shows an error at each such field, and focuses the first."""
         reasons = [
-            misfit(text, option.default, option.words) for option, text in zip(self._info.options, typed, strict=True)
+            option_error(text, option.default, option.words)
+            for option, text in zip(self._info.options, typed, strict=True)
         ]
         for k, reason in enumerate(reasons):
             self._say(k, reason)
@@ -91,6 +92,6 @@ def _title(option: OptionInfo) -> str:
     return f"{option.name}{default}{words}" + (f": {option.summary}" if option.summary else "")
 
 
-def words_of(option: OptionInfo) -> list[str]:
+def option_completions(option: OptionInfo) -> list[str]:
     """The completions of the option's field: its allowed words, if it has a fixed list."""
     return list(option.words) or (["true", "false"] if option.default in ("true", "false") else [])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from buddy.app.reports import formatting
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.pipeline_text import spelled
+from buddy.app.workspace.pipeline_text import spell_step
 
 if TYPE_CHECKING:
     from buddy.app.panes.passes import PassRow
@@ -23,7 +23,7 @@ def pass_screen(
     lines: list[Cells] = [[(summary or "this pass is not in the catalogue", "text")], []]
     if row.step is not None:
         anchor = row.step.anchor or "the graph"
-        lines += [[("pass      ", "dim"), (spelled(row.step), "accent")], [("runs on   ", "dim"), (anchor, "text")]]
+        lines += [[("pass      ", "dim"), (spell_step(row.step), "accent")], [("runs on   ", "dim"), (anchor, "text")]]
     stage = row.stage.stage if row.stage else None
     if stage is not None:
         lines.append([("time      ", "dim"), (formatting.milliseconds(stage.milliseconds) or "no time", "text")])

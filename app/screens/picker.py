@@ -23,7 +23,7 @@ FOOT = 2
 
 
 @dataclass(frozen=True)
-class Choice:
+class PickerChoice:
     """An entry: its title, its summary, and the value that choosing it returns."""
 
     title: str
@@ -35,7 +35,7 @@ class Choice:
 class ChoiceList(CursorView, can_focus=False):
     """The entries that match the query, best first."""
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
+    def __init__(self, choices: Sequence[PickerChoice]) -> None:
         super().__init__()
         self.choices = list(choices)
         self.shown = list(choices)
@@ -73,12 +73,12 @@ class ChoiceList(CursorView, can_focus=False):
 
     def narrow(self, query: str) -> None:
         """Show the entries that match `query`: by title (fuzzy), or by words of the summary."""
-        self.shown = ranked(self.choices, query)
+        self.shown = rank_choices(self.choices, query)
         self.cursor = 0
         self.rows_changed()
 
     @property
-    def current(self) -> Choice | None:
+    def current(self) -> PickerChoice | None:
         return self.shown[self.cursor] if self.shown else None
 
 
@@ -93,7 +93,9 @@ class PickerScreen(AnsweringScreen[Any]):
         Binding("pageup,ctrl+u", "move('move_page_up')", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, choices: Sequence[Choice], preview: Callable[[Any], object] | None = None) -> None:
+    def __init__(
+        self, title: str, choices: Sequence[PickerChoice], preview: Callable[[Any], object] | None = None
+    ) -> None:
         super().__init__()
         self._title = title
         self._choices = choices
@@ -137,7 +139,7 @@ class PickerScreen(AnsweringScreen[Any]):
         getattr(self.query_one(ChoiceList), method)()
 
 
-def ranked(choices: Sequence[Choice], query: str) -> list[Choice]:
+def rank_choices(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
     """The choices that match `query`, best first; all of them for an empty query."""
     if not query.strip():
         return list(choices)

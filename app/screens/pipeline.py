@@ -8,10 +8,10 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting
-from buddy.app.screens.editor import EditorScreen, Wrong
+from buddy.app.screens.editor import EditorScreen, TextProblem
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.drafts import Draft
-from buddy.app.workspace.pipeline_text import Candidate, PipelineError, check, completions, parse
+from buddy.app.workspace.drafts import EditorDraft
+from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
 from buddy.compiler.protocol import PassInfo
 
 SHOWN = 4
@@ -29,23 +29,23 @@ class PipelineScreen(EditorScreen):
         Binding("ctrl+p", "turn(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, text: str, catalogue: Sequence[PassInfo], draft: Draft | None = None) -> None:
+    def __init__(self, text: str, catalogue: Sequence[PassInfo], draft: EditorDraft | None = None) -> None:
         super().__init__("Pipeline", text, draft=draft)
         self._catalogue = catalogue
-        self._candidates: list[Candidate] = []
+        self._candidates: list[Completion] = []
         self._chosen = 0
 
     def on_mount(self) -> None:
         self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
         self._tell()
 
-    async def check(self, text: str) -> Wrong | None:
+    async def check(self, text: str) -> TextProblem | None:
         error = self._error(text)
-        return Wrong(error.message, *_place(text, error.offset)) if error else None
+        return TextProblem(error.message, *_place(text, error.offset)) if error else None
 
     def _error(self, text: str) -> PipelineError | None:
         try:
-            check(parse(text), self._catalogue)
+            check_pipeline(parse(text), self._catalogue)
         except PipelineError as error:
             return error
         return None

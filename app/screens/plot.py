@@ -14,7 +14,7 @@ from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cell_line import CellLine
-from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
 
 
@@ -71,7 +71,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         box.border_title = self.plot.title + several
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
         keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L log scale", "y copies", "q closes"]
-        box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 12, 20))
+        box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 12, 20))
 
     # ---- the lines around the plot -------------------------------------------------------------------------------
 
@@ -84,7 +84,7 @@ class PlotScreen(AnsweringScreen[str | None]):
             here = number == self._view.series and len(self.plot.series) > 1
             cells += [(">" if here else " ", "key"), (f"{mark} ", ROLES[number % len(ROLES)])]
             cells.append((f"{series.label}  ", "title" if here else "dim"))
-        return cut(cells, width)
+        return cut_cells(cells, width)
 
     def _told(self, width: int) -> Cells:
         """The point under the cursor."""
@@ -96,7 +96,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         told: Cells = [(f" {point.number + 1}/{len(series.x)} ", "dim")]
         told += [(f"{name}  ", "title")] if name and name != x else []
         told += [(f"{self.plot.x.label} {x}  ".lstrip(), "text"), (f"{self.plot.y.label} {y}".lstrip(), "accent")]
-        return cut(told, width)
+        return cut_cells(told, width)
 
     def _note(self, width: int) -> Cells:
         out = self._view.left_out

@@ -7,12 +7,12 @@ from typing import ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.navigation import Place
+from buddy.app.panes.navigation import StagePosition
 from buddy.app.reports import formatting
-from buddy.app.reports.text.search_hits import Appearance, told
+from buddy.app.reports.text.search_hits import StageHits, stage_note
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, ends
+from buddy.app.widgets.look import Cells, align_both_ends
 
 # Up to this many stages are unfolded at first.
 FEW = 2
@@ -28,7 +28,7 @@ class _Row(NamedTuple):
 class ResultList(CursorView):
     """Stages, and the lines of unfolded stages."""
 
-    def __init__(self, listed: Sequence[Appearance]) -> None:
+    def __init__(self, listed: Sequence[StageHits]) -> None:
         super().__init__()
         self._listed = listed
         self._open = set(range(len(listed))) if len(listed) <= FEW else set()
@@ -47,13 +47,13 @@ class ResultList(CursorView):
         return len(self._rows)
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> StagePosition | None:
         """The line under the cursor; for a stage, its first line."""
         if not self._rows:
             return None
         row = self._rows[self.cursor]
         found = self._listed[row.found]
-        return Place(found.row.key, found.hits.lines[max(row.hit, 0)])
+        return StagePosition(found.row.key, found.hits.lines[max(row.hit, 0)])
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self._rows[row]
@@ -62,7 +62,7 @@ class ResultList(CursorView):
         if entry.hit < 0:
             sign = "-" if entry.found in self._open else "+"
             name: Cells = [marker, (f"{sign} {found.row.stage.name}", "title"), (f"  {found.row.stage.phase}", "dim")]
-            return ends(name, [(told(found, entry.found == 0) + " ", "accent")], width)
+            return align_both_ends(name, [(stage_note(found, entry.found == 0) + " ", "accent")], width)
         number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
         room = width - 10
         return [marker, (f"  {number:>6} ", "number"), (formatting.clip(text, room, self.glyphs), "text")]
@@ -95,7 +95,7 @@ class ResultList(CursorView):
         self.move_to(next((row for row in rows if self._rows[row].hit < 0), self.cursor))
 
 
-class ResultsScreen(ListScreen[Place | None]):
+class ResultsScreen(ListScreen[StagePosition | None]):
     """Returns the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -106,7 +106,7 @@ class ResultsScreen(ListScreen[Place | None]):
         Binding("left_curly_bracket,K", "move('previous_stage')", show=False),
     ]
 
-    def __init__(self, title: str, story: str, listed: Sequence[Appearance]) -> None:
+    def __init__(self, title: str, story: str, listed: Sequence[StageHits]) -> None:
         self._list = ResultList(listed)
         super().__init__(
             f"{title}: {story}", "enter goes to it, space unfolds, Z all, { } stages, q closes", self._list

@@ -11,7 +11,7 @@ from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.screens.table import TableScreen
 from buddy.app.widgets.look import Cell
-from buddy.app.workspace.runs import RunRecord, told_recipe
+from buddy.app.workspace.runs import RunRecord, recipe_summary
 from buddy.compiler.protocol import Preset
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -27,13 +27,13 @@ class RunsScreen(TableScreen[RunRecord]):
         self._presets = {preset.name: preset.recipe for preset in presets}
         columns = (
             Column[RunRecord]("at", 8, lambda row: (row.clock, "dim")),
-            Column[RunRecord]("recipe", 0, lambda row: (told_recipe(row.recipe, self._preset(row)), "accent")),
+            Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
             Column[RunRecord]("inputs", 14, lambda row: (_inputs(row), "dim"), since=90),
             Column[RunRecord](
                 "buddy", 8, lambda row: (formatting.seconds(row.report.compiled.median), "text"), right=True
             ),
             Column[RunRecord]("eager", 8, lambda row: (formatting.seconds(row.report.eager.median), "dim"), right=True),
-            Column[RunRecord]("max|d|", 8, lambda row: (formatting.error(_worst(row)), "text"), right=True),
+            Column[RunRecord]("max|d|", 8, lambda row: (formatting.difference_text(_worst(row)), "text"), right=True),
             Column[RunRecord]("", 8, _verdict),
         )
         super().__init__(columns, list(reversed(runs)))
@@ -51,7 +51,7 @@ class RunsScreen(TableScreen[RunRecord]):
             nodes,
             f"{report.compiled.runs} runs, quartiles {spread}",
         ]
-        facts += [formatting.load(report.load)] if report.load is not None else []
+        facts += [formatting.load_text(report.load)] if report.load is not None else []
         return "; ".join([*facts, f"compiled in {formatting.seconds(report.compile_seconds)}"])
 
     def action_choose(self) -> None:

@@ -17,7 +17,7 @@ Row = TypeVar("Row")
 FOOT = 3
 
 
-class Rows(CursorView, Generic[Row]):
+class TableRows(CursorView, Generic[Row]):
     """The table. `about` returns more text about the row under the cursor."""
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str]) -> None:
@@ -67,7 +67,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
     ]
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        self._table: Rows[Row] = Rows(columns, rows, self.about)
+        self._table: TableRows[Row] = TableRows(columns, rows, self.about)
         super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
     def about(self, row: Row) -> str:

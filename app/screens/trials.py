@@ -9,7 +9,7 @@ from textual import work
 
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
-from buddy.app.reports.trials import Attempt, deltas_text, ranked
+from buddy.app.reports.trials import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.table import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _SECONDS = 60.0
 
 
-class TrialsScreen(TableScreen[Attempt]):
+class TrialsScreen(TableScreen[PassPreview]):
     """Returns the pass to insert, or `None`. Closing the screen cancels the trials."""
 
     TITLE_TEXT = "Passes that change this stage"
@@ -32,12 +32,12 @@ class TrialsScreen(TableScreen[Attempt]):
     def __init__(self, session: Session, text: str, tried: Sequence[PassStep], threads: int) -> None:
         super().__init__(_COLUMNS)
         self._session, self._text, self._candidates, self._threads = session, text, tuple(tried), threads
-        self._attempts: list[Attempt] = []
+        self._attempts: list[PassPreview] = []
 
     def on_mount(self) -> None:
         self._try_all()
 
-    def about(self, row: Attempt) -> str:
+    def about(self, row: PassPreview) -> str:
         if row.tried.problem:
             return f"{row.step.name}: {row.tried.problem}"
         return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"
@@ -53,9 +53,9 @@ class TrialsScreen(TableScreen[Attempt]):
 
     def _came(self, frame: object) -> None:
         if isinstance(frame, Tried):
-            self._attempts.append(Attempt(self._candidates[frame.number], frame))
+            self._attempts.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
-                self.show(ranked(self._attempts, failed=True))
+                self.show(rank_previews(self._attempts, failed=True))
             self._tell_standing("")
 
     def _tell_standing(self, end: str) -> None:
@@ -67,11 +67,11 @@ class TrialsScreen(TableScreen[Attempt]):
             self.dismiss(self.current.step)
 
 
-def _change(row: Attempt) -> Cell:
+def _change(row: PassPreview) -> Cell:
     return ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, most=3) or "same ops", "text")
 
 
-_COLUMNS: tuple[Column[Attempt], ...] = (
+_COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
     Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), since=90),
     Column("ops", 0, _change),

@@ -12,13 +12,13 @@ from textual.containers import Vertical
 
 from buddy.app.panes.report import difference_level, output_details
 from buddy.app.reports import formatting
-from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, Entry, Pages, entries_of, role_of, written
+from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, ValuePages, ViewedTensor, entries_of, role_of, value_text
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
-from buddy.app.widgets.background import begin
+from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.compiler.protocol import (
     DifferenceMap,
@@ -42,14 +42,14 @@ class ValueGrid(CursorView):
         super().__init__()
         self._tell, self._want = tell, want
         self.side: Which = "output"
-        self.pages = Pages()
+        self.pages = ValuePages()
         self.map: DifferenceMap | None = None
         self.worst = 0.0
         self.column, self.first = 0, 0
 
     # ---- content -------------------------------------------------------------------------------------------------
 
-    def show(self, side: Which, pages: Pages, worst: float) -> None:
+    def show(self, side: Which, pages: ValuePages, worst: float) -> None:
         self.side, self.pages, self.worst, self.map = side, pages, worst, None
         self.arrived()
 
@@ -103,7 +103,9 @@ class ValueGrid(CursorView):
         for column in self._visible():
             value = self.pages.cell(row, column)
             here = row == self.cursor and column == self.column
-            cells.append((f"{written(value):>{CELL - 1}}", "match" if here else role_of(value, self.side, self.worst)))
+            cells.append(
+                (f"{value_text(value):>{CELL - 1}}", "match" if here else role_of(value, self.side, self.worst))
+            )
             cells.append((" ", "text"))
         return cells
 
@@ -164,11 +166,11 @@ class ValuesScreen(ListScreen[None]):
         super().__init__("Values", "", self._grid)
         self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
-        self._entries: list[Entry] = []
+        self._entries: list[ViewedTensor] = []
         self._number = 0
         self._slices = ""
         self._problem = ""
-        self._pages: dict[tuple[int, str, str], Pages] = {}
+        self._pages: dict[tuple[int, str, str], ValuePages] = {}
         self._line = ValueLine(self._told)
 
     def compose(self) -> ComposeResult:
@@ -178,7 +180,7 @@ class ValuesScreen(ListScreen[None]):
             yield Prompt()
 
     def on_mount(self) -> None:
-        begin(self, "values", self._begin)
+        start_worker(self, "values", self._begin)
 
     def fit(self) -> None:
         """Give the box most of the screen, regardless of its content."""
@@ -206,7 +208,7 @@ class ValuesScreen(ListScreen[None]):
     # ---- content -------------------------------------------------------------------------------------------------
 
     @property
-    def entry(self) -> Entry:
+    def entry(self) -> ViewedTensor:
         return self._entries[self._number]
 
     def _show(self, side: Which | None = None) -> None:
@@ -214,7 +216,7 @@ class ValuesScreen(ListScreen[None]):
         sides = self.entry.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
         report = self._reports.get(self.entry.tensor.name)
-        pages = self._pages.setdefault((self._number, side, self._slices), Pages(*self._known_size()))
+        pages = self._pages.setdefault((self._number, side, self._slices), ValuePages(*self._known_size()))
         self._grid.show(side, pages, report.max_abs if report else 0.0)
         self._want()
         self._entitle()
@@ -229,12 +231,12 @@ class ValuesScreen(ListScreen[None]):
         several = f" ({self._number + 1} of {len(self._entries)})"
         box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
-        box.border_subtitle = formatting.fitting(keys, ", ", max(self.app.size.width - 8, 20))
+        box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _want(self) -> None:
         """Request the values on the screen that are not cached."""
         if self._entries and self._grid.map is None:
-            begin(self, "values", self._fetch)
+            start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
@@ -264,7 +266,7 @@ class ValuesScreen(ListScreen[None]):
         report = self._reports.get(self.entry.tensor.name)
         lines = [self._under_cursor()]
         lines += output_details(report, self._grid.glyphs)[-1:] if report and self._grid.side != "input" else []
-        return [cut(line, width) for line in lines]
+        return [cut_cells(line, width) for line in lines]
 
     def _under_cursor(self) -> Cells:
         grid = self._grid
@@ -324,7 +326,7 @@ class ValuesScreen(ListScreen[None]):
         if self._grid.map is not None:
             self._show()
         elif "difference" in self.entry.sides:
-            begin(self, "values", self._fetch_map)
+            start_worker(self, "values", self._fetch_map)
         else:
             self._problem = "only outputs can be compared with eager"
             self._tell()

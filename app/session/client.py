@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from buddy.app.session.log_file import NO_LOG, Log
+from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.resuming_transport import ResumingTransport
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.transport import EngineLost as EngineLost
 from buddy.app.session.transport import ProcessTransport, Transport
 from buddy.compiler.protocol import (
@@ -38,7 +38,7 @@ from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, 
 Answer = TypeVar("Answer")
 Interim = Callable[[Any], object]
 # The location of an engine: a command that starts it, or an ssh host.
-Place = Sequence[str] | Remote
+Place = Sequence[str] | RemoteHost
 
 
 class RequestFailed(Exception):
@@ -59,16 +59,16 @@ class RequestFailed(Exception):
 
 
 class EngineClient:
-    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `Remote`.
+    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `RemoteHost`.
 
     Frames that answer a `request` go to its caller alone; all others come out of `frames`. `link_changed` hears what is
-    wrong with the link to a `Remote`, and "" once it is well again.
+    wrong with the link to a `RemoteHost`, and "" once it is well again.
     """
 
     def __init__(
         self,
         place: Place | None = None,
-        log: Log = NO_LOG,
+        log: LogOptions = NO_LOG,
         link_changed: Callable[[str], None] = lambda _what: None,
     ) -> None:
         self._place: Place = place or default_command()
@@ -103,7 +103,7 @@ class EngineClient:
         return self.welcome
 
     def _way(self) -> Transport:
-        if isinstance(self._place, Remote):
+        if isinstance(self._place, RemoteHost):
             return ResumingTransport(self._place, self._log, self._link_changed)
         return ProcessTransport(self._place, self._log)
 
@@ -281,7 +281,7 @@ class EngineClient:
                 future.set_exception(lost)
 
     def _hint(self) -> str:
-        if isinstance(self._place, Remote) or Path(self._place[0]).name not in ("ssh", "mosh"):
+        if isinstance(self._place, RemoteHost) or Path(self._place[0]).name not in ("ssh", "mosh"):
             return ""
         return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
 

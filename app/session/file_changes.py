@@ -9,7 +9,7 @@ from pathlib import Path
 Mark = tuple[int, int]
 
 
-class OnDisk:
+class FileStates:
     """The size and modification time of files at the last call of `take`. Files that do not exist here, for example
     on a remote host, are ignored."""
 

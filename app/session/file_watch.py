@@ -98,6 +98,6 @@ def _names(files: tuple[str, ...]) -> str:
     return ", ".join(Path(file).name for file in files)
 
 
-def told(files: tuple[str, ...]) -> str:
+def change_text(files: tuple[str, ...]) -> str:
     """The status message for a change."""
     return f"{_names(files)} changed: reloading"

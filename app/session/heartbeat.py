@@ -16,7 +16,7 @@ LOOK = 0.5
 SILENT_START = 20.0
 
 
-class Pinged(Protocol):
+class HeartbeatTarget(Protocol):
     """An engine: the time of its last data, by `time.monotonic`, and whether the handshake is complete."""
 
     heard: float
@@ -34,7 +34,7 @@ class Heartbeat:
         self._told = told
         self._task: asyncio.Task[None] | None = None
 
-    def start(self, client: Pinged) -> None:
+    def start(self, client: HeartbeatTarget) -> None:
         self.stop()
         self._task = asyncio.ensure_future(self._listen(client))
 
@@ -43,7 +43,7 @@ class Heartbeat:
             self._task.cancel()
             self._task = None
 
-    async def _listen(self, client: Pinged) -> None:
+    async def _listen(self, client: HeartbeatTarget) -> None:
         asked, silent, looked = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(LOOK)

@@ -32,7 +32,7 @@ class UnavailableError(Exception):
         self.cancelled = cancelled
 
 
-class Line(NamedTuple):
+class AnnotatedLine(NamedTuple):
     """The text of a line, and the stable names of the nodes that it comes from, directly or `derived`.
 
     `machine` is its machine code in hexadecimal; `full` means that nothing is abbreviated.
@@ -53,7 +53,7 @@ class LineCache:
     def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
         self._fetch = fetch
         self._arrived = arrived
-        self._pages: OrderedDict[tuple[str, int], list[Line]] = OrderedDict()
+        self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
         self._wanted: list[tuple[str, int]] = []
         self._missed: set[tuple[str, int]] = set()
         self._coming: set[tuple[str, int]] = set()
@@ -61,7 +61,7 @@ class LineCache:
         self._totals: dict[str, int] = {}
         self._reach = AHEAD
 
-    def get(self, text: str, index: int) -> Line | None:
+    def get(self, text: str, index: int) -> AnnotatedLine | None:
         """Line `index` of `text` if it is cached; otherwise fetches it. Its neighbours are prefetched."""
         number, offset = divmod(index, PAGE)
         page = self._pages.get((text, number))
@@ -70,7 +70,7 @@ class LineCache:
             self._want((text, number))
             return None
         self._look_around(text, number, index)
-        return page[offset] if offset < len(page) else Line("")
+        return page[offset] if offset < len(page) else AnnotatedLine("")
 
     def _look_around(self, text: str, number: int, index: int) -> None:
         """Prefetch the pages that scrolling would reach before their lines could arrive, the nearest first."""
@@ -145,14 +145,14 @@ class LineCache:
                 self._totals.pop(gone, None)
 
 
-def _lines(frame: Lines) -> list[Line]:
+def _lines(frame: Lines) -> list[AnnotatedLine]:
     marked = frozenset(frame.derived)
-    sets = [(named(frame, nodes), named(frame, marked.intersection(nodes))) for nodes in frame.nodes]
+    sets = [(node_names(frame, nodes), node_names(frame, marked.intersection(nodes))) for nodes in frame.nodes]
     sets += [((), ())] * (len(frame.lines) - len(sets))
     machine = frame.machine or ("",) * len(frame.lines)
-    return [Line(text, *nodes, code) for text, nodes, code in zip(frame.lines, sets, machine, strict=True)]
+    return [AnnotatedLine(text, *nodes, code) for text, nodes, code in zip(frame.lines, sets, machine, strict=True)]
 
 
-def named(frame: Lines, places: Iterable[int]) -> tuple[str, ...]:
+def node_names(frame: Lines, places: Iterable[int]) -> tuple[str, ...]:
     """The nodes at these indices of a frame's names."""
     return tuple(frame.names[place] for place in places)

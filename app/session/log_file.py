@@ -16,14 +16,14 @@ LARGEST = 8 << 20
 KEPT = 3
 
 
-class Log(NamedTuple):
+class LogOptions(NamedTuple):
     """The path of the log, if any, and the minimum level."""
 
     path: Path | None = None
     level: LogLevel = "info"
 
 
-NO_LOG = Log()
+NO_LOG = LogOptions()
 
 
 class LogFile:

@@ -12,7 +12,7 @@ _LONG = 10.0
 _LEAST_SECONDS, _LEAST_SHARE = 2.0, 0.02
 
 
-class Pace:
+class ProgressRate:
     """The pace of a request: estimates the remaining seconds from its progress."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -40,7 +40,7 @@ class Pace:
         return max(0.0, spent * (1.0 - self._done) / share - (self._clock() - self._at))
 
 
-class LongJobs:
+class LongRequests:
     """Detects the end of a long busy period."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -57,14 +57,14 @@ class LongJobs:
         return since is not None and least > 0 and now - since >= least
 
 
-def told_since(seconds: float) -> str:
+def elapsed_text(seconds: float) -> str:
     """`for 12 s`, "" if there was progress recently."""
     if seconds < _LONG:
         return ""
     return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 
 
-def told_left(seconds: float | None) -> str:
+def remaining_text(seconds: float | None) -> str:
     """`about 40 s left`, "" if unknown or short."""
     if seconds is None or seconds < 1:
         return ""

@@ -9,8 +9,8 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from buddy.app.session.log_file import Log
-from buddy.app.session.ssh import Remote
+from buddy.app.session.log_file import LogOptions
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.transport import EngineLost, ProcessTransport
 from buddy.compiler.protocol.resuming import (
     BEAT,
@@ -18,8 +18,8 @@ from buddy.compiler.protocol.resuming import (
     UNANSWERED,
     GoneError,
     Greeted,
-    LinkError,
     ResumableStream,
+    StreamError,
     greeting,
 )
 
@@ -35,7 +35,7 @@ Told = Callable[[str], None]
 class ResumingTransport:
     """Connections to one engine on `remote`. `told` is called with an error, and with "" after a reconnect."""
 
-    def __init__(self, remote: Remote, log: Log, told: Told) -> None:
+    def __init__(self, remote: RemoteHost, log: LogOptions, told: Told) -> None:
         self._remote, self._log, self._told = remote, log, told
         self._name = secrets.token_hex(8)
         self._stream = ResumableStream()
@@ -63,7 +63,7 @@ class ResumingTransport:
                 if payload := self._taken():
                     return payload
                 why = await self._more()
-            except LinkError as error:
+            except StreamError as error:
                 why = str(error)
             if why and not await self._come_back(why):
                 break
@@ -191,7 +191,7 @@ class ResumingTransport:
             await link.close()
             if isinstance(error, asyncio.TimeoutError):
                 raise EngineLost(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
-            if isinstance(error, LinkError):
+            if isinstance(error, StreamError):
                 raise EngineLost(str(error), link.tail, lasting=True) from error
             raise
         finally:

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buddy.app.session.file_changes import OnDisk
-from buddy.app.session.file_watch import Watcher, told
+from buddy.app.session.file_changes import FileStates
+from buddy.app.session.file_watch import Watcher, change_text
 from buddy.app.session.heartbeat import Heartbeat
 from buddy.app.session.lines import AHEAD, PAGE, LineCache, UnavailableError
-from buddy.app.session.log_file import NO_LOG, Log
-from buddy.app.session.ssh import Remote
+from buddy.app.session.log_file import NO_LOG, LogOptions
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.state import ALL, STATUS, State, Topic
-from buddy.app.workspace.frontends import as_wanted
+from buddy.app.workspace.frontends import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
@@ -42,7 +42,7 @@ class Session:
     """
 
     def __init__(
-        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: Log = NO_LOG,
+        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: LogOptions = NO_LOG,
         directory: str = "",
     ) -> None:  # fmt: skip
         self.workspace = workspace
@@ -53,7 +53,7 @@ class Session:
         self.timeout = p.Run(0, Recipe()).timeout
         self.watching = False
         self.say: Callable[[str], object] = lambda text: None
-        self.disk = OnDisk()
+        self.disk = FileStates()
         self.equal_nan = False
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
@@ -101,7 +101,7 @@ class Session:
 
         client = self._client = EngineClient(self._place, self._log, self._link_changed)
         self._hopeless = False
-        if not isinstance(self._place, Remote):
+        if not isinstance(self._place, RemoteHost):
             # The transport of a remote engine has its own heartbeat, with longer limits.
             self._heartbeat.start(client)
         try:
@@ -185,7 +185,7 @@ class Session:
             workspace.plugins = tuple(PluginFile(each.path, passes=each.passes) for each in workspace.plugins)
             for frame in (p.ListPasses, p.ListOps):
                 _post(client, frame(client.next_request(), self._directory, workspace.plugins))
-        self.say(told(files))
+        self.say(change_text(files))
         self._reopen(client)
 
     def capture_with(self, shapes: tuple[str, ...]) -> None:
@@ -250,7 +250,7 @@ class Session:
             self._begin(frame)
         if isinstance(frame, p.Captured):
             # A remote path may name a different file on this machine.
-            self.disk.take(() if isinstance(self._place, Remote) else frame.files)
+            self.disk.take(() if isinstance(self._place, RemoteHost) else frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.opened(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
@@ -273,7 +273,7 @@ class Session:
             return
         words = " ".join(str(value) for value in self.wanted.values())
         try:
-            self.workspace.edit(as_wanted(self.workspace.recipe, presets, self.wanted), f"command line: {words}")
+            self.workspace.edit(apply_overrides(self.workspace.recipe, presets, self.wanted), f"command line: {words}")
         except ValueError as error:
             self.say(str(error))
 

@@ -14,7 +14,7 @@ PROGRAM = "buddy-tui"
 
 
 @dataclass(frozen=True)
-class Remote:
+class RemoteHost:
     """An engine on `host`, a host name for ssh.
 
     `ssh` is the command that connects, `options` are passed as `-o`, `program` is the path of buddy-tui on the host.
@@ -66,7 +66,7 @@ class Remote:
         return f"ssh {self.host}: {last}", False
 
 
-def checked_host(text: str) -> str:
+def check_host(text: str) -> str:
     """A valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
 
     ssh inserts the name into the shell commands of `ProxyCommand` and `Match exec`, and older versions do not check it.

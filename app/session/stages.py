@@ -21,7 +21,7 @@ class StageRow(NamedTuple):
     stale: str = ""
 
 
-def keyed(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
+def key_stages(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
     """Stages with keys that do not change when steps are renumbered."""
     seen: Counter[str] = Counter()
     pairs = []
@@ -68,7 +68,7 @@ class StageBoard:
     def before_edit(self, key: Key) -> Stage | None:
         """The stage with that key in the last complete compilation with different texts."""
         whole = [stage.text for stage in self._current] == [stage.text for stage in self._whole]
-        return dict(keyed(self._former if whole else self._whole)).get(key)
+        return dict(key_stages(self._former if whole else self._whole)).get(key)
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
         """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`."""
@@ -84,12 +84,12 @@ class StageBoard:
 
     def rows(self) -> list[StageRow]:
         """All stages in order, with outdated stages after the current ones."""
-        current = keyed(self._current)
+        current = key_stages(self._current)
         rows = [StageRow(stage, key) for key, stage in current]
         return rows + [StageRow(stage, key, self._reason) for key, stage in self._later({key for key, _ in current})]
 
     def _later(self, done: set[Key]) -> list[tuple[Key, Stage]]:
-        last = keyed(self._last)
+        last = key_stages(self._last)
         reached = max((place for place, (key, _) in enumerate(last) if key in done), default=-1)
         return last[reached + 1 :]
 

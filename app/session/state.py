@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from buddy.app.session.bounded import keep_newest
-from buddy.app.session.progress import Pace
+from buddy.app.session.progress import ProgressRate
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.runs import RunRecord, recorded, with_run, without_content
 from buddy.compiler import protocol as p
@@ -100,7 +100,7 @@ class State:
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     _opening: p.Diagnostic | None = None
-    _pace: Pace = field(default_factory=Pace)
+    _pace: ProgressRate = field(default_factory=ProgressRate)
     _told: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)

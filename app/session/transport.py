@@ -9,7 +9,7 @@ import signal
 from collections.abc import Sequence
 from typing import Protocol
 
-from buddy.app.session.log_file import NO_LOG, Log, LogFile
+from buddy.app.session.log_file import NO_LOG, LogFile, LogOptions
 
 _READ = 1 << 18
 _TAIL = 4000
@@ -52,7 +52,7 @@ class Transport(Protocol):
 class ProcessTransport:
     """A transport over stdin and stdout of a command. Its stderr goes to the file of `log`, if any."""
 
-    def __init__(self, command: Sequence[str], log: Log = NO_LOG) -> None:
+    def __init__(self, command: Sequence[str], log: LogOptions = NO_LOG) -> None:
         self._command, self._log_path = list(command), log.path
         self._tail = bytearray()
         self._begun = False

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from textual.worker import WorkType
 
 
-def begin(node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+def start_worker(node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
     """Start `work` in a worker of `node`, and cancel the current worker of `group`.
 
     The worker creates the coroutine when it starts. A worker that is replaced earlier leaves no unawaited coroutine.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from buddy.app.session.lines import Line, LineCache
+from buddy.app.session.lines import AnnotatedLine, LineCache
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, cut
-from buddy.app.workspace.input_parsing import from_here
+from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.workspace.input_parsing import relative_to_current
 
 LANGUAGE = "fx"
 # Seconds until a missing line is requested again.
@@ -29,7 +29,7 @@ class CodeView(CursorView):
         return self._lines
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> AnnotatedLine | None:
         """The line under the cursor, or `None` if it is not cached."""
         return self._cache.get(self._text, self.cursor) if self._text else None
 
@@ -45,8 +45,8 @@ class CodeView(CursorView):
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
         before, mark, place = line.text.partition(_FILE)
-        text = (before + mark + from_here(place)).expandtabs()[self.left :]
-        return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
+        text = (before + mark + relative_to_current(place)).expandtabs()[self.left :]
+        return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
 
     def _ask_again(self) -> None:
         """Schedule one redraw for all missing lines."""

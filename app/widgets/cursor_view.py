@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from buddy.app.reports import formatting
 from buddy.app.widgets.look import Cells, Look, look_of
-from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
+from buddy.app.widgets.tall_rows import RowLine, above, below, scrolled, showing
 
 
 class WholeCells(ScrollBarRender):
@@ -106,19 +106,19 @@ class CursorView(ScrollView, can_focus=True):
     _foot_height = 0
 
     @property
-    def top(self) -> Spot:
+    def top(self) -> RowLine:
         """The first visible row, and the line of that row."""
-        return Spot(self.first_row, self._within.line if self._within.row == self.first_row else 0)
+        return RowLine(self.first_row, self._within.line if self._within.row == self.first_row else 0)
 
     def row_height(self, row: int) -> int:
         """The number of screen lines of a row."""
         return max(1, len(self.row_strips(row, self.width))) if self.wrapped else 1
 
-    def spots(self) -> list[Spot]:
+    def spots(self) -> list[RowLine]:
         """The row and the line of that row, for each screen line between head and foot."""
         top, page, count = self.top, self.page, self.row_count
         if not self.wrapped:
-            return [Spot(row) for row in range(top.row, min(top.row + page, count))]
+            return [RowLine(row) for row in range(top.row, min(top.row + page, count))]
         key = (top, page, count, self.width)
         if self._spots is None or self._spots[0] != key:
             self._spots = (key, below(top, page, count, self.row_height))
@@ -128,8 +128,8 @@ class CursorView(ScrollView, can_focus=True):
         spots = self.spots()
         return range(spots[0].row, spots[-1].row + 1) if spots else range(0)
 
-    _within = Spot(0)
-    _spots: tuple[object, list[Spot]] | None = None
+    _within = RowLine(0)
+    _spots: tuple[object, list[RowLine]] | None = None
 
     def rows_changed(self) -> None:
         """Measure and draw again."""
@@ -244,7 +244,7 @@ class CursorView(ScrollView, can_focus=True):
         elif self.cursor >= first + page:
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
-    def _scroll_top(self, top: Spot) -> None:
+    def _scroll_top(self, top: RowLine) -> None:
         """Scroll `top` to the first screen line."""
         if top != self.top:
             self._within = top
@@ -261,7 +261,7 @@ class CursorView(ScrollView, can_focus=True):
         """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
-                self._scroll_top(above(Spot(min(row, self.row_count - 1)), self.page // 2, self.row_height))
+                self._scroll_top(above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
             else:
                 self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
         self.move_to(row, tell=tell)
@@ -282,7 +282,7 @@ class CursorView(ScrollView, can_focus=True):
         line, hidden = top.line + by, self.row_height(self.cursor) - self.page
         if not 0 <= line <= hidden:
             return False
-        self._scroll_top(Spot(self.cursor, line))
+        self._scroll_top(RowLine(self.cursor, line))
         return True
 
     def move_half_down(self) -> None:
@@ -323,7 +323,7 @@ class CursorView(ScrollView, can_focus=True):
         spots = self.spots()
         self.move_to(spots[min(place, len(spots) - 1)].row)
 
-    def spot_at(self, y: int) -> Spot | None:
+    def spot_at(self, y: int) -> RowLine | None:
         """The row and the line of that row at line `y` of the widget, `None` if there is no row."""
         place, spots = y - self._head_height, self.spots()
         return spots[place] if 0 <= place < min(self.page, len(spots)) else None

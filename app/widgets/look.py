@@ -56,14 +56,14 @@ def length(cells: Sequence[Cell]) -> int:
     return sum(len(text) for text, _ in cells)
 
 
-def ends(left: Cells, right: Cells, width: int) -> Cells:
+def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
     """A line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
     room = width - length(right) - 1
     gap = width - min(length(left), room) - length(right)
-    return [*cut(left, room), (" " * max(gap, 0), "text"), *right]
+    return [*cut_cells(left, room), (" " * max(gap, 0), "text"), *right]
 
 
-def cut(cells: Cells, width: int) -> Cells:
+def cut_cells(cells: Cells, width: int) -> Cells:
     """The first `width` characters of `cells`."""
     kept: Cells = []
     for text, role in cells:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, cut
+from buddy.app.widgets.look import Cells, cut_cells
 
 LANGUAGE = "mlir"
 # Maximum number of lines of a problem.
@@ -43,7 +43,9 @@ class NodeLines(CursorView):
     def head(self, width: int) -> list[Cells]:
         focused = "accent" if self.has_focus else "dim"
         return [
-            cut([(f" {self.title}", focused), (f" {self.glyphs.dot} {self._told}" if self._told else "", "dim")], width)
+            cut_cells(
+                [(f" {self.title}", focused), (f" {self.glyphs.dot} {self._told}" if self._told else "", "dim")], width
+            )
         ]
 
     def row_cells(self, row: int, width: int) -> Cells:
@@ -54,8 +56,8 @@ class NodeLines(CursorView):
         gutter = (f"{'>' if here else ' '}{line.number + 1:>5} ", "key" if here else "number")
         text = line.text[self.left :]
         if line.derived:
-            return cut([gutter, (text, "dim")], width)
-        return cut([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
+            return cut_cells([gutter, (text, "dim")], width)
+        return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
 
     def empty(self, width: int) -> list[Cells]:
         return [] if self.problem else [[(f" {self.note}", "dim")]]

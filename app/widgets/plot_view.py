@@ -20,7 +20,7 @@ from textual_plot.axis_formatter import AxisFormatter
 from textual_plot.plot_widget import VLinePlot
 
 from buddy.app.reports.formatting import Glyphs
-from buddy.app.reports.plots import Plot, Point, Scale, Series, placed, scales, thinned
+from buddy.app.reports.plots import Plot, PlotPoint, PlotScale, Series, scales, thin_points, visible_points
 from buddy.app.widgets.look import look_of
 
 # The colours of the series in order, as roles and syntax names of the theme. The marks differ, too.
@@ -43,7 +43,7 @@ class PlainCanvas(Canvas):
 class Ticks(AxisFormatter):
     """Places ticks by the scale of the axis, as many as fit."""
 
-    def __init__(self, scale: Scale, most: int) -> None:
+    def __init__(self, scale: PlotScale, most: int) -> None:
         self._scale, self._most = scale, max(most, 2)
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
@@ -74,7 +74,7 @@ class PlotView(PlotWidget, can_focus=False):
     def _take(self, plot: Plot) -> None:
         self.plot_data = plot
         self._along, self._upright = scales(plot)
-        self._points = [placed(series, self._along, self._upright) for series in plot.series]
+        self._points = [visible_points(series, self._along, self._upright) for series in plot.series]
         self._cursor = 0
         self._window: tuple[float, float] | None = None
         if not self._here and any(self._points):
@@ -98,11 +98,11 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
     @property
-    def _here(self) -> list[Point]:
+    def _here(self) -> list[PlotPoint]:
         return self._points[self.series] if self.series < len(self._points) else []
 
     @property
-    def point(self) -> Point | None:
+    def point(self) -> PlotPoint | None:
         return self._here[self._cursor] if self._cursor < len(self._here) else None
 
     @property
@@ -115,7 +115,7 @@ class PlotView(PlotWidget, can_focus=False):
         """The number of points that cannot be drawn."""
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
-    def told(self, point: Point) -> tuple[str, str]:
+    def told(self, point: PlotPoint) -> tuple[str, str]:
         """Both values of a point, formatted by its axes."""
         series = self.plot_data.series[self.series]
         names, x = self.plot_data.x.names, series.x[point.number]
@@ -213,7 +213,7 @@ class PlotView(PlotWidget, can_focus=False):
         self.set_y_formatter(Ticks(self._upright, self._rows // 2))
         self.set_xlabel(self.plot_data.x.label)
         for number, points in enumerate(self._points):
-            self._draw_series(number, thinned(points, low, high, self.columns))
+            self._draw_series(number, thin_points(points, low, high, self.columns))
         if (point := self.point) is not None:
             self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
 
@@ -227,7 +227,7 @@ class PlotView(PlotWidget, can_focus=False):
             if self._scale_rectangle.contains(*place):
                 self.query_one("#plot", Canvas).set_pixel(*place, mark, style)
 
-    def _draw_series(self, number: int, points: list[Point]) -> None:
+    def _draw_series(self, number: int, points: list[PlotPoint]) -> None:
         kind, style = self.plot_data.series[number].kind, self._style(number)
         xs, ys = [point.x for point in points], [point.y for point in points]
         if not points:
@@ -243,7 +243,7 @@ class PlotView(PlotWidget, can_focus=False):
         if kind == "points" or len(points) <= self.columns // 2:
             self.scatter(xs, ys, self._mark(number), style)
 
-    def _path(self, points: list[Point]) -> list[tuple[float, float]]:
+    def _path(self, points: list[PlotPoint]) -> list[tuple[float, float]]:
         """The points of a line, at most one cell apart."""
         (left, right), (low, high) = self._range(), self._heights(*self._range())
         path = []

@@ -12,45 +12,45 @@ from typing import NamedTuple
 Height = Callable[[int], int]
 
 
-class Spot(NamedTuple):
+class RowLine(NamedTuple):
     """A line of a row; both start at 0."""
 
     row: int
     line: int = 0
 
 
-def below(top: Spot, lines: int, count: int, height: Height) -> list[Spot]:
+def below(top: RowLine, lines: int, count: int, height: Height) -> list[RowLine]:
     """The spots of `lines` screen lines from `top` on; fewer at the end of the `count` rows."""
-    found: list[Spot] = []
+    found: list[RowLine] = []
     row, line = top
     while row < count and len(found) < lines:
-        found += [Spot(row, k) for k in range(line, height(row))][: lines - len(found)]
+        found += [RowLine(row, k) for k in range(line, height(row))][: lines - len(found)]
         row, line = row + 1, 0
     return found
 
 
-def above(spot: Spot, lines: int, height: Height) -> Spot:
+def above(spot: RowLine, lines: int, height: Height) -> RowLine:
     """The spot `lines` lines above `spot`, at most up to the first line."""
     row, line = spot
     while lines > line and row > 0:
         lines -= line + 1
         row -= 1
         line = height(row) - 1
-    return Spot(row, max(0, line - lines))
+    return RowLine(row, max(0, line - lines))
 
 
-def showing(row: int, top: Spot, page: int, height: Height) -> Spot:
+def showing(row: int, top: RowLine, page: int, height: Height) -> RowLine:
     """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
     tall = height(row)
     if tall > page:
-        return Spot(row, min(top.line, tall - page) if top.row == row else 0)
-    return max(above(Spot(row, tall - 1), page - 1, height), min(top, Spot(row)))
+        return RowLine(row, min(top.line, tall - page) if top.row == row else 0)
+    return max(above(RowLine(row, tall - 1), page - 1, height), min(top, RowLine(row)))
 
 
-def scrolled(top: Spot, lines: int, page: int, count: int, height: Height) -> Spot:
+def scrolled(top: RowLine, lines: int, page: int, count: int, height: Height) -> RowLine:
     """The scroll position `lines` lines further down (or up, if negative), within the ends."""
     if lines <= 0:
         return above(top, -lines, height)
-    last = above(Spot(count - 1, height(count - 1) - 1), page - 1, height)
+    last = above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
     passed = below(top, lines + 1, count, height)
     return max(top, min(last, passed[-1]))

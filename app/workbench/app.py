@@ -18,20 +18,20 @@ from textual.worker import WorkerFailed
 
 from buddy.app import actions
 from buddy.app.actions.key_map import Keymap
-from buddy.app.commands.backend import Backends
-from buddy.app.commands.compare import Versus
-from buddy.app.commands.edit_text import TextEditing
-from buddy.app.commands.export import Exporting
-from buddy.app.commands.frontend import Frontends
-from buddy.app.commands.graphs import Graphs, graph_at, graph_cells
-from buddy.app.commands.overlays import Overlays
-from buddy.app.commands.profile import Profiling
-from buddy.app.commands.provenance import Provenance
-from buddy.app.commands.recipe_edits import Editing
-from buddy.app.commands.run import Running
-from buddy.app.commands.sessions import Sessions
-from buddy.app.commands.subgraphs import Parting
-from buddy.app.commands.tune import Tuner
+from buddy.app.commands.backend import BackendCommands
+from buddy.app.commands.compare import CompareCommands
+from buddy.app.commands.edit_text import TextEditCommands
+from buddy.app.commands.export import ExportCommands
+from buddy.app.commands.frontend import FrontendCommands
+from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
+from buddy.app.commands.overlays import OverlayCommands
+from buddy.app.commands.profile import ProfileCommands
+from buddy.app.commands.provenance import ProvenanceCommands
+from buddy.app.commands.recipe_edits import RecipeEditCommands
+from buddy.app.commands.run import RunCommands
+from buddy.app.commands.sessions import SessionCommands
+from buddy.app.commands.subgraphs import SubgraphCommands
+from buddy.app.commands.tune import TuneCommands
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
@@ -48,11 +48,11 @@ from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs
 from buddy.app.screens.files import FileWriter
 from buddy.app.session.client import Place
-from buddy.app.session.log_file import NO_LOG, Log
-from buddy.app.session.progress import LongJobs
+from buddy.app.session.log_file import NO_LOG, LogOptions
+from buddy.app.session.progress import LongRequests
 from buddy.app.session.recipe_editor import RecipeEditor
 from buddy.app.session.session import Session
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.bindings import screen_bindings
 from buddy.app.widgets.cell_line import CellLine
@@ -61,9 +61,9 @@ from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.clipboard import offer_to_tmux
-from buddy.app.workbench.crash import kept
+from buddy.app.workbench.crash import save_crash_log
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import Strokes
+from buddy.app.workbench.key_sequences import KeySequences
 from buddy.app.workbench.palette import ActionCommands
 from buddy.app.workbench.pasting import read_pastes_as_text
 from buddy.app.workbench.textual_caches import forget_places, forget_screens, forget_styles
@@ -100,7 +100,7 @@ class Workbench(App[int]):
         directory: str | None = None,
         ascii_mode: bool = False,
         settings: Settings | None = None,
-        log: Log = NO_LOG,
+        log: LogOptions = NO_LOG,
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
@@ -116,7 +116,7 @@ class Workbench(App[int]):
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = formatting.ASCII if ascii_mode else formatting.UNICODE
         self.log_path = log.path
-        store = store or default_store(engine.place if isinstance(engine, Remote) else "")
+        store = store or default_store(engine.place if isinstance(engine, RemoteHost) else "")
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
         here = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, here)
@@ -131,10 +131,10 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
-        self.strokes = Strokes(self)
+        self.strokes = KeySequences(self)
         self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
-        self._long_jobs = LongJobs()
+        self._long_jobs = LongRequests()
         CursorView.ascii_mode = ascii_mode
 
     def _make_context(self) -> WorkbenchContext:
@@ -162,15 +162,19 @@ class Workbench(App[int]):
     def _make_commands(self, context: WorkbenchContext) -> None:
         """A controller for each task of the user's; one that needs another gets it by name."""
         graph, ir = self.graph, self.ir
-        self.editing, self.texts, self.backends = Editing(context), TextEditing(context, ir), Backends(context)
-        self.graphs, self.versus = Graphs(context, graph, ir), Versus(context, ir)
-        self.provenance, self.profiling = Provenance(context, graph, ir), Profiling(context, graph, ir)
-        self.frontends = Frontends(context, ir, self.provenance)
-        self.parting, self.tuner = Parting(context, graph, self.graphs), Tuner(context, self.graphs)
-        self.running = Running(context, self.graphs, self.versus)
-        self.sessions = Sessions(context, ir, self.running)
-        self.exporting = Exporting(context, self.sessions)
-        self.overlays = Overlays(context, self, graph, ir, self.log_path, self.situation)
+        self.editing, self.texts, self.backends = (
+            RecipeEditCommands(context),
+            TextEditCommands(context, ir),
+            BackendCommands(context),
+        )
+        self.graphs, self.versus = GraphCommands(context, graph, ir), CompareCommands(context, ir)
+        self.provenance, self.profiling = ProvenanceCommands(context, graph, ir), ProfileCommands(context, graph, ir)
+        self.frontends = FrontendCommands(context, ir, self.provenance)
+        self.parting, self.tuner = SubgraphCommands(context, graph, self.graphs), TuneCommands(context, self.graphs)
+        self.running = RunCommands(context, self.graphs, self.versus)
+        self.sessions = SessionCommands(context, ir, self.running)
+        self.exporting = ExportCommands(context, self.sessions)
+        self.overlays = OverlayCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
         """What actions name as their targets, besides the panes; commands by their modules."""
@@ -479,9 +483,9 @@ class Workbench(App[int]):
             return
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"
         if isinstance(error, WorkerFailed):
-            problem = kept(error.error, path, "a fault of the workbench's own")
+            problem = save_crash_log(error.error, path, "a fault of the workbench's own")
             self.state.note(problem)
             self.context.say(str(problem))
             return
-        problem = kept(error, path)
+        problem = save_crash_log(error, path)
         self.exit(70, return_code=70, message=str(problem))

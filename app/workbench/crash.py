@@ -8,7 +8,7 @@ from pathlib import Path
 from buddy.compiler.protocol import Diagnostic
 
 
-def kept(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
+def save_crash_log(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
     """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user."""
     what = f"{what}: {type(error).__name__}: {error}"
     try:

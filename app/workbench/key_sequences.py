@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from buddy.app.workbench.app import Workbench
 
 
-class Strokes:
+class KeySequences:
     """Handles keys before bindings; `hint` shows the possible second keys of a sequence."""
 
     def __init__(self, bench: Workbench) -> None:
@@ -34,7 +34,7 @@ class Strokes:
         remapped = bench.keymap.action_for(key, pane)
         if remapped is not None:
             await bench.do(remapped)
-        elif actions.continuations(key, pane):
+        elif actions.sequence_continuations(key, pane):
             self.begin(key)
         elif not bench.keymap.is_dead(key, pane):
             return False
@@ -44,7 +44,7 @@ class Strokes:
         """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
         glyphs, situation = self._bench.glyphs, self._bench.situation()
-        here = actions.continuations(key, self._bench.pane.pane_id)
+        here = actions.sequence_continuations(key, self._bench.pane.pane_id)
         choices = [(second, action) for second, action in here if not action.blocked(situation)]
         texts = (f"{key}{second} {action.title.lower()}" for second, action in choices)
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
@@ -52,7 +52,7 @@ class Strokes:
 
     async def _second(self, event: events.Key) -> None:
         prefix, self._prefix, self.hint = self._prefix, "", ""
-        found = dict(actions.continuations(prefix, self._bench.pane.pane_id)).get(stroke(event))
+        found = dict(actions.sequence_continuations(prefix, self._bench.pane.pane_id)).get(stroke(event))
         if found is not None:
             await self._bench.do(found)
         self._bench.update_chrome()

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from buddy.app.session.client import Place
-from buddy.app.session.log_file import NO_LOG, Log
+from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal_disconnect import leave_with_terminal
 from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
-from buddy.app.workspace.settings import settings_path, take_up
+from buddy.app.workspace.settings import apply_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import no_such_theme
@@ -33,7 +33,7 @@ def run_workbench(
     mouse: bool = True,
     ascii_mode: bool = False,
     theme: str | None = None,
-    log: Log = NO_LOG,
+    log: LogOptions = NO_LOG,
     plugins: tuple[PluginFile, ...] = (),
     watch: bool = False,
     wanted: Mapping[str, Any] | None = None,
@@ -41,7 +41,7 @@ def run_workbench(
     trusts: bool = False,
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process."""
-    settings, problems = take_up(settings_path())
+    settings, problems = apply_settings(settings_path())
     if theme:
         problems += filter(None, [no_such_theme(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)

@@ -39,7 +39,7 @@ class ActionCommands(Provider):
 
     def _sorted(self) -> list[Action]:
         situation = self._bench.situation()
-        return sorted(filter(listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
+        return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
         reason = action.blocked(self._bench.situation())
@@ -47,7 +47,7 @@ class ActionCommands(Provider):
         return f"{action.tooltip}{keys}" + (f". Not now: {reason}" if reason else "")
 
 
-def listed(action: Action) -> bool:
+def is_listed(action: Action) -> bool:
     """Whether the palette lists an action. It omits cursor movement and itself."""
     return action.id not in HIDDEN and not action.id.startswith("move.")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
 from buddy.app.reports import formatting
 from buddy.app.reports.waiting import progress_text
-from buddy.app.session.progress import told_since
+from buddy.app.session.progress import elapsed_text
 from buddy.app.session.state import State
-from buddy.app.widgets.look import Cells, cut, ends, length
+from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import NATIVE
@@ -30,8 +30,8 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatt
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
         room = width - length(left) - length(right) - 3
-        left.append(("  " + formatting.fitting(_graph_facts(state, workspace), dot, room), "dim"))
-    return ends(left, right, width)
+        left.append(("  " + formatting.join_fitting(_graph_facts(state, workspace), dot, room), "dim"))
+    return align_both_ends(left, right, width)
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
@@ -78,7 +78,7 @@ def status_cells(
         right = _pane_cells((shown,), shown)
     if message and length(left) + length(right) >= width:
         right = []
-    return ends(left, right, width)
+    return align_both_ends(left, right, width)
 
 
 def _status_left(state: State, message: str, hint: str, glyphs: formatting.Glyphs) -> Cells:
@@ -128,7 +128,7 @@ def _standing(state: State) -> str:
 def _job_cells(state: State) -> Cells:
     if not state.busy:
         return []
-    return [("ctrl+c", "key"), (" ends it " if told_since(state.seconds_at_it) else " cancels ", "dim")]
+    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_at_it) else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:
@@ -150,7 +150,7 @@ def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
         piece = _key(action, situation)
         if length(cells) + length(piece) + length(always) <= width:
             cells += piece
-    return cut([*cells, *always], width)
+    return cut_cells([*cells, *always], width)
 
 
 def _key(action: Action, situation: Situation) -> Cells:

@@ -64,7 +64,7 @@ class TokenServer(Server):
         given = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(given.encode(), self.token.encode()):
             return web.Response(status=403, text=_DENIED)
-        if not is_our_name(request.host, self.host) or not from_our_page(request.headers.get("Origin"), request.host):
+        if not is_own_host(request.host, self.host) or not is_own_origin(request.headers.get("Origin"), request.host):
             return web.Response(status=403, text=_STRANGE)
         return await handler(request)
 
@@ -96,7 +96,7 @@ class TokenServer(Server):
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
-def is_our_name(host: str, bound: str) -> bool:
+def is_own_host(host: str, bound: str) -> bool:
     """Whether a `Host` header names this machine, which listens on `bound`: by an IP address, which cannot be rebound,
     or by its own name. The port is ignored, because a tunnel may use another one."""
     try:
@@ -109,7 +109,7 @@ def is_our_name(host: str, bound: str) -> bool:
     return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own)
 
 
-def from_our_page(origin: str | None, host: str) -> bool:
+def is_own_origin(origin: str | None, host: str) -> bool:
     """Whether a request comes from a page served under `host`. Clients other than browsers send no origin."""
     if origin is None:
         return True

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
 
 
-class Shown(NamedTuple):
+class ScreenState(NamedTuple):
     """What the screen shows: the pane, the stage as for `--stage`, and the stage that it is compared with.
 
     The pane "export" stands for an export, with the arguments of the verb `export`.
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
     words: tuple[str, ...] = ()
 
 
-def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: Shown) -> str:
+def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: ScreenState) -> str:
     """The command line; `kept` is the file of the recipe, for recipes that options cannot express."""
     nodes = ["dump", "--nodes"]
     verbs = {"graph": nodes, "source": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
@@ -44,7 +44,7 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     """The options that turn the preset into this recipe, or `--recipe` with the file if that is not possible."""
     if preset is None:
         return ["--recipe", str(kept)]
-    words = _road(recipe, preset)
+    words = _frontend_options(recipe, preset)
     for name in ("partition", "threads", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
@@ -57,12 +57,12 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     return words + switched + [word for node in eager for word in ("--eager", node)]
 
 
-def _road(recipe: Recipe, preset: Recipe) -> list[str]:
-    """The options for preset, frontend and flavour. For torch-mlir, frontend and flavour determine the preset."""
-    if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.flavour):
-        return ["--frontend", recipe.frontend, *["--flavour", recipe.flavour] * (recipe.flavour != "linalg")]
+def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
+    """The options for preset, frontend and dialect. For torch-mlir, frontend and dialect determine the preset."""
+    if recipe.frontend == TORCH_MLIR and recipe.preset == preset_of(recipe.frontend, recipe.dialect):
+        return ["--frontend", recipe.frontend, *["--dialect", recipe.dialect] * (recipe.dialect != "linalg")]
     words = [] if recipe.preset == "default" else ["--preset", recipe.preset]
-    changed = [name for name in ("frontend", "flavour") if getattr(recipe, name) != getattr(preset, name)]
+    changed = [name for name in ("frontend", "dialect") if getattr(recipe, name) != getattr(preset, name)]
     return words + [word for name in changed for word in (f"--{name}", getattr(recipe, name))]
 
 

@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import digest
 _ENDING = ".unsaved"
 
 
-class Left(NamedTuple):
+class SavedDraft(NamedTuple):
     """The draft of a workbench that has exited; `older` if the editor's initial text was different then."""
 
     text: str
@@ -33,7 +33,7 @@ class Drafts(NamedTuple):
     open: list[str]
 
 
-class Draft:
+class EditorDraft:
     """The draft of one editor, in a file next to the saved `recipe`; `what` identifies the editor.
 
     The first line of the file is the hash of the editor's initial text. `beside` is true if another workbench has the
@@ -59,13 +59,13 @@ class Draft:
             self.beside = True
         raise AssertionError("unreachable: the numbers are unlimited")
 
-    def left(self, start: str) -> Left | None:
+    def left(self, start: str) -> SavedDraft | None:
         """The draft for an editor with the initial text `start`, `None` if there is none."""
         try:
             began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
             return None
-        return Left(text, began != digest(start))
+        return SavedDraft(text, began != digest(start))
 
     def keep(self, text: str, start: str) -> str:
         """Save the draft `text` of an editor with the initial text `start`. Returns an error message, or ""."""
@@ -86,7 +86,7 @@ class Draft:
             self._lock.release()
 
 
-def drafts(recipe: Path) -> Drafts:
+def saved_drafts(recipe: Path) -> Drafts:
     """The drafts of the program whose first graph has its recipe in the file `recipe`."""
     name = re.compile(rf"{re.escape(recipe.stem)}(?:-(\d+))?\.([^~]*)(?:~\d+)?")
     found = Drafts([], [])

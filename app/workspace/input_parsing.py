@@ -55,7 +55,7 @@ def typed_seconds(text: str) -> float:
     return seconds
 
 
-def from_here(location: str) -> str:
+def relative_to_current(location: str) -> str:
     """A path (with an optional suffix such as a line), relative to the current folder if it is inside."""
     try:
         return location.removeprefix(os.path.join(os.getcwd(), ""))

@@ -73,7 +73,7 @@ def is_held(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
     """Hold the exclusive lock for one write. Raises `OSError` if the lock file cannot be created."""
     lock, end = FileLock(path), time.monotonic() + _PATIENCE
     while not lock.take() and time.monotonic() < end:

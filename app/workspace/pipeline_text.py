@@ -38,7 +38,7 @@ class PipelineError(ValueError):
 
 
 @dataclass(frozen=True)
-class Item:
+class PipelineItem:
     """A pass in the text. `offset` is the position of its name, `keys` are the positions of its options."""
 
     name: str
@@ -77,7 +77,7 @@ def option_value(text: str) -> OptionValue:
     return text
 
 
-def misfit(text: str, default: str, words: Sequence[str] = ()) -> str:
+def option_error(text: str, default: str, words: Sequence[str] = ()) -> str:
     """The error if `text` is no valid value for an option with the default `default`, else "".
 
     A default that is a boolean, a whole number or a list of these defines the type of the option. `words` are the
@@ -88,7 +88,7 @@ def misfit(text: str, default: str, words: Sequence[str] = ()) -> str:
     if words:
         return "" if text in words else f"{text} is not one of {', '.join(words)}"
     if "," in default and all(map(_WHOLE.fullmatch, default.split(","))):
-        wrong = (part.strip() for part in text.split(",") if misfit(part.strip() or "nothing", "0"))
+        wrong = (part.strip() for part in text.split(",") if option_error(part.strip() or "nothing", "0"))
         return next((f"{part or 'an empty text'} is not a whole number" for part in wrong), "")
     if default in ("true", "false"):
         return "" if text.lower() in ("true", "false", "1", "0") else f"{text} is not true or false"
@@ -106,7 +106,7 @@ def _short(value: OptionValue) -> str:
     return text if _PLAIN.fullmatch(text) or text.startswith("{") else f'"{text}"'
 
 
-def spelled(step: PassStep) -> str:
+def spell_step(step: PassStep) -> str:
     """A step in pipeline syntax, without its anchor."""
     options = " ".join(f"{key}={_short(value)}" for key, value in step.options)
     return f"{step.name}{{{options}}}" if options else step.name
@@ -119,7 +119,7 @@ def pipeline_text(steps: Sequence[PassStep]) -> str:
     """The steps as text, one pass per line."""
     graph = [step for step in steps if step.level == "graph"]
     rest = [step for step in steps if step.level != "graph"]
-    parts = [_nest(GRAPH, [(step, spelled(step)) for step in graph], 0)] if graph else []
+    parts = [_nest(GRAPH, [(step, spell_step(step)) for step in graph], 0)] if graph else []
     return "\n".join([*parts, _nest(MODULE, list(_inside(rest)), 0), ""])
 
 
@@ -136,7 +136,7 @@ def mlir_pipeline(steps: Sequence[PassStep]) -> str:
 def _inside(steps: Sequence[PassStep]) -> Iterator[tuple[PassStep | None, str]]:
     """The entries of the module: its passes, and nested pipelines of passes on other ops."""
     for anchor, group in groupby(steps, key=lambda step: step.anchor):
-        entries = [(step, spelled(step)) for step in group]
+        entries = [(step, spell_step(step)) for step in group]
         if anchor == MODULE:
             yield from entries
         else:
@@ -156,7 +156,7 @@ def _nest(name: str, entries: Sequence[tuple[PassStep | None, str]], depth: int)
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def parse(text: str) -> list[Item]:
+def parse(text: str) -> list[PipelineItem]:
     """Parse the passes in `text`, in order. Raises `PipelineError`."""
     return _Reader(text).pipeline()
 
@@ -166,9 +166,9 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text, self._place = text, 0
-        self._items: list[Item] = []
+        self._items: list[PipelineItem] = []
 
-    def pipeline(self) -> list[Item]:
+    def pipeline(self) -> list[PipelineItem]:
         self._skip("")
         while self._place < len(self._text):
             self._entry(MODULE, top=True)
@@ -194,10 +194,12 @@ class _Reader:
 
     def _comment(self, name: str, options: str, anchor: str, offset: int) -> None:
         try:
-            found = _Reader(f"{name}{{{options}}}").pipeline() if options else [Item(name, "", (), False, 0)]
+            found = _Reader(f"{name}{{{options}}}").pipeline() if options else [PipelineItem(name, "", (), False, 0)]
         except PipelineError as error:
             raise PipelineError(f"in the disabled pass: {error.message}", offset + error.offset) from error
-        self._items.append(Item(name, "" if anchor == GRAPH else anchor or MODULE, found[0].options, False, offset))
+        self._items.append(
+            PipelineItem(name, "" if anchor == GRAPH else anchor or MODULE, found[0].options, False, offset)
+        )
 
     def _entry(self, anchor: str, top: bool = False) -> None:
         found = _NAME.match(self._text, self._place)
@@ -211,7 +213,7 @@ class _Reader:
             self._nested(name, anchor, offset, top)
         else:
             options, keys = self._options() if self._next == "{" else ((), ())
-            self._items.append(Item(name, "" if anchor == GRAPH else anchor, options, True, offset, keys))
+            self._items.append(PipelineItem(name, "" if anchor == GRAPH else anchor, options, True, offset, keys))
 
     def _skip_blank(self) -> None:
         while self._next and self._next in " \t":
@@ -279,7 +281,7 @@ class _Reader:
 # ---- checking --------------------------------------------------------------------------------------------------------
 
 
-def check(items: Sequence[Item], catalogue: Sequence[PassInfo]) -> None:
+def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo]) -> None:
     """Raises `PipelineError` for the first unknown or misplaced pass or option."""
     known = {info.name: info for info in catalogue}
     for item in items:
@@ -294,7 +296,7 @@ def check(items: Sequence[Item], catalogue: Sequence[PassInfo]) -> None:
         _check_options(item, info)
 
 
-def _check_options(item: Item, info: PassInfo) -> None:
+def _check_options(item: PipelineItem, info: PassInfo) -> None:
     names = [option.name for option in info.options]
     for (key, _), offset in zip(item.options, item.keys or [item.offset] * len(item.options), strict=True):
         if key not in names:
@@ -307,7 +309,7 @@ def _near(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def steps_of(items: Sequence[Item], before: Sequence[PassStep]) -> tuple[PassStep, ...]:
+def steps_of(items: Sequence[PipelineItem], before: Sequence[PassStep]) -> tuple[PassStep, ...]:
     """The items as steps, graph passes first. A step from `before` keeps its phase, a new one gets its neighbour's."""
     ordered = [item for item in items if item.level == "graph"] + [item for item in items if item.level != "graph"]
     long = {_short(value): value for step in before for _, value in step.options}
@@ -321,7 +323,7 @@ def steps_of(items: Sequence[Item], before: Sequence[PassStep]) -> tuple[PassSte
     return tuple(steps)
 
 
-def _matched(items: Sequence[Item], before: Sequence[PassStep]) -> list[PassStep | None]:
+def _matched(items: Sequence[PipelineItem], before: Sequence[PassStep]) -> list[PassStep | None]:
     """The step of `before` for each item, `None` for a new item."""
     keys = [(item.name, item.anchor) for item in items]
     old = [(step.name, "" if step.level == "graph" else step.anchor) for step in before]
@@ -332,7 +334,7 @@ def _matched(items: Sequence[Item], before: Sequence[PassStep]) -> list[PassStep
     return found
 
 
-def _phase_near(steps: Sequence[PassStep], item: Item, before: Sequence[PassStep]) -> str:
+def _phase_near(steps: Sequence[PassStep], item: PipelineItem, before: Sequence[PassStep]) -> str:
     """The phase of the last step of the same level, else of the first one in `before`."""
     same = [step.phase for step in steps if step.phase and (step.level == "graph") == (item.level == "graph")]
     first = [step.phase for step in before if step.phase and (step.level == "graph") == (item.level == "graph")]
@@ -343,14 +345,14 @@ def _phase_near(steps: Sequence[PassStep], item: Item, before: Sequence[PassStep
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Completion:
     """A completion: the word and its description."""
 
     word: str
     summary: str
 
 
-def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[int, list[Candidate]]:
+def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[int, list[Completion]]:
     """The start of the word at `offset`, and its completions: passes, or options of the enclosing pass."""
     start = offset
     while start > 0 and re.match(r"[\w.\-]", text[start - 1]):
@@ -359,16 +361,16 @@ def completions(text: str, offset: int, catalogue: Sequence[PassInfo]) -> tuple[
     around, opened = _around(text[:start])
     if opened == "{":
         info = next((info for info in catalogue if info.name == around), None)
-        found = [Candidate(f"{o.name}=", f"{o.default}  {o.summary}".strip()) for o in (info.options if info else ())]
+        found = [Completion(f"{o.name}=", f"{o.default}  {o.summary}".strip()) for o in (info.options if info else ())]
     else:
         graph = around == GRAPH
-        found = [Candidate(info.name, info.summary) for info in catalogue if (info.level == "graph") == graph]
+        found = [Completion(info.name, info.summary) for info in catalogue if (info.level == "graph") == graph]
         if around in ("", MODULE):
-            found.append(Candidate("func.func(", "passes on each function"))
+            found.append(Completion("func.func(", "passes on each function"))
     return start, _ranked(found, word)
 
 
-def _ranked(found: Sequence[Candidate], word: str) -> list[Candidate]:
+def _ranked(found: Sequence[Completion], word: str) -> list[Completion]:
     """The candidates that start with `word`, then those that contain it or all of its parts."""
     parts = [part for part in re.split(r"[-_.]", word.lower()) if part]
     starts = [each for each in found if each.word.lower().startswith(word.lower())]

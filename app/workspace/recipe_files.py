@@ -15,7 +15,7 @@ import msgspec
 
 from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole, write_whole_bytes
 from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
-from buddy.app.workspace.locks import alone
+from buddy.app.workspace.locks import exclusive_lock
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 
 # Maximum number of other workbenches whose edits are kept; the latest ones.
@@ -26,7 +26,7 @@ Stamps = tuple[Stamp, ...]
 _NEVER: Stamps = (None,)
 
 
-class KeptRecipe:
+class RecipeFile:
     """The recipe in the file `path`, with its edits in a second file; `addressed` sets its source and graph."""
 
     def __init__(self, path: Path, addressed: Callable[[Recipe], Recipe]) -> None:
@@ -61,7 +61,7 @@ class KeptRecipe:
 
         Returns whether another workbench has saved something in between. Raises `OSError`.
         """
-        with alone(self.path.with_suffix(".lock")):
+        with exclusive_lock(self.path.with_suffix(".lock")):
             self._look()
             meanwhile, self._meanwhile = self._meanwhile, False
             # Encode first, so that an error leaves the files unchanged.

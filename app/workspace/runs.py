@@ -64,7 +64,7 @@ def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
     return [*runs, record][-LENGTH:]
 
 
-def told_recipe(recipe: Recipe, preset: Recipe | None) -> str:
+def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
     """A short description of a recipe: its preset, and the number of differences from it."""
     parts = [recipe.preset]
     if preset is not None and recipe.steps != preset.steps:
@@ -74,7 +74,7 @@ def told_recipe(recipe: Recipe, preset: Recipe | None) -> str:
         parts += ["moved"] * (not came and not went)
     eager = sum(choice.lowering == EAGER for choice in recipe.choices)
     parts += [f"{eager} in eager"] * (eager > 0)
-    parts += [recipe.flavour] * (recipe.flavour != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
+    parts += [recipe.dialect] * (recipe.dialect != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
     return " ".join(parts)
 
 

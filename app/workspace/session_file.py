@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole_bytes
-from buddy.app.workspace.locks import alone
+from buddy.app.workspace.locks import exclusive_lock
 from buddy.app.workspace.runs import LENGTH, RunRecord
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
@@ -23,7 +23,7 @@ FIRST_SCRIPT = "opening a .py file executes it; other file types never execute c
 T = TypeVar("T")
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SavedScreen(msgspec.Struct, frozen=True):
     """The saved session. `stage` is the key of the shown stage, `how` the kind of diff.
 
     An input file is stored as its path, and read again. `source` is true if the source pane was shown.
@@ -41,22 +41,22 @@ class Kept(msgspec.Struct, frozen=True):
     source: bool = False
 
 
-def read_kept(path: Path) -> tuple[Kept, str]:
+def read_kept(path: Path) -> tuple[SavedScreen, str]:
     """The session saved in `path`, and an error ("" if it is valid or does not exist)."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Kept), ""
+        return msgspec.msgpack.decode(path.read_bytes(), type=SavedScreen), ""
     except FileNotFoundError:
-        return Kept(), ""
+        return SavedScreen(), ""
     except (OSError, ValueError, RecursionError) as error:
-        return Kept(), f"the saved layout could not be read: {error}"
+        return SavedScreen(), f"the saved layout could not be read: {error}"
 
 
-def write_kept(path: Path, kept: Kept) -> None:
+def write_kept(path: Path, kept: SavedScreen) -> None:
     """Save atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
     write_whole_bytes(path, msgspec.msgpack.encode(kept), lasting=True)
 
 
-class KeptSession:
+class SessionFile:
     """The session file at `path`, merged with the changes of other workbenches.
 
     Any thread may call `write` at any time; it writes the latest wanted session.
@@ -67,9 +67,9 @@ class KeptSession:
         self._lock = threading.Lock()
         self._unread = False
         self._seen: Stamp = None
-        self._wanted = self._mine = self._there = Kept()
+        self._wanted = self._mine = self._there = SavedScreen()
 
-    def read(self) -> tuple[Kept, str]:
+    def read(self) -> tuple[SavedScreen, str]:
         """The saved session, and an error. The first write renames an unreadable file."""
         self._seen = stamp_of(self._path)
         kept, problem = read_kept(self._path)
@@ -81,7 +81,7 @@ class KeptSession:
         """Rename the file at the first write, because it has invalid contents."""
         self._unread = True
 
-    def want(self, kept: Kept) -> None:
+    def want(self, kept: SavedScreen) -> None:
         """Set the session for the next write."""
         if kept != self._wanted:
             self._wanted = kept
@@ -98,7 +98,7 @@ class KeptSession:
             if mine is self._mine:
                 return
             # A separate lock, so that saving a recipe edit never waits.
-            with alone(self._path.with_name(f".{self._path.name}.lock")):
+            with exclusive_lock(self._path.with_name(f".{self._path.name}.lock")):
                 whole = merged(self._mine, self._theirs(), mine)
                 if self._unread:
                     self._path.replace(self._path.with_name(f"{self._path.name}.unread"))
@@ -107,7 +107,7 @@ class KeptSession:
                 self._seen = stamp_of(self._path)
             self._mine, self._there = mine, whole
 
-    def _theirs(self) -> Kept:
+    def _theirs(self) -> SavedScreen:
         """The current content of the file. It is read again only if another workbench has written it."""
         if (now := stamp_of(self._path)) != self._seen:
             self._seen = now
@@ -116,7 +116,7 @@ class KeptSession:
         return self._there
 
 
-def merged(base: Kept, theirs: Kept, mine: Kept) -> Kept:
+def merged(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
     """`mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
     runs = sorted(_merged(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-LENGTH:]
     marks = [each.bookmarks if isinstance(each.bookmarks, list) else [] for each in (base, theirs, mine)]

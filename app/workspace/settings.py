@@ -72,7 +72,7 @@ def read_settings(path: Path) -> tuple[Settings, str]:
         return Settings(), f"{where}: {error.what}; the defaults are used"
 
 
-def take_up(path: Path) -> tuple[Settings, list[str]]:
+def apply_settings(path: Path) -> tuple[Settings, list[str]]:
     """Load and apply the settings and the user themes. Returns the settings and all errors."""
     settings, problem = read_settings(path)
     problems = [problem, *add_themes(themes_folder(path))]
@@ -90,7 +90,7 @@ def _settings(text: str) -> Settings:
     except msgspec.ValidationError as error:
         raise _with_line(str(error), text, data) from error
     for name, given in found.keys.items():
-        problem = key_map.wrong(name, given)
+        problem = key_map.key_error(name, given)
         if problem:
             raise TomlError(f"keys.{name}: {problem}", line_of(text, ["keys", name]))
     return found

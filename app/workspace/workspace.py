@@ -12,7 +12,7 @@ import msgspec
 
 from buddy.app.workspace.atomic_write import write_whole
 from buddy.app.workspace.history import Edit, History
-from buddy.app.workspace.recipe_files import KeptRecipe
+from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
@@ -48,7 +48,7 @@ class Workspace:
         self._clock = clock
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
-        self._files: dict[int, KeptRecipe] = {}
+        self._files: dict[int, RecipeFile] = {}
         self._begins: list[Begin] = []
 
     @property
@@ -206,9 +206,9 @@ class Workspace:
         if self._file_of(self.graph).keep(recipe, self._history.kept()):
             self.news = "another workbench edited this recipe too: press U to see its edits"
 
-    def _file_of(self, graph: int) -> KeptRecipe:
+    def _file_of(self, graph: int) -> RecipeFile:
         if graph not in self._files:
-            self._files[graph] = KeptRecipe(self.path_of(graph), lambda recipe: self._addressed(recipe, graph))
+            self._files[graph] = RecipeFile(self.path_of(graph), lambda recipe: self._addressed(recipe, graph))
         return self._files[graph]
 
     @property

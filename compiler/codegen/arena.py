@@ -28,14 +28,14 @@ def aligned(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Place:
+class ArenaSlot:
     """The position of a span: a byte offset in the arena, or in a room, given by its number."""
 
     offset: int
     room: int | None = None
 
 
-def place(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[Place], int]:
+def place_spans(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[ArenaSlot], int]:
     """Returns places and the arena's size: the largest span first, each at the lowest offset that is free in its range.
 
     `rooms` are existing memory that must not be written during their own spans; they are used where that makes the
@@ -47,22 +47,22 @@ def place(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[Place
     return shared if shared[1] < alone[1] else alone
 
 
-def _greedy(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[Place], int]:
-    found: dict[int, Place] = {}
+def _greedy(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
+    found: dict[int, ArenaSlot] = {}
     by_size = sorted(range(len(rooms)), key=lambda number: rooms[number].size)
     for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
         fitting = (
-            Place(offset, number)
+            ArenaSlot(offset, number)
             for number in by_size
             if not rooms[number].meets(spans[i])
             and (offset := _lowest(spans, found, i, number)) + spans[i].size <= rooms[number].size
         )
-        found[i] = next(fitting, None) or Place(_lowest(spans, found, i, None))
+        found[i] = next(fitting, None) or ArenaSlot(_lowest(spans, found, i, None))
     used = (found[i].offset + span.size for i, span in enumerate(spans) if found[i].room is None)
     return [found[i] for i in range(len(spans))], max(used, default=0)
 
 
-def _lowest(spans: Sequence[Span], found: dict[int, Place], i: int, room: int | None) -> int:
+def _lowest(spans: Sequence[Span], found: dict[int, ArenaSlot], i: int, room: int | None) -> int:
     """Returns the lowest offset of a room, or of the arena, that is free while span number `i` is live."""
     busy = sorted(
         (place.offset, place.offset + spans[j].size)
@@ -77,7 +77,7 @@ def _lowest(spans: Sequence[Span], found: dict[int, Place], i: int, room: int | 
     return offset
 
 
-def peak(spans: Sequence[Span]) -> int:
+def peak_bytes(spans: Sequence[Span]) -> int:
     """Returns the maximum of the bytes that are live at one step, a lower bound of the arena's size."""
     return max(
         (sum(s.size for s in spans if s.first <= step <= s.last) for step in {s.first for s in spans}), default=0

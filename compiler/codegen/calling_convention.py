@@ -10,7 +10,15 @@ from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.memory import RESULT, bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
-from buddy.compiler.protocol.artifact import FORK, Argument, Artifact, EagerCall, Region, Symbol, TensorSpec
+from buddy.compiler.protocol.artifact import (
+    FORK,
+    Argument,
+    Artifact,
+    ArtifactSymbol,
+    EagerCall,
+    TensorSpec,
+    TimedRegion,
+)
 
 # On the entry's last argument: its size in bytes, as an arena.
 ARENA = "buddy.arena"
@@ -35,7 +43,7 @@ class EntryArgument:
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryConvention:
     """The arguments for the graph's inputs, the names of the symbols that follow, and the bytes of the arena.
 
     The arena is an argument if it is not 0. `results` are the bytes of each result that is passed, `None` if dynamic.
@@ -53,7 +61,7 @@ def entry_of(module: Any) -> Any | None:
     return next((operation for operation in functions if _is_entry(operation)), None)
 
 
-def of_module(module: Any) -> Entry | None:
+def of_module(module: Any) -> EntryConvention | None:
     """Returns the entry's calling convention while `func` exists and results are out-parameters; otherwise `None`."""
     operation = entry_of(module)
     if operation is None:
@@ -68,14 +76,16 @@ def of_module(module: Any) -> Entry | None:
     arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
     symbols = symbols_of(operation, kind.inputs)
     results = tuple(bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if RESULT in attributes)
-    return Entry(tuple(argument for argument in found if argument is not None), arena, tuple(symbols), results)
+    return EntryConvention(
+        tuple(argument for argument in found if argument is not None), arena, tuple(symbols), results
+    )
 
 
-class Reader:
+class ConventionReader:
     """Reads the entry's calling convention between passes; parses it again if its type or attributes changed."""
 
     def __init__(self) -> None:
-        self.last: Entry | None = None
+        self.last: EntryConvention | None = None
         self._seen: tuple[Any, ...] = ()
 
     def read(self, module: Any) -> None:
@@ -104,7 +114,7 @@ def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
     return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes)
 
 
-def arguments(entry: Entry, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
+def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     """Returns the artifact's arguments: a raw input has the graph's spec, with signedness, a packed one the IR's."""
     return tuple(
         Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
@@ -131,34 +141,34 @@ def forks(module: Any) -> bool:
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
 
 
-def regions_attribute(regions: Sequence[Region]) -> Any:
+def regions_attribute(regions: Sequence[TimedRegion]) -> Any:
     """Returns regions as an attribute of the module that counts them."""
     return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
 
 
-def _region_attribute(region: Region) -> Any:
+def _region_attribute(region: TimedRegion) -> Any:
     names = {"nodes": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in region.nodes])}
     texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.what)}
     parent = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), region.parent)
     return ir.DictAttr.get({**names, **texts, "parent": parent})
 
 
-def regions_of(module: Any) -> tuple[Region, ...]:
+def regions_of(module: Any) -> tuple[TimedRegion, ...]:
     """Returns the regions that the counters of a module count; empty if it has none."""
     if REGIONS not in module.attributes:
         return ()
     return tuple(_region(ir.DictAttr(each)) for each in ir.ArrayAttr(module.attributes[REGIONS]))
 
 
-def _region(attributes: Any) -> Region:
+def _region(attributes: Any) -> TimedRegion:
     nodes = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes["nodes"]))
     function, what = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
-    return Region(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)
+    return TimedRegion(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)
 
 
 def artifact(
-    name: str, entry: Entry, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
-    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[Symbol] = (),
+    name: str, entry: EntryConvention, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
+    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[ArtifactSymbol] = (),
     observed: Sequence[str] = (), target: str = "",
 ) -> Artifact:  # fmt: skip
     """Returns the artifact of `module`, in the LLVM dialect and compiled to `objects`.

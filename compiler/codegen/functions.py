@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.machines import machine_of, maker, object_of
-from buddy.compiler.codegen.objects import Made, new_context, objects_of
-from buddy.compiler.codegen.objects.remarks import OPTIONS, Said, remarks_of
+from buddy.compiler.codegen.machines import codegen_version, machine_of, object_of
+from buddy.compiler.codegen.objects import CompiledObject, new_context, objects_of
+from buddy.compiler.codegen.objects.remarks import OPTIONS, ObjectRemark, remarks_of
 from buddy.compiler.mlir.bindings import PACKAGE, ir, version
 from buddy.compiler.mlir.llvm_text import llvm_text
 from buddy.compiler.mlir.memory import ONCE
@@ -100,7 +100,7 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
     """
     functions = _separated(operation, locations)
     keys = [digest(_key(found, opt_level), OPTIONS) for found in functions]
-    found = {key: msgspec.msgpack.decode(data, type=list[Said]) for key in keys if (data := OBJECTS.read(key))}
+    found = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key in keys if (data := OBJECTS.read(key))}
     missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
     if missing:
         made = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
@@ -130,11 +130,11 @@ def _separated(operation: Any, locations: LocationSets) -> list[_Separate]:
 
 
 def _key(function: _Separate, opt_level: int, target: str = "") -> str:
-    machine = f"{machine_of(target)!r} {maker()}" if target else host_features()
+    machine = f"{machine_of(target)!r} {codegen_version()}" if target else host_features()
     return digest(_digested(function.code), opt_level, machine, PACKAGE, version())
 
 
-def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) -> list[Made]:
+def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect) for another target than this machine."""
     machine, context = machine_of(target), new_context()
     found = []
@@ -143,7 +143,7 @@ def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) ->
         with context, ir.Location.unknown():
             text = to_llvm_ir(ir.Module.parse(module).operation)
         data = object_of(text, opt_level, machine)
-        found.append(Made(data, time.perf_counter() - start))
+        found.append(CompiledObject(data, time.perf_counter() - start))
     return found
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from buddy.compiler.codegen import older_llvm
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.support.stderr_capture import errors_into
+from buddy.compiler.support.stderr_capture import capture_stderr
 from buddy.compiler.support.target import Target, host
 
 SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
@@ -118,7 +118,7 @@ def target_of(target: str) -> Target:
 
 
 @lru_cache(maxsize=1)
-def maker() -> str:
+def codegen_version() -> str:
     """Returns the identity of the code generator for other machines: llvmlite's version, and a hash of our conversion.
 
     It is part of the cache key of that code.
@@ -143,13 +143,13 @@ def check_runs_here(target: str) -> None:
 
 def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
     """Returns the object of a module in LLVM IR, optimised as the bindings do, as position-independent code."""
-    module = parsed(text, machine)
+    module = parse_module(text, machine)
     optimise(module, opt_level, machine)
     found: bytes = target_machine(machine, opt_level).emit_object(module)
     return found
 
 
-def parsed(text: str, machine: Machine, context: Any = None) -> Any:
+def parse_module(text: str, machine: Machine, context: Any = None) -> Any:
     """Parses a module in LLVM IR by llvmlite, for `machine`. Raises `RuntimeError` if LLVM rejects it.
 
     Modules that are to be linked must have the same `context`.
@@ -214,7 +214,7 @@ def _unknown(machine: Machine) -> tuple[str, str]:
 
     Cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError`.
     """
-    with tempfile.TemporaryFile() as heard, errors_into(heard):
+    with tempfile.TemporaryFile() as heard, capture_stderr(heard):
         _vectors(machine)
         heard.seek(0)
         found = _IGNORED.search(heard.read().decode(errors="replace"))
@@ -224,8 +224,8 @@ def _unknown(machine: Machine) -> tuple[str, str]:
 @lru_cache(maxsize=64)
 def _vectors(machine: Machine) -> Target:
     """Returns the target whose registers LLVM uses for a vector of 64 bytes."""
-    text = target_machine(machine).emit_assembly(parsed(_PROBE, machine))
-    found = _ROUNDS.search(target_machine(machine).emit_assembly(parsed(_ROUNDING_PROBE, machine)))
+    text = target_machine(machine).emit_assembly(parse_module(_PROBE, machine))
+    found = _ROUNDS.search(target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine)))
     return replace(_registers(machine, text), rounds_to_bfloat16=found is not None)
 
 

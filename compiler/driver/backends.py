@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from buddy.compiler.codegen import assembly, calling_convention, functions
-from buddy.compiler.codegen.calling_convention import Entry
+from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
 from buddy.compiler.codegen.iree.artifact import IreeProgram
-from buddy.compiler.codegen.iree.program import NotForIree, program_of
+from buddy.compiler.codegen.iree.program import IreeUnsupportedError, program_of
 from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.phases import artifact_of, check_code, spec_of
@@ -46,7 +46,7 @@ class Code:
     recipe: Recipe
     module: Any
     locations: LocationSets
-    entry: Entry | None = None
+    entry: EntryConvention | None = None
     calls: Sequence[EagerCall] = ()
 
 
@@ -136,7 +136,7 @@ class _Iree:
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> IreeProgram:
         try:
             return program_of(code.graph, code.module, code.locations)
-        except NotForIree as error:
+        except IreeUnsupportedError as error:
             todo = "give those ops a lowering, extract a part without them, or choose the native backend"
             raise CompilationError(Diagnostic(str(error), "the hand-over to IREE", todo, node=error.node)) from error
 

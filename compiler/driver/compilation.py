@@ -25,7 +25,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.lowering import Lowered, new_context
+from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import Remark
 from buddy.compiler.passes.pass_runner import StepError
@@ -104,7 +104,7 @@ class Compiler:
         self._nodes = tuple(op.stable for op in graph.operations)
         self._context = new_context()
         self._locations = LocationSets()
-        self._lowered: OrderedDict[str, tuple[Graph, Lowered]] = OrderedDict()
+        self._lowered: OrderedDict[str, tuple[Graph, LoweredModule]] = OrderedDict()
         self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
@@ -182,7 +182,7 @@ class Compiler:
 
     # ---- graph and top-level IR --------------------------------------------------------------------------------------
 
-    def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, Lowered]:
+    def _lower(self, recipe: Recipe, progress: _Progress) -> tuple[Graph, LoweredModule]:
         key = self._keys(recipe).top
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
@@ -194,14 +194,14 @@ class Compiler:
 
     # ---- passes ------------------------------------------------------------------------------------------------------
 
-    def _run_passes(self, recipe: Recipe, lowered: Lowered, progress: _Progress) -> tuple[Snapshot, str]:
+    def _run_passes(self, recipe: Recipe, lowered: LoweredModule, progress: _Progress) -> tuple[Snapshot, str]:
         keys = self._keys(recipe)
         top = self._top(keys.top, lowered, progress)
         observer = _StageObserver(self, recipe, keys, top, progress)
         run_mlir_passes(top.operation, recipe, self._locations, observer)
         return observer.snapshot, keys.after_step[-1] if keys.after_step else keys.top
 
-    def _top(self, key: str, lowered: Lowered, progress: _Progress) -> Snapshot:
+    def _top(self, key: str, lowered: LoweredModule, progress: _Progress) -> Snapshot:
         known = self._snapshots.get(key)
         name = "import" if lowered.given else "lower"
         snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
@@ -217,7 +217,7 @@ class Compiler:
     # ---- LLVM IR and objects -----------------------------------------------------------------------------------------
 
     def _finish(
-        self, recipe: Recipe, graph: Graph, lowered: Lowered, last: Snapshot, key: str, progress: _Progress
+        self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
         key = digest(key, recipe.opt_level, recipe.target, "objects")
         backend = backend_of(last.operation)
@@ -288,7 +288,7 @@ class _StageObserver(Observer[Any]):
         self._trail.append((snapshot.stage, snapshot.text))
 
 
-def _remarks(lowered: Lowered, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
+def _remarks(lowered: LoweredModule, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
     """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
     return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)

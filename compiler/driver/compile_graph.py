@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from buddy.compiler.codegen import objects
-from buddy.compiler.codegen.calling_convention import Entry
+from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.driver import graph_stages, program_cache
 from buddy.compiler.driver.backends import NATIVE_BACKEND, Code
 from buddy.compiler.driver.diagnosis import CompilationError
@@ -18,7 +18,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.lowering import Lowered, new_context
+from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
 from buddy.compiler.protocol.recipe import CODE, Recipe
@@ -26,7 +26,7 @@ from buddy.compiler.protocol.recipe import CODE, Recipe
 # Programs with fewer nodes have too few functions to make helper processes worthwhile.
 MIN_NODES = 64
 
-OnLowered = Callable[[Lowered], None]
+OnLowered = Callable[[LoweredModule], None]
 
 
 def compile_graph(
@@ -63,7 +63,7 @@ class Through(NamedTuple):
     """
 
     graph: Graph
-    lowered: Lowered
+    lowered: LoweredModule
     locations: LocationSets
 
 
@@ -96,7 +96,7 @@ def collector_paused() -> Iterator[None]:
 class _Done(NamedTuple):
     module: Any
     locations: LocationSets
-    entry: Entry | None
+    entry: EntryConvention | None
     calls: tuple[EagerCall, ...]
 
 
@@ -135,7 +135,7 @@ def _in_llvm_dialect(
 def run_in_place(
     module: Any, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
     on_step: OnStep | None = None,
-) -> Entry | None:  # fmt: skip
+) -> EntryConvention | None:  # fmt: skip
     """Take a top-level module through the MLIR passes of `recipe`, in place.
 
     Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a

@@ -52,9 +52,9 @@ def of_node(error: NodeError) -> Diagnostic:
     return Diagnostic(str(error), where, "remove the op from the program, or add a lowering for it", node=node.stable)
 
 
-def no_lowerings(flavour: str) -> Diagnostic:
+def no_lowerings(dialect: str) -> Diagnostic:
     todo = "choose linalg or tosa, or the frontend torch-mlir, which supports it"
-    return Diagnostic(f"no registry lowers ops to {flavour}", "the recipe's target dialect", todo)
+    return Diagnostic(f"no registry lowers ops to {dialect}", "the recipe's target dialect", todo)
 
 
 def of_step(
@@ -128,7 +128,7 @@ def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
     )
 
 
-def left_over(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
+def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
     """The diagnostic if ops of other dialects are left at the end, with the passes that would convert them."""
     if kernel_modules(module):
         return _FOR_A_DEVICE

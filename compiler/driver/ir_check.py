@@ -6,10 +6,10 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol.one_shot_messages import IrProblem
-from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.one_shot import serve_one_call
 
 
-def check(text: str) -> IrProblem:
+def check_ir(text: str) -> IrProblem:
     """Parses and verifies `text`; returns the first error."""
     try:
         ir.Module.parse(text, new_context()).operation.verify()
@@ -19,4 +19,4 @@ def check(text: str) -> IrProblem:
 
 
 if __name__ == "__main__":
-    answer_apart(str, check)
+    serve_one_call(str, check_ir)

@@ -22,19 +22,19 @@ from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import Recipe
 
 Run = Callable[..., list[Any]]
-Flavour = Literal["linalg", "tosa"]
+Dialect = Literal["linalg", "tosa"]
 # What `graph.graph.GraphLowering` wants of this module.
-__all__ = ["TopLevel", "lower_to_llvm", "new_context", "runnable", "set_device", "top_level"]
+__all__ = ["TopLevelModule", "lower_to_llvm", "new_context", "runnable", "set_device", "top_level"]
 
 
-class TopLevel(NamedTuple):
+class TopLevelModule(NamedTuple):
     """A top-level module, and the values to pass for each `buddy.source` of its entry's arguments."""
 
     module: Any
     arguments: tuple[TensorMeta, ...]
 
 
-def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevel:
+def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevelModule:
     """The top-level module of `graph`; with `pack` its parameters are passed as one 1-D tensor per element type.
 
     `parts` says which of its nodes are calls of functions in other modules. Raises `GraphError` for a graph that cannot
@@ -42,7 +42,7 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     """
     graph.check()
     settings = graph.settings
-    recipe = Recipe(flavour=settings.flavour, partition="whole")
+    recipe = Recipe(dialect=settings.dialect, partition="whole")
     try:
         found = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
     except NodeError as error:
@@ -50,7 +50,7 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     if graph.device is not DeviceType.CPU:
         set_device(found.module, graph._func_name, graph.device)
     arguments = tuple(op.tensor_meta for op in graph.placeholders)
-    return TopLevel(found.module, _packed(graph, found.module) if pack else arguments)
+    return TopLevelModule(found.module, _packed(graph, found.module) if pack else arguments)
 
 
 def _packed(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
@@ -74,10 +74,10 @@ def lower_to_llvm(graph: Graph) -> None:
 
     Raises `CompilationError` when a pass fails.
     """
-    run_in_place(graph._imported_module, default_recipe(flavour=graph.settings.flavour), graph._locations)
+    run_in_place(graph._imported_module, default_recipe(dialect=graph.settings.dialect), graph._locations)
 
 
-def runnable(found: TopLevel, graph: Graph) -> Run:
+def runnable(found: TopLevelModule, graph: Graph) -> Run:
     """A top-level module that computes `graph`, compiled in place and linked.
 
     The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
@@ -86,7 +86,7 @@ def runnable(found: TopLevel, graph: Graph) -> Run:
     from buddy.compiler.runtime import LoadedProgram
 
     module, name = found.module, graph._func_name
-    recipe = unpacked(default_recipe(flavour=graph.settings.flavour))  # each call may bring other tensors
+    recipe = unpacked(default_recipe(dialect=graph.settings.dialect))  # each call may bring other tensors
     calls = eager_calls(module.operation)
     entry = run_in_place(module, recipe, graph._locations)
     if entry is None:

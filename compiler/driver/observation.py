@@ -16,7 +16,7 @@ from buddy.compiler.driver import compile_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations.observing import ObserveOp
-from buddy.compiler.graph.partition import Call, Partition
+from buddy.compiler.graph.partition import Partition, PartitionCall
 from buddy.compiler.graph.transform.observe import BEHIND, SHOWS, can_be_shown
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.ops.registry import Registry
@@ -123,7 +123,9 @@ class _Places:
     """Where the values of a compiled graph are stored."""
 
     def __init__(self, graph: Graph, parts: Partition, groups: Groups) -> None:
-        self._call = {op.name: i for i, item in enumerate(parts.body) if isinstance(item, Call) for op in item.nodes}
+        self._call = {
+            op.name: i for i, item in enumerate(parts.body) if isinstance(item, PartitionCall) for op in item.nodes
+        }
         self._order = {op.stable: i for i, op in enumerate(graph.operations)}
         self._by_stable = {op.stable: op for op in graph.operations}
         self._groups: dict[str, set[frozenset[str]]] = {}

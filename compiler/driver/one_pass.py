@@ -52,7 +52,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="the threads of the recipe (1)")
     parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
     options = parser.parse_args(words)
-    for loaded in [*plugins.installed(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
+    for loaded in [*plugins.installed_plugins(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
         if loaded.problem is not None:
             print(loaded.problem, file=sys.stderr)
     try:

@@ -27,7 +27,7 @@ from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.processes.parent_death import die_with_parent
 
 
-def outcome(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
+def try_pass(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
     """Tries one pass on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.nowhere(module.context):
@@ -42,14 +42,14 @@ def outcome(module: Any, before: str, number: int, step: PassStep, threads: int)
     return TrialOutcome(number, after != before, count_deltas(op_counts(before), op_counts(after)), milliseconds)
 
 
-def outcomes(trial: PassTrials, tell: Any) -> None:
+def try_passes(trial: PassTrials, tell: Any) -> None:
     """Tries every candidate and reports before and after each: the last reported one is responsible for a crash."""
     with new_context():
         module = ir.Module.parse(trial.content).operation
         before = module.get_asm(assume_verified=True)
         for number, step in enumerate(trial.candidates):
             tell(number)
-            tell(outcome(module, before, number, step, trial.threads))
+            tell(try_pass(module, before, number, step, trial.threads))
 
 
 def _answers() -> BinaryIO:
@@ -64,7 +64,7 @@ def _answers() -> BinaryIO:
 if __name__ == "__main__":
     die_with_parent(int(sys.argv[1]))
     _out = _answers()
-    outcomes(
+    try_passes(
         msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PassTrials),
         lambda told: _out.write(msgspec.json.encode(told) + b"\n"),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.codegen import calling_convention, functions
-from buddy.compiler.codegen.calling_convention import Entry
+from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.machines import MachineError, machine_of
 from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.diagnosis import CompilationError
@@ -15,9 +15,9 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.ops import OWN_FLAVOURS
-from buddy.compiler.ops.imported_module import GivenIRError, given_for, lowered_given
-from buddy.compiler.ops.lowering import Lowered, NodeError, lower
+from buddy.compiler.ops import OWN_DIALECTS
+from buddy.compiler.ops.imported_module import ImportedIRError, given_for, lowered_given
+from buddy.compiler.ops.lowering import LoweredModule, NodeError, lower
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import Recipe
@@ -33,7 +33,7 @@ def check_target(recipe: Recipe) -> None:
 
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
-) -> Lowered:
+) -> LoweredModule:
     """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
 
     Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
@@ -43,22 +43,24 @@ def lowered_graph(
         given = given_for(graph, recipe)
         if given is not None:
             return lowered_given(graph, given, context, locations)
-        if recipe.flavour not in OWN_FLAVOURS:
-            raise CompilationError(diagnosis.no_lowerings(recipe.flavour))
+        if recipe.dialect not in OWN_DIALECTS:
+            raise CompilationError(diagnosis.no_lowerings(recipe.dialect))
         return lower(graph, recipe, context, locations, first)
-    except GivenIRError as error:
+    except ImportedIRError as error:
         raise CompilationError(error.diagnostic) from error
     except NodeError as error:
         raise CompilationError(diagnosis.of_node(error)) from error
 
 
-def check_code(module: Any, entry: Entry | None, graph: Graph, recipe: Recipe, locations: LocationSets) -> Entry:
+def check_code(
+    module: Any, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
+) -> EntryConvention:
     """The entry of a module that code can be made of.
 
     Raises `CompilationError` when ops of other dialects than LLVM's are left, when nothing can call the module as
     `entry` says, or when it writes more or less than the graph's results.
     """
-    left = diagnosis.left_over(module, recipe, locations)
+    left = diagnosis.leftover_ops(module, recipe, locations)
     if left is not None:
         raise CompilationError(left)
     if entry is None:
@@ -76,7 +78,7 @@ def check_code(module: Any, entry: Entry | None, graph: Graph, recipe: Recipe, l
 
 
 def artifact_of(
-    graph: Graph, recipe: Recipe, module: Any, entry: Entry, calls: Sequence[EagerCall],
+    graph: Graph, recipe: Recipe, module: Any, entry: EntryConvention, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
     """The artifact of a module that has passed `check_code`, and of the objects made of it."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-from buddy.compiler.codegen.calling_convention import Entry, Reader
+from buddy.compiler.codegen.calling_convention import ConventionReader, EntryConvention
 from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.mlir.provenance import LocationSets
@@ -64,14 +64,14 @@ class EntryObserver(Observer[Any]):
 
     def __init__(self, operation: Any, on_step: OnStep | None = None) -> None:
         super().__init__(on_step)
-        self._reader = Reader()
+        self._reader = ConventionReader()
         self._reader.read(operation)
 
     def after(self, at: Step, state: Any, remarks: Sequence[Remark]) -> None:
         self._reader.read(state)
 
     @property
-    def entry(self) -> Entry | None:
+    def entry(self) -> EntryConvention | None:
         return self._reader.last
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.compiler.codegen.machines import maker
+from buddy.compiler.codegen.machines import codegen_version
 from buddy.compiler.graph import registrations, serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
@@ -19,7 +19,7 @@ from buddy.compiler.support.disk_cache import PROGRAMS
 from buddy.compiler.support.target import host_features
 
 
-def find(graph: Graph, recipe: Recipe) -> Artifact | None:
+def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
     """Returns the cached artifact of `graph` under `recipe` for this machine; None if there is none."""
     data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
     try:
@@ -28,7 +28,7 @@ def find(graph: Graph, recipe: Recipe) -> Artifact | None:
         return None
 
 
-def keep(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
+def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
     """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
     if is_ours(graph, recipe):
         PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
@@ -40,7 +40,7 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
     used: set[registrations.Key] = {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
     used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in registrations.DIALECTS for cls in classes}
-    return all(map(registrations.is_ours, classes)) and used.isdisjoint(registrations.of_others())
+    return all(map(registrations.is_ours, classes)) and used.isdisjoint(registrations.plugin_registrations())
 
 
 def key(graph: Graph, recipe: Recipe) -> str:
@@ -49,7 +49,14 @@ def key(graph: Graph, recipe: Recipe) -> str:
     """
     bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
     return digest(
-        serialize.graph_hash(graph), bare, host_features(), PACKAGE, version(), maker(), _code(), mlir_tool.identity()
+        serialize.graph_hash(graph),
+        bare,
+        host_features(),
+        PACKAGE,
+        version(),
+        codegen_version(),
+        _code(),
+        mlir_tool.identity(),
     )
 
 

@@ -11,7 +11,7 @@ from buddy.compiler.codegen import objects
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph import serialize
-from buddy.compiler.graph.extraction import ExtractionError, extracted
+from buddy.compiler.graph.extraction import ExtractionError, extract_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.types import NodeType
@@ -64,7 +64,7 @@ def _enter(
 ) -> None:
     """Adds a node to those to compile. Raises `ExtractionError` if it cannot be extracted."""
     nodes = _with_unknown(op, known)
-    alone = extracted(graph, nodes, symbols)
+    alone = extract_graph(graph, nodes, symbols)
     choices = recipe.choice_map()
     wanted = {place.name: choices[place.stable] for place in alone.operations if place.stable in choices}
     inputs = tuple(place.name for place in alone.placeholders)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from buddy.compiler.codegen.calling_convention import Entry, of_module
+from buddy.compiler.codegen.calling_convention import EntryConvention, of_module
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir.printing import marked_text, op_counts, print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -30,7 +30,7 @@ class Snapshot:
     text: StageText
     counts: Counter[str]
     operation: Any = None
-    entry: Entry | None = None
+    entry: EntryConvention | None = None
     remarks: tuple[Remark, ...] = ()
     mark: str = ""
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.codegen.iree.installed import TODO, missing
-from buddy.compiler.engine.compiling import Compilation
+from buddy.compiler.codegen.iree.installed import TODO, missing_packages
+from buddy.compiler.engine.compiling import CompilationRequest
 from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, DescribeIree, IreeMessage
 from buddy.compiler.engine.programs import CompileResult
-from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
+from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import (
     IREE_PHASES,
     BackendDescribed,
@@ -28,7 +28,7 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 _GONE = "the IREE process exited"
 
 
-class HandedOver(Compilation):
+class HandedOver(CompilationRequest):
     """A compilation that IREE continues from top-level IR: `result` is the part up to there, `rest` is IREE's part."""
 
     _first: CompileResult | None = None
@@ -77,15 +77,15 @@ class HandedOver(Compilation):
     def _crash(self, died: WorkerDied) -> Diagnostic:
         if self._first is None:
             return super()._crash(died)
-        return death(died, _GONE, "IREE's compiler", "the stages before it are available; compile again")
+        return describe_death(died, _GONE, "IREE's compiler", "the stages before it are available; compile again")
 
 
-class Backends:
+class BackendWorkers:
     """The workers of other backends, which start when they are first needed."""
 
     def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
         self._send = send
-        self._iree = Worker("iree", "buddy.compiler.engine.iree", IreeMessage, listener)
+        self._iree = EngineWorker("iree", "buddy.compiler.engine.iree", IreeMessage, listener)
 
     async def close(self) -> None:
         await self._iree.close()
@@ -121,7 +121,7 @@ class Backends:
             except RequestRefused as refused:
                 raise JobFailed(refused.refused.diagnostic) from refused
             except WorkerDied as died:
-                raise JobFailed(death(died, _GONE, "IREE", "try again")) from died
+                raise JobFailed(describe_death(died, _GONE, "IREE", "try again")) from died
 
     async def _up(self, job: Job) -> None:
         if not self._iree.is_ready:
@@ -130,7 +130,7 @@ class Backends:
             await self._iree.ready()
         except WorkerDied as died:
             todo = "check that `python -c 'import iree.compiler'` works in this environment"
-            raise JobFailed(death(died, "the IREE process does not start", "the backend", todo)) from died
+            raise JobFailed(describe_death(died, "the IREE process does not start", "the backend", todo)) from died
 
 
 def needs_backend(recipe: Recipe) -> None:
@@ -149,7 +149,7 @@ def needs_backend(recipe: Recipe) -> None:
 def _needs(name: str) -> None:
     if name != IREE:
         raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
-    if problem := missing():
+    if problem := missing_packages():
         raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
 
 

@@ -7,9 +7,9 @@ import asyncio
 import msgspec
 
 from buddy.compiler.passes import discovery
-from buddy.compiler.passes.discovery import Found
+from buddy.compiler.passes.discovery import RegisteredPasses
 from buddy.compiler.protocol.plain_values import PassInfo
-from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 # The search through the libraries takes seconds, once per installation.
 _PATIENCE = 180.0
@@ -19,9 +19,9 @@ class Discovery:
     """The passes that the bindings have registered: read from disk, or found by a single process per engine."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Found] | None = None
+        self._task: asyncio.Task[RegisteredPasses] | None = None
 
-    async def found(self) -> Found:
+    async def found(self) -> RegisteredPasses:
         if self._task is None:
             self._task = asyncio.create_task(_ask())
         return await asyncio.shield(self._task)
@@ -31,15 +31,15 @@ class Discovery:
             self._task.cancel()
 
 
-async def _ask() -> Found:
-    if (found := discovery.known()) is not None:
+async def _ask() -> RegisteredPasses:
+    if (found := discovery.cached_passes()) is not None:
         return found
     try:
-        return await ask_apart("buddy.compiler.passes.discovery", None, Found, _PATIENCE)
+        return await call_in_process("buddy.compiler.passes.discovery", None, RegisteredPasses, _PATIENCE)
     except TookTooLong as error:
-        return Found(problem=f"the bindings' libraries could not be searched: {error}")
+        return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
     except msgspec.MsgspecError:
-        return Found(problem="the process that searches the bindings' libraries exited without an answer")
+        return RegisteredPasses(problem="the process that searches the bindings' libraries exited without an answer")
 
 
 def merged(described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = "") -> tuple[PassInfo, ...]:

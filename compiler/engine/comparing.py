@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.text.diff import Difference, How, difference
-from buddy.compiler.support.processes.one_shot import TookTooLong, answer_apart, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process, serve_one_call
 
 TIMEOUT = 60.0
 KEPT = 32
@@ -20,7 +20,7 @@ class DiffTooLong(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class DiffRequest:
     """Two texts to compare, in the form sent to the process."""
 
     before: str
@@ -29,13 +29,13 @@ class Question:
     language: str
 
 
-class Differences:
+class DiffCache:
     """A cache of differences, keyed by the names of the two texts."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
 
-    async def of(self, names: tuple[str, str], question: Question) -> Difference:
+    async def of(self, names: tuple[str, str], question: DiffRequest) -> Difference:
         """The difference of the texts of those names. Cancelling ends the work.
 
         Raises `DiffTooLong` after `TIMEOUT` seconds.
@@ -49,18 +49,18 @@ class Differences:
         return self._kept[key]
 
 
-async def _compared(question: Question) -> Difference:
+async def _compared(question: DiffRequest) -> Difference:
     if len(question.before) + len(question.after) <= _SMALL:
         return await asyncio.to_thread(_answer, question)
     try:
-        return await ask_apart(__name__, question, Difference, TIMEOUT)
+        return await call_in_process(__name__, question, Difference, TIMEOUT)
     except TookTooLong:
         raise DiffTooLong(f"the two texts were not compared within {TIMEOUT:g} s") from None
 
 
-def _answer(question: Question) -> Difference:
+def _answer(question: DiffRequest) -> Difference:
     return difference(question.before, question.after, question.how, question.language)
 
 
 if __name__ == "__main__":
-    answer_apart(Question, _answer)
+    serve_one_call(DiffRequest, _answer)

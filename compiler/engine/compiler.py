@@ -116,7 +116,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
     from buddy.compiler.driver.backends import BACKENDS
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    packer, recipe = Packer(channel, known), recipe.handed_over()
+    packer, recipe = TextPacker(channel, known), recipe.handed_over()
     make = _from_top_level if BACKENDS[recipe.backend].takes == "toplevel" else _from_llvm
     try:
         channel.send(Assignments(compiler.assignments(recipe, packer.step_begins)))
@@ -133,7 +133,7 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
     )
 
 
-def _from_llvm(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+def _from_llvm(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
     """All stages of the recipe, and the artifact."""
     from buddy.compiler.protocol.artifact import to_bytes
 
@@ -141,7 +141,7 @@ def _from_llvm(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, byte
     return result, to_bytes(result.artifact)
 
 
-def _from_top_level(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any, bytes]:
+def _from_top_level(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
     """The stages up to top-level IR, and what the backend makes of that. Raises `CompilationError` where it refuses."""
     from buddy.compiler.driver.backends import BACKENDS, Code
 
@@ -152,7 +152,7 @@ def _from_top_level(compiler: Any, recipe: Recipe, packer: Packer) -> tuple[Any,
     return result, msgspec.msgpack.encode(backend.compile(code))
 
 
-class Packer:
+class TextPacker:
     """Names the texts of stages, and sends a text only if the engine does not have it."""
 
     def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
@@ -188,8 +188,8 @@ class Packer:
 def _use_plugins(request: UsePlugins) -> Reply:
     from buddy.compiler.graph import plugins
 
-    loaded = [*plugins.installed(), *map(plugins.load_file, request.plugins)]
-    return PluginsUsed(plugins.problems(loaded))
+    loaded = [*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)]
+    return PluginsUsed(plugins.plugin_problems(loaded))
 
 
 def _passes(request: Message) -> Reply:

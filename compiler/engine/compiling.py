@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.engine.programs import CompileResult, GraphRecord
-from buddy.compiler.engine.worker import RequestRefused, WorkerDied, death
+from buddy.compiler.engine.worker import RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText, MachineCode
@@ -36,7 +36,7 @@ def keep(store: TextStore, text: TextData | None) -> None:
         store.put(text.name, IndexedText(text.content, line_sets, text.sets, text.derived, machine))
 
 
-class Compilation:
+class CompilationRequest:
     """Follows one compilation of `graph` for request number `request`; `kind` owns its texts once it is complete."""
 
     def __init__(
@@ -134,7 +134,7 @@ class Compilation:
             where = f"pass {self._recipe.steps[step].name} (step {step + 1})"
         else:
             where = "lowering" if step == LOWERING else "translating to LLVM IR and generating machine code"
-        found = death(died, "the compiler crashed", where, _CRASH_TODO)
+        found = describe_death(died, "the compiler crashed", where, _CRASH_TODO)
         return msgspec.structs.replace(found, step=-1 if step is None else max(step, -1))
 
 

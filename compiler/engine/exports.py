@@ -11,13 +11,13 @@ from buddy.compiler.protocol.worker_messages import ExportProgram, StopRunner
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import Session
+    from buddy.compiler.engine.session import EngineSession
 
 
-class Exports:
+class ExportHandler:
     """Answers `Export`."""
 
-    def __init__(self, session: Session, store: TextStore, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, store: TextStore, send: Callable[[Any], None]) -> None:
         self._session, self._store, self._send = session, store, send
 
     async def export(self, frame: Export, job: Job) -> None:

@@ -41,11 +41,11 @@ from buddy.compiler.protocol.worker_messages import (
     GraphWithImport,
     HostRequest,
     ImportGraph,
-    Load,
-    Loaded,
+    LoadProgram,
     MakeScript,
     Measure,
     NodesExtracted,
+    ProgramLoaded,
     Ready,
     Refused,
     RemarkHere,
@@ -82,7 +82,7 @@ class Host:
         while (request := self._channel.receive()) is not None:
             if self._problem is not None:
                 self._channel.send(Refused(self._problem))
-            elif isinstance(request, Load):
+            elif isinstance(request, LoadProgram):
                 self._channel.send(self._load(request))
             elif isinstance(request, ImportGraph):
                 self._channel.send(self._in_child(request, _with_import))
@@ -101,17 +101,17 @@ class Host:
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
                 self._channel.send(self._here(request))
 
-    def _load(self, request: Load) -> Reply:
+    def _load(self, request: LoadProgram) -> Reply:
         started = time.perf_counter()
         try:
-            problems, before = _load_plugins(request), registrations.of_others()
+            problems, before = _load_plugins(request), registrations.plugin_registrations()
             self._program = _load_program(request, self._progress)
             if request.frontend not in OWN_FRONTENDS:
                 self._import(request.frontend)
             graphs = tuple(_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
             own = _own_code(self._program, before)
-            return Loaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
+            return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             return Refused(_diagnostic(error, request.source))
@@ -177,10 +177,10 @@ def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Repl
     return GraphWithImport(_data(captured))
 
 
-def _load_plugins(request: Load) -> tuple[Diagnostic, ...]:
+def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
     from buddy.compiler.graph import plugins
 
-    return plugins.problems([*plugins.installed(), *map(plugins.load_file, request.plugins)])
+    return plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, request.plugins)])
 
 
 def _not_loaded(graph: int) -> Refused:
@@ -207,9 +207,9 @@ def _extracted(captured: Any, request: ExtractNodes) -> Any:
 
 
 def _script(captured: Any) -> ScriptMade:
-    from buddy.compiler.tools.extract import Part, script_of
+    from buddy.compiler.tools.extract import Subgraph, script_of
 
-    made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
+    made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
     return ScriptMade(made.name, made.text, made.values)
 
 
@@ -221,7 +221,7 @@ def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
     return registrations.code_hash([*registered_since(before).values(), *first])
 
 
-def _load_program(request: Load, progress: Any) -> Any:
+def _load_program(request: LoadProgram, progress: Any) -> Any:
     from buddy.compiler.importers.sources import load_program
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts

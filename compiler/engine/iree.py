@@ -15,8 +15,8 @@ import msgspec
 
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.artifact import IreeArtifact, program_from, to_bytes
-from buddy.compiler.codegen.iree.installed import TODO, IreeMissing, versions
-from buddy.compiler.engine.compiler import Packer
+from buddy.compiler.codegen.iree.installed import TODO, IreeMissingError, versions
+from buddy.compiler.engine.compiler import TextPacker
 from buddy.compiler.engine.iree_messages import (
     CheckIreeFlags,
     CompileByIree,
@@ -53,7 +53,7 @@ class IreeWorker:
     def _answer(self, request: Message) -> Reply:
         try:
             return self._answers[type(request)](request)
-        except IreeMissing as error:
+        except IreeMissingError as error:
             return Refused(Diagnostic(str(error), "the recipe's backend", TODO))
         except Exception as error:
             self._channel.send(Trouble(traceback_of(error)))
@@ -61,7 +61,7 @@ class IreeWorker:
             return Refused(Diagnostic(what, todo="this is a bug: please report it with the log"))
 
     def _compile(self, request: CompileByIree) -> Reply:
-        packer = Packer(self._channel, request.known)
+        packer = TextPacker(self._channel, request.known)
         key, started = digest(request.program, request.flags), time.perf_counter()
         known = self._kept.get(key)
         if known is None:
@@ -80,9 +80,9 @@ class IreeWorker:
         stages = packer.stages(tuple(_numbered(stage, request.first) for stage, _ in known[0]))
         return CompileDone(stages, known[1], (), (), 0.0 if reused else known[2], reused)
 
-    def _made(self, request: CompileByIree, packer: Packer) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
+    def _made(self, request: CompileByIree, packer: TextPacker) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
         """The stages, numbered from 0, with their texts, and the artifact."""
-        from buddy.compiler.codegen.iree.compiling import IreeError, Phase, compile_phases
+        from buddy.compiler.codegen.iree.compiling import IreeError, IreePhase, compile_phases
         from buddy.compiler.driver.snapshots import of_marked
         from buddy.compiler.mlir.printing import op_counts
         from buddy.compiler.mlir.provenance import LocationSets
@@ -92,7 +92,7 @@ class IreeWorker:
         stages: list[tuple[Stage, Any]] = []
         counts = op_counts(program.text)
 
-        def done(phase: Phase) -> None:
+        def done(phase: IreePhase) -> None:
             nonlocal counts
             snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
             counts = snapshot.counts
@@ -107,7 +107,7 @@ class IreeWorker:
         except IreeError as error:
             names = locations.sets[error.place] if error.place < len(locations.sets) else ()
             return Refused(_diagnostic(error, names))
-        all_flags = tuple(iree_flags.merged(request.flags))
+        all_flags = tuple(iree_flags.merge_flags(request.flags))
         return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))
 
 

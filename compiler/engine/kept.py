@@ -25,7 +25,7 @@ def main(descriptor: int, path: Path, patience: float) -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
-    from buddy.compiler.engine.kept_connection import KeptConnection
+    from buddy.compiler.engine.resumable_connection import ResumableConnection
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.processes.limits import take_limits
     from buddy.compiler.support.scratch import have_temporary_folder
@@ -34,7 +34,7 @@ def main(descriptor: int, path: Path, patience: float) -> int:
     have_temporary_folder()
 
     async def serve() -> int:
-        return await Server(KeptConnection(socket.socket(fileno=descriptor), patience)).serve()
+        return await Server(ResumableConnection(socket.socket(fileno=descriptor), patience)).serve()
 
     try:
         code = asyncio.run(serve())

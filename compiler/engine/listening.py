@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
-from buddy.compiler.support.processes.forked_worker import line_of
+from buddy.compiler.support.processes.forked_worker import lifetime_socket
 from buddy.compiler.support.processes.parent_death import kill_group_of, other_end
 from buddy.compiler.support.scratch import scratch_folder
 
@@ -64,20 +64,20 @@ class Peer:
         return self._pid > 0
 
 
-class Listening:
+class ListeningSocket:
     """The socket; leaving the context ends the connected processes."""
 
     def __init__(self, types: Any) -> None:
         self._types = types
         self._peers: list[Peer] = []
 
-    async def __aenter__(self) -> Listening:
+    async def __aenter__(self) -> ListeningSocket:
         self._folder = scratch_folder("link")
         self.address = os.path.join(self._folder.name, "socket")
         self._listener = _listener(self.address)
         # Nothing is accepted on this socket: processes connect to it and end when this end is closed, by the kernel if
         # this process is killed.
-        self._line = _listener(line_of(self.address))
+        self._line = _listener(lifetime_socket(self.address))
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -10,13 +10,13 @@ from buddy.compiler.protocol.worker_messages import StopRunner, WatchNodes
 from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import Session
+    from buddy.compiler.engine.session import EngineSession
 
 
-class Numerics:
+class NumericsHandler:
     """Answers `CompareNodes`."""
 
-    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
         self._session, self._send = session, send
 
     async def compare(self, frame: CompareNodes, job: Job) -> None:

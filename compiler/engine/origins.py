@@ -17,10 +17,10 @@ from buddy.compiler.protocol import (
     Followed,
     FollowNode,
     Jumps,
+    LineOrigins,
     NodeRow,
     NodeTrace,
     OpenPython,
-    Origin,
     OriginsFound,
     PythonOpened,
 )
@@ -39,7 +39,7 @@ _MAX_FILE = 8 << 20
 RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
 
 
-class OriginAnswers:
+class ProvenanceHandler:
     """Looks up lines and nodes in the store's texts; `rows_of` returns the nodes of a graph."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf) -> None:
@@ -54,7 +54,7 @@ class OriginAnswers:
         text = self._text(frame.text)
         found = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
         ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))
-        origins = tuple(Origin(node, own, derived) for node, (own, derived) in ordered)
+        origins = tuple(LineOrigins(node, own, derived) for node, (own, derived) in ordered)
         self._send(OriginsFound(job.request, frame.text, origins, text.total))
 
     async def jumps(self, frame: FindJumps, job: Job) -> None:

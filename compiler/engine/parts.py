@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.listening import Listening
+from buddy.compiler.engine.listening import ListeningSocket
 from buddy.compiler.protocol import (
     Bisect,
     Bisected,
@@ -31,17 +31,17 @@ from buddy.compiler.protocol.worker_messages import (
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import Session
+    from buddy.compiler.engine.session import EngineSession
 
 log = logging.getLogger("buddy.engine")
 # Time limit for a process to be forked, and to exit after its own time limit, in seconds.
 _GRACE = 30.0
 
 
-class Parts:
+class SubgraphHandler:
     """Answers `Extract`, `WriteScript` and `Bisect`."""
 
-    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
         self._session, self._send = session, send
 
     async def extract(self, frame: Extract, job: Job) -> None:
@@ -60,7 +60,7 @@ class Parts:
     async def bisect(self, frame: Bisect, job: Job) -> None:
         """Bisects in a separate process; the process ends with this job."""
         self._send(Progress(job.request, "preparing"))
-        async with Listening(BisectionMessage) as listening:
+        async with ListeningSocket(BisectionMessage) as listening:
             begin = BeginBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
             await self._session.ask_of_program(frame.recipe, begin, job)
             try:
@@ -70,7 +70,7 @@ class Parts:
                 what = f"the search did not stop by itself after {frame.criterion.within:g} s and was stopped"
                 raise JobFailed(Diagnostic(what, "a forked process", "give it more time")) from error
 
-    async def _follow(self, listening: Listening, job: Job) -> None:
+    async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         async for message in (await listening.peer()).messages():
             if isinstance(message, Activity):
                 self._send(Progress(job.request, message.what, message.done))

@@ -17,7 +17,7 @@ NO_PLUGINS: tuple[PluginFile, ...] = ()
 
 
 @dataclass
-class InCompiler:
+class CompilerPlugins:
     """The plug-ins and graphs of the current compiler process, and its notes on the plug-ins."""
 
     life: int = 0
@@ -39,7 +39,7 @@ class InCompiler:
         self.graphs = {*self.graphs.intersection(kept), key}
 
 
-def hashed(path: str, directory: str = "") -> PluginFile:
+def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
     """The current path and hash of the file at `path`, relative to `directory`.
 
     Raises `OSError` if it cannot be read.
@@ -61,7 +61,7 @@ def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[Pl
     found, notes = [], []
     for plugin in plugins:
         try:
-            now = hashed(plugin.path, directory)
+            now = hash_plugin_file(plugin.path, directory)
         except OSError as error:
             why = error.strerror or type(error).__name__
             raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error

@@ -8,14 +8,14 @@ from typing import Any
 from buddy.compiler.protocol import CheckIr, Diagnostic, IrChecked
 from buddy.compiler.protocol.one_shot_messages import IrProblem
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 TIMEOUT = 60.0
 # A module run by name: importing it here would load MLIR into the engine.
 _CHECK = "buddy.compiler.driver.ir_check"
 
 
-class Probing:
+class ProbeHandler:
     """Starts one-shot processes that load MLIR."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
@@ -23,7 +23,7 @@ class Probing:
 
     async def check(self, frame: CheckIr, job: Job) -> None:
         try:
-            found = await ask_apart(_CHECK, frame.content, IrProblem, TIMEOUT)
+            found = await call_in_process(_CHECK, frame.content, IrProblem, TIMEOUT)
         except TookTooLong as error:
             raise JobFailed(Diagnostic(str(error), "the check of the edited IR")) from error
         except ValueError:

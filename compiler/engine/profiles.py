@@ -16,12 +16,12 @@ from buddy.compiler.protocol.profile_report import Peak, ProfileReport, Sampling
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import Measure, StopRunner
 from buddy.compiler.support.processes.jobs import Job
-from buddy.compiler.support.processes.parent_death import from_its_first_moment
+from buddy.compiler.support.processes.parent_death import die_with_parent_from_start
 from buddy.compiler.support.processes.worker_process import safe_path
-from buddy.compiler.tools.profile.instrumented import counted, plain
+from buddy.compiler.tools.profile.instrumented import with_counting, without_counting
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import Session
+    from buddy.compiler.engine.session import EngineSession
 
 # A module run by name: importing it here would load LLVM into the engine.
 _LIMITS = "buddy.compiler.tools.bench.limits"
@@ -31,18 +31,18 @@ _LIMITS_SECONDS = 60.0
 _MARGIN = 1.1
 
 
-class Profiles:
+class ProfileHandler:
     """Answers `Profile`."""
 
-    def __init__(self, session: Session, send: Callable[[Any], None], store: TextStore) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Any], None], store: TextStore) -> None:
         self._session, self._send, self._store = session, send, store
         self._peaks: dict[int, Peak] = {}
 
     async def profile(self, frame: Profile, job: Job) -> None:
         """Compiles with and without counters, measures the machine's peak, and runs both interleaved."""
         recipe, session = frame.recipe, self._session
-        without = await session.result_of(plain(recipe), job, "profile")
-        with_counters = await session.result_of(counted(recipe), job, "profile")
+        without = await session.result_of(without_counting(recipe), job, "profile")
+        with_counters = await session.result_of(with_counting(recipe), job, "profile")
         peak = await self._peak(recipe.threads, job) if frame.peak else Peak()
         request = Measure(
             recipe.graph, without.artifact, with_counters.artifact, frame.repeats, recipe.threads, frame.timeout,
@@ -51,7 +51,7 @@ class Profiles:
         measured = await session.ask_of_program(recipe, request, job, StopRunner())
         report: ProfileReport = replace(measured.report, peak=peak)
         report = replace(report, sampling=await self._placed(report.sampling, without.stages))
-        note = doubt(report) if frame.peak else ""
+        note = profile_warning(report) if frame.peak else ""
         if note:
             self._peaks.pop(recipe.threads, None)
             report = replace(report, notes=(*report.notes, note))
@@ -74,7 +74,7 @@ class Profiles:
         return self._peaks[threads]
 
 
-def doubt(report: ProfileReport) -> str:
+def profile_warning(report: ProfileReport) -> str:
     """The reason to doubt the measured peak, "" if there is none.
 
     No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
@@ -91,7 +91,7 @@ async def _measured(threads: int) -> Peak | None:
     pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     command = [sys.executable, *safe_path(), "-m", _LIMITS, str(threads)]
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=null, stdout=pipe, stderr=null, preexec_fn=from_its_first_moment()
+        *command, stdin=null, stdout=pipe, stderr=null, preexec_fn=die_with_parent_from_start()
     )
     try:
         told, _ = await asyncio.wait_for(process.communicate(), _LIMITS_SECONDS)

@@ -10,7 +10,7 @@ import msgspec
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import EAGER, Frontend, PluginFile, Recipe, digest
-from buddy.compiler.protocol.worker_messages import CapturedGraphData, Loaded
+from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded
 
 _MAX_RESULTS = 16
 
@@ -44,7 +44,7 @@ class GraphRecord:
 
 
 @dataclass(frozen=True)
-class Program:
+class OpenedProgram:
     """`extracts` describe the last graphs: for each, the number of the graph that it was extracted from, and its
     nodes.
     """
@@ -62,11 +62,11 @@ class Program:
         found = {extract: captured + place for place, extract in enumerate(self.extracts)}
         return found.get((graph, nodes))
 
-    def with_import(self, graph: int, record: GraphRecord) -> Program:
+    def with_import(self, graph: int, record: GraphRecord) -> OpenedProgram:
         """This program with `record` in place of a graph."""
         return replace(self, graphs=(*self.graphs[:graph], record, *self.graphs[graph + 1 :]))
 
-    def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> Program:
+    def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> OpenedProgram:
         """This program with another graph."""
         record = record_of(data, self.graphs[graph].own)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
@@ -90,9 +90,9 @@ class CompileResult:
         return len(self.assignments) - eager, eager
 
 
-def program_of(key: ProgramKey, loaded: Loaded) -> Program:
+def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:
     graphs = tuple(record_of(data, loaded.own) for data in loaded.graphs)
-    return Program(key, graphs, loaded.notes, loaded.seconds, loaded.files)
+    return OpenedProgram(key, graphs, loaded.notes, loaded.seconds, loaded.files)
 
 
 def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
@@ -104,17 +104,17 @@ class Programs:
     """Opened programs, the latest last; `imports` maps keys of graphs to the graphs imported by another frontend."""
 
     def __init__(self) -> None:
-        self._opened: OrderedDict[ProgramKey, Program] = OrderedDict()
+        self._opened: OrderedDict[ProgramKey, OpenedProgram] = OrderedDict()
         self.imports: dict[str, GraphRecord] = {}
 
-    def add(self, program: Program) -> Program | None:
+    def add(self, program: OpenedProgram) -> OpenedProgram | None:
         """Adds `program`; returns the one that it replaces."""
         replaced = self._opened.get(program.key)
         self._opened[program.key] = program
         self._opened.move_to_end(program.key)
         return replaced
 
-    def find(self, recipe: Recipe) -> Program | None:
+    def find(self, recipe: Recipe) -> OpenedProgram | None:
         """The program of `recipe`: the latest one opened with its source and arguments; "" is the latest of all.
 
         One that was opened with the recipe's plug-ins and frontend is preferred.
@@ -129,7 +129,7 @@ def _is_of(key: ProgramKey, recipe: Recipe) -> bool:
     return not recipe.source or (key.source, key.arguments) == (recipe.source, recipe.arguments)
 
 
-class Results:
+class CompileResults:
     """A cache of the latest compilations, by graph and recipe."""
 
     def __init__(self) -> None:

@@ -56,7 +56,7 @@ def engines_folder() -> Path:
     return folder
 
 
-def relay(name: str, patience: float, *, start: bool) -> int:
+def run_relay(name: str, patience: float, *, start: bool) -> int:
     """Relays until the connection or the engine ends; returns the exit code.
 
     `start` says whether to start an engine if there is none called `name`; it exits after `patience` seconds without a
@@ -84,7 +84,7 @@ def relay(name: str, patience: float, *, start: bool) -> int:
     return 0
 
 
-def end(name: str) -> int:
+def end_engine(name: str) -> int:
     """Ends the engine called `name`, killing it if it does not exit at once; returns the exit code.
 
     Only a kill ends an engine that a signal has stopped. Its process is only known on Linux: elsewhere it exits when it

@@ -11,7 +11,7 @@ from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 TIMEOUT = 60.0
 # Maximum number of cached forms; printing one takes about a second.
@@ -21,7 +21,7 @@ _GENERIC_FORM = "buddy.compiler.mlir.generic_form"
 _DOCUMENTATION = "buddy.compiler.mlir.op_documentation"
 
 
-class Reprinting:
+class ReprintHandler:
     """Generic forms of the store's texts, kept in the same store."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
@@ -67,7 +67,7 @@ class Reprinting:
 
 async def _asked(module: str, question: Any, answer: type[Any]) -> Any:
     try:
-        return await ask_apart(module, question, answer, TIMEOUT)
+        return await call_in_process(module, question, answer, TIMEOUT)
     except TookTooLong as error:
         raise JobFailed(Diagnostic(str(error), module)) from error
     except ValueError as error:

@@ -99,17 +99,19 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
 
 def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
-    from buddy.compiler.tools.export import Order, Program, export
+    from buddy.compiler.tools.export import CompiledProgram, ExportOrder, export
     from buddy.compiler.tools.export.interface import c_name
 
     source, recipe = request.recipe.source, request.recipe
     origin = f"{source}, graph {captured.info.name}"
     artifact = from_bytes(request.artifact)
-    program = Program(
+    program = CompiledProgram(
         captured, recipe, artifact, request.assignments, request.llvm_ir, request.mlir, origin, request.command
     )
     folder = _folder(request)
-    order = Order(folder, request.name or c_name(Path(source.partition(":")[0]).stem), request.kinds, request.force)
+    order = ExportOrder(
+        folder, request.name or c_name(Path(source.partition(":")[0]).stem), request.kinds, request.force
+    )
     files = export(program, order, lambda what: channel.send(Activity(what)))
     return ProgramExported(str(folder), tuple(files))
 
@@ -126,10 +128,10 @@ def _remarks(captured: Any, request: RemarkHere) -> Reply:
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     from buddy.compiler.runtime.choose_inputs import chosen_tensors
-    from buddy.compiler.runtime.values import Taker
+    from buddy.compiler.runtime.values import ResultWriter
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    taker = Taker(captured, request.values, request.keep)
+    taker = ResultWriter(captured, request.values, request.keep)
     report = _run_of(captured, request)(
         repeats=request.repeats,
         threads=request.threads,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.text.search import Found, search_each
-from buddy.compiler.support.processes.one_shot import TookTooLong, answer_apart, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process, serve_one_call
 
 TIMEOUT = 10.0
 
@@ -18,7 +18,7 @@ class SearchTooLong(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchRequest:
     """A search for a regular expression, in the form sent to the process."""
 
     pattern: str
@@ -27,22 +27,22 @@ class Question:
     contents: tuple[str, ...]
 
 
-async def search_apart(question: Question, timeout: float = TIMEOUT) -> list[Found]:
+async def search_apart(question: SearchRequest, timeout: float = TIMEOUT) -> list[Found]:
     """The result of `buddy.compiler.protocol.text.search.search_each`, without blocking the event loop.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     try:
-        return await ask_apart(__name__, question, list[Found], timeout)
+        return await call_in_process(__name__, question, list[Found], timeout)
     except TookTooLong:
         raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
 
 
-def _found(question: Question) -> list[Found]:
+def _found(question: SearchRequest) -> list[Found]:
     return search_each(
         question.contents, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit
     )
 
 
 if __name__ == "__main__":
-    answer_apart(Question, _found)
+    serve_one_call(SearchRequest, _found)

@@ -16,18 +16,18 @@ import msgspec
 
 from buddy.compiler.engine.backends import refuse_other_backends
 from buddy.compiler.engine.connection import ClientConnection
-from buddy.compiler.engine.exports import Exports
-from buddy.compiler.engine.numerics import Numerics
-from buddy.compiler.engine.origins import OriginAnswers
-from buddy.compiler.engine.parts import Parts
-from buddy.compiler.engine.probing import Probing
-from buddy.compiler.engine.profiles import Profiles
-from buddy.compiler.engine.reprinting import Reprinting
-from buddy.compiler.engine.session import Session
-from buddy.compiler.engine.texts import Texts
-from buddy.compiler.engine.trials import Trials
-from buddy.compiler.engine.tuning import Tuning
-from buddy.compiler.engine.watching import Watching
+from buddy.compiler.engine.exports import ExportHandler
+from buddy.compiler.engine.numerics import NumericsHandler
+from buddy.compiler.engine.origins import ProvenanceHandler
+from buddy.compiler.engine.parts import SubgraphHandler
+from buddy.compiler.engine.probing import ProbeHandler
+from buddy.compiler.engine.profiles import ProfileHandler
+from buddy.compiler.engine.reprinting import ReprintHandler
+from buddy.compiler.engine.session import EngineSession
+from buddy.compiler.engine.texts import TextHandler
+from buddy.compiler.engine.trials import PassTrialHandler
+from buddy.compiler.engine.tuning import TuneHandler
+from buddy.compiler.engine.watching import WatchHandler
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
@@ -114,17 +114,17 @@ class Server:
         self._connection = connection
         self._store = TextStore()
         listener = Listener(self._send, self._printed, lambda: connection.backlog > _MAX_BACKLOG)
-        self._session = Session(self._send, self._store, listener)
-        self._texts = Texts(self._store, self._send)
-        self._reprinting = Reprinting(self._store, self._send)
-        self._origins = OriginAnswers(self._store, self._send, self._session.rows_of)
-        self._parts = Parts(self._session, self._send)
-        self._exports = Exports(self._session, self._store, self._send)
-        self._numerics = Numerics(self._session, self._send)
-        self._probing, self._trials = Probing(self._send), Trials(self._store, self._send)
-        self._profiles = Profiles(self._session, self._send, self._store)
-        self._tuning = Tuning(self._session, self._send)
-        self._watching = Watching(self._send)
+        self._session = EngineSession(self._send, self._store, listener)
+        self._texts = TextHandler(self._store, self._send)
+        self._reprinting = ReprintHandler(self._store, self._send)
+        self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of)
+        self._parts = SubgraphHandler(self._session, self._send)
+        self._exports = ExportHandler(self._session, self._store, self._send)
+        self._numerics = NumericsHandler(self._session, self._send)
+        self._probing, self._trials = ProbeHandler(self._send), PassTrialHandler(self._store, self._send)
+        self._profiles = ProfileHandler(self._session, self._send, self._store)
+        self._tuning = TuneHandler(self._session, self._send)
+        self._watching = WatchHandler(self._send)
         self._jobs = Jobs(self._send)
         self._welcomed = False
         self._utf8: dict[str, codecs.IncrementalDecoder] = {}

@@ -6,22 +6,22 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from buddy.compiler.engine.backends import Backends, HandedOver, needs_backend
+from buddy.compiler.engine.backends import BackendWorkers, HandedOver, needs_backend
 from buddy.compiler.engine.catalogue import Discovery, merged
-from buddy.compiler.engine.compiling import Compilation, keep
-from buddy.compiler.engine.kept_values import KeptValues, drop
-from buddy.compiler.engine.plugin_files import NO_PLUGINS, InCompiler, as_they_are
+from buddy.compiler.engine.compiling import CompilationRequest, keep
+from buddy.compiler.engine.plugin_files import NO_PLUGINS, CompilerPlugins, as_they_are
 from buddy.compiler.engine.programs import (
     CompileResult,
+    CompileResults,
     GraphRecord,
-    Program,
+    OpenedProgram,
     ProgramKey,
     Programs,
-    Results,
     program_of,
     record_of,
 )
-from buddy.compiler.engine.worker import Listener, RequestRefused, Worker, WorkerDied, death
+from buddy.compiler.engine.run_values import RunValues, drop_values
+from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import (
     Assigned,
     Captured,
@@ -59,7 +59,7 @@ from buddy.compiler.protocol.worker_messages import (
     ExtractNodes,
     HostMessage,
     ImportGraph,
-    Load,
+    LoadProgram,
     Message,
     NativeCode,
     RemarkCode,
@@ -74,18 +74,18 @@ Send = Callable[[Any], None]
 Plugins = tuple[PluginFile, ...]
 
 
-class Session:
+class EngineSession:
     """Programs, their compilations and texts, and the workers."""
 
     def __init__(self, send: Send, store: TextStore, listener: Listener) -> None:
         self._send, self._store = send, store
-        self._programs, self._results = Programs(), Results()
-        self.values = KeptValues(send)
-        self.host = Worker("host", "buddy.compiler.engine.host", HostMessage, listener)
-        self.compiler = Worker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
-        self.backends = Backends(send, listener)
+        self._programs, self._results = Programs(), CompileResults()
+        self.values = RunValues(send)
+        self.host = EngineWorker("host", "buddy.compiler.engine.host", HostMessage, listener)
+        self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
+        self.backends = BackendWorkers(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
-        self._in_compiler = InCompiler()
+        self._in_compiler = CompilerPlugins()
         self._described: dict[tuple[type, Plugins], Any] = {}
         self._discovery = Discovery()
 
@@ -121,7 +121,7 @@ class Session:
         notes = (*changed, *program.notes)
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
-    def _forget(self, old: Program | None, new: Program) -> None:
+    def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Releases the texts of graphs that a source no longer has."""
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
@@ -131,7 +131,7 @@ class Session:
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
-    async def _load(self, key: ProgramKey, job: Job) -> Program:
+    async def _load(self, key: ProgramKey, job: Job) -> OpenedProgram:
         """Loads `key` in the host; a host that has loaded something before is replaced."""
         if self._in_host[0] == self.host.life and self.host.is_ready:
             await self.host.restart("new host for the next program")
@@ -161,7 +161,9 @@ class Session:
             await self.host.ready()
         except WorkerDied as died:
             todo = "check that `python -c 'import torch'` works in this environment"
-            raise JobFailed(death(died, "the process that runs scripts does not start", "the host", todo)) from died
+            raise JobFailed(
+                describe_death(died, "the process that runs scripts does not start", "the host", todo)
+            ) from died
 
     async def _ask_host(self, request: Message, obituary: Diagnostic, job: Job, stop: Message | None = None) -> Any:
         """Returns the host's reply; `obituary` is the diagnostic if the host dies."""
@@ -170,7 +172,7 @@ class Session:
         except RequestRefused as refused:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
-            raise JobFailed(death(died, obituary.what, obituary.where, obituary.todo)) from died
+            raise JobFailed(describe_death(died, obituary.what, obituary.where, obituary.todo)) from died
 
     def _host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
@@ -191,7 +193,7 @@ class Session:
         return await self._compiled(self._opened(recipe), recipe, job, kind=kind)
 
     async def _compiled(
-        self, program: Program, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
+        self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
         tell: Send | None = None,
     ) -> CompileResult:  # fmt: skip
         """The compilation of `recipe`: the cached one (reported again if `repeat`), or a new one, reported to
@@ -202,7 +204,7 @@ class Session:
         needs_backend(recipe)
         program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
-        make = Compilation if recipe.runs_passes else HandedOver
+        make = CompilationRequest if recipe.runs_passes else HandedOver
         compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
         async with self.compiler.turn:
             job.begun = True
@@ -219,7 +221,7 @@ class Session:
         self._results.put(graph.key, recipe, made)
         return made
 
-    async def _with_import(self, program: Program, recipe: Recipe, job: Job) -> Program:
+    async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
         """Adds the import by the recipe's frontend to the program's graph, if it was opened by another frontend."""
         graph = _graph(program, recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.enters:
@@ -235,12 +237,16 @@ class Session:
             imports[graph.key] = record_of(made.graph, graph.own)
         return program.with_import(recipe.graph, imports[graph.key])
 
-    async def _in_worker(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
+    async def _in_worker(
+        self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
+    ) -> CompileResult:
         graph = _graph(program, recipe)
         await self._give_graph(graph, program.key.plugins, job)
         return await found.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
 
-    async def _where_script_ran(self, found: Compilation, program: Program, recipe: Recipe, job: Job) -> CompileResult:
+    async def _where_script_ran(
+        self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
+    ) -> CompileResult:
         """Compiles in a process forked from the one that ran the script, because only that one has its
         registrations.
         """
@@ -290,7 +296,7 @@ class Session:
             await self.compiler.restart("new compiler for other plug-ins")
             await self._compiler_up(job)
         if self._in_compiler.life != self.compiler.life:
-            self._in_compiler = InCompiler(self.compiler.life)
+            self._in_compiler = CompilerPlugins(self.compiler.life)
         if self._in_compiler.plugins != plugins or not self._in_compiler.asked:
             used = await self._ask_compiler(UsePlugins(plugins))
             self._in_compiler.use(plugins, tuple(map(str, used.problems)))
@@ -303,7 +309,9 @@ class Session:
             await self.compiler.ready()
         except WorkerDied as died:
             todo = "check that the MLIR bindings are installed: `pip install torch-mlir`"
-            raise JobFailed(death(died, "the compiler's process does not start", "the compiler", todo)) from died
+            raise JobFailed(
+                describe_death(died, "the compiler's process does not start", "the compiler", todo)
+            ) from died
 
     async def _ask_compiler(self, request: Message) -> Any:
         try:
@@ -311,7 +319,7 @@ class Session:
         except RequestRefused as refused:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
-            raise JobFailed(death(died, "the compiler process exited", "the compiler", "try again")) from died
+            raise JobFailed(describe_death(died, "the compiler process exited", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
         """The nodes of a graph of the latest program opened from this source; empty if there is none."""
@@ -319,11 +327,11 @@ class Session:
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
 
-    def load_of(self, recipe: Recipe) -> Load:
+    def load_of(self, recipe: Recipe) -> LoadProgram:
         """The request that loads the program of `recipe` elsewhere in the same way."""
         return _load_of(self._opened(recipe).key)
 
-    def _opened(self, recipe: Recipe) -> Program:
+    def _opened(self, recipe: Recipe) -> OpenedProgram:
         """The opened program of `recipe`. Raises `JobFailed`."""
         program = self._programs.find(recipe)
         if program is None:
@@ -363,13 +371,13 @@ class Session:
             try:
                 executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
             except BaseException:
-                drop(folder)
+                drop_values(folder)
                 raise
         if folder is not None:
             self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
 
-    async def _natively(self, program: Program, recipe: Recipe, job: Job) -> NativeCode:
+    async def _natively(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
         """Compiles the recipe of another backend with this compiler too, to run both; reports only progress."""
 
         def tell(frame: Any) -> None:
@@ -421,7 +429,7 @@ class Session:
             keep(self._store, data.fx.text)
             keep(self._store, data.code)
 
-    async def _in_host_again(self, program: Program, recipe: Recipe, job: Job) -> None:
+    async def _in_host_again(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
         """Makes sure that the current host has loaded the program: after a kill it is loaded again."""
         if self._in_host == (self.host.life, program.key):
             return
@@ -472,8 +480,8 @@ _RUN_DEATH = Diagnostic(
 )
 
 
-def _load_of(key: ProgramKey) -> Load:
-    return Load(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
+def _load_of(key: ProgramKey) -> LoadProgram:
+    return LoadProgram(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
 
 
 def _load_death(key: ProgramKey) -> Diagnostic:
@@ -481,7 +489,7 @@ def _load_death(key: ProgramKey) -> Diagnostic:
     return Diagnostic(f"{key.source} ended the process that runs it", key.source, todo)
 
 
-def _graph(program: Program, recipe: Recipe) -> GraphRecord:
+def _graph(program: OpenedProgram, recipe: Recipe) -> GraphRecord:
     """The graph of `program` that `recipe` compiles; raises `JobFailed` if the number is unknown."""
     if 0 <= recipe.graph < len(program.graphs):
         return program.graphs[recipe.graph]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.engine import comparing
-from buddy.compiler.engine.comparing import Differences, DiffTooLong
-from buddy.compiler.engine.searching import Question, SearchTooLong, search_apart
+from buddy.compiler.engine.comparing import DiffCache, DiffTooLong
+from buddy.compiler.engine.searching import SearchRequest, SearchTooLong, search_apart
 from buddy.compiler.protocol import (
     Characters,
     Compare,
@@ -23,7 +23,6 @@ from buddy.compiler.protocol import (
     FindNode,
     FindPlace,
     FindRegion,
-    Found,
     FoundEach,
     Hits,
     Lines,
@@ -32,6 +31,7 @@ from buddy.compiler.protocol import (
     Region,
     Search,
     SearchEach,
+    SearchResult,
     Symbol,
     Symbols,
     Text,
@@ -52,12 +52,12 @@ _MAX_CHARACTERS = 1 << 20
 _EXCERPT = 240
 
 
-class Texts:
+class TextHandler:
     """The text store, for requests of the client."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
-        self._differences = Differences()
+        self._differences = DiffCache()
 
     async def lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
@@ -73,7 +73,7 @@ class Texts:
         last = min(max(0, line) + frame.around, text.total - 1) // page
         for number in range(first, min(last, first + _MAX_WINDOW // page) + 1):
             self._send(_window(job, frame.text, text, number * page, page))
-        self._send(Found(job.request, frame.text, (line,) if line >= 0 else ()))
+        self._send(SearchResult(job.request, frame.text, (line,) if line >= 0 else ()))
 
     async def text(self, frame: FetchText, job: Job) -> None:
         self._send(Text(job.request, frame.text, self._find(frame.text).content))
@@ -81,7 +81,7 @@ class Texts:
     async def search(self, frame: Search, job: Job) -> None:
         text = self._find(frame.text)
         ((lines, more),) = await _searched([text.content], frame)
-        self._send(Found(job.request, frame.text, tuple(lines), more))
+        self._send(SearchResult(job.request, frame.text, tuple(lines), more))
 
     async def search_each(self, frame: SearchEach, job: Job) -> None:
         named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
@@ -110,11 +110,11 @@ class Texts:
     async def node(self, frame: FindNode, job: Job) -> None:
         text = self._find(frame.text)
         lines, more = await asyncio.to_thread(text.lines_of_node, frame.node, frame.limit)
-        self._send(Found(job.request, frame.text, tuple(lines), more))
+        self._send(SearchResult(job.request, frame.text, tuple(lines), more))
 
     async def compare(self, frame: Compare, job: Job) -> None:
         before, after = self._find(frame.before), self._find(frame.after)
-        question = comparing.Question(before.content, after.content, frame.how, frame.language)
+        question = comparing.DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
             found = await self._differences.of((frame.before, frame.after), question)
         except DiffTooLong as error:
@@ -144,7 +144,7 @@ async def _searched(contents: list[str], frame: Search | SearchEach) -> list[sea
                 searching.search_each, contents, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
             )
         check(frame.pattern)
-        return await search_apart(Question(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
+        return await search_apart(SearchRequest(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
     except (PatternError, SearchTooLong) as error:
         todo = "change the pattern, or search for it as plain text"
         raise JobFailed(Diagnostic(str(error), "the search", todo)) from error

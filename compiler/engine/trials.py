@@ -16,7 +16,7 @@ from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
 from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
+from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start
 from buddy.compiler.support.processes.worker_process import safe_path
 
 # A module run by name: importing it here would load MLIR into the engine.
@@ -26,7 +26,7 @@ _LINE = 1 << 24
 _START = 60.0
 
 
-class Trials:
+class PassTrialHandler:
     """Answers `TryPasses`."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
@@ -52,7 +52,7 @@ class Trials:
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
             *command, stdin=pipe, stdout=pipe, stderr=null, limit=_LINE, start_new_session=True,
-            preexec_fn=from_its_first_moment(),
+            preexec_fn=die_with_parent_from_start(),
         )  # fmt: skip
         try:
             return await self._listen(process, question, frame, job, first, deadline)

@@ -6,24 +6,24 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.listening import Listening, Peer
+from buddy.compiler.engine.listening import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
 from buddy.compiler.protocol.tuning_space import SpaceError, space_of
 from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.tools.tune.hunt import Hand, Hunt
-from buddy.compiler.tools.tune.messages import Attempt, Duel, TuningMessage
+from buddy.compiler.tools.tune.messages import CompareRecipes, TryRecipe, TuningMessage
+from buddy.compiler.tools.tune.tuner import Tuner, TuneWorker
 
 if TYPE_CHECKING:
-    from buddy.compiler.engine.session import Session
+    from buddy.compiler.engine.session import EngineSession
 
 _MOST_JOBS = 64
 
 
-class Tuning:
+class TuneHandler:
     """Answers `Tune`."""
 
-    def __init__(self, session: Session, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
         self._session, self._send = session, send
 
     async def tune(self, frame: Tune, job: Job) -> None:
@@ -33,23 +33,23 @@ class Tuning:
             raise JobFailed(Diagnostic(str(error), "what to vary")) from error
         self._send(Progress(job.request, "preparing"))
         async with self._hands(frame, job) as hands:
-            hunt = Hunt(frame, space, self._send)
+            hunt = Tuner(frame, space, self._send)
             left = await hunt.with_hands(hands)
             self._send(await hunt.ended(left))
 
     @asynccontextmanager
-    async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[Hand]]:
+    async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:
         if frame.cluster:
-            from buddy.compiler.tools.tune.cluster import cluster_hands
+            from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
             load = self._session.load_of(frame.recipe)
-            async with cluster_hands(frame.cluster, load, frame.recipe.graph) as hands:
+            async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as hands:
                 yield hands
             return
-        async with Listening(TuningMessage) as listening:
+        async with ListeningSocket(TuningMessage) as listening:
             yield [await self._forked(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MOST_JOBS)))]
 
-    async def _forked(self, listening: Listening, frame: Tune, job: Job) -> Hand:
+    async def _forked(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
         begin = BeginTuning(frame.recipe.graph, listening.address)
         await self._session.ask_of_program(frame.recipe, begin, job)
         return _Forked(await listening.peer())
@@ -61,7 +61,7 @@ class _Forked:
     def __init__(self, peer: Peer) -> None:
         self._peer, self._messages = peer, peer.messages()
 
-    async def ask(self, question: Attempt | Duel) -> Any:
+    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
         await self._peer.send(question)
         async for message in self._messages:
             if not isinstance(message, Trouble):

@@ -10,8 +10,8 @@ from buddy.compiler.support.processes.forked_worker import fork_to
 
 def begin_tuning(captured: Any, request: BeginTuning) -> Reply:
     """Forks a process that tries the recipes it receives, until its socket is closed."""
-    from buddy.compiler.tools.tune.attempts import serve
+    from buddy.compiler.tools.tune.measure import serve_attempts
     from buddy.compiler.tools.tune.messages import TuningRequest
 
-    fork_to(request.address, TuningRequest, lambda channel: serve(channel, captured))
+    fork_to(request.address, TuningRequest, lambda channel: serve_attempts(channel, captured))
     return Done()

@@ -27,7 +27,7 @@ class _Seen(NamedTuple):
     held: str
 
 
-class Watching:
+class WatchHandler:
     """Answers a `Watch` when a file has changed and its content is stable.
 
     Between reading a program and the `Watch` that names its files (which are only known then), seconds may pass, in

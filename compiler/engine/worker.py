@@ -52,7 +52,7 @@ class Listener:
     congested: Callable[[], bool]
 
 
-class Worker:
+class EngineWorker:
     """Starts the process of `module`, restarts it when it exits, and calls it.
 
     `life` counts the processes: state sent to one process must be sent again to the next. Holding `turn` makes several
@@ -260,7 +260,7 @@ class Worker:
         self._listener.state(self.state)
 
 
-def death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
+def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
     """The diagnostic of a worker's exit; `what` is followed by how it exited."""
     return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
 

@@ -33,7 +33,7 @@ from buddy.compiler.frontend import (
     symbolic_floats,
 )
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.frontend.others import decompositions_of_others
+from buddy.compiler.frontend.others import plugin_decompositions
 from buddy.compiler.frontend.views import copied, offsets_relied_on, or_in_eager, strided_from_memory
 from buddy.compiler.graph.operation import Op, default_ops_map
 
@@ -49,7 +49,7 @@ _FURTHER = [
 
 
 @dataclass(frozen=True)
-class Origin:
+class InputOrigin:
     """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module."""
 
     name: str
@@ -70,7 +70,7 @@ class AtenGraph:
     module: GraphModule
     kind: GraphKind
     dynamo: GraphModule
-    origins: tuple[Origin | None, ...]
+    origins: tuple[InputOrigin | None, ...]
     input_of: tuple[int | None, ...]
     part: int = 0
     ends: tuple[str, str] = ("", "")
@@ -87,7 +87,7 @@ def run_aot(
     inputs: Sequence[Any],
     compile_graph: CompileGraph,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
-    origins: Sequence[Origin] | None = None,
+    origins: Sequence[InputOrigin] | None = None,
     check: Callable[[GraphModule], None] | None = None,
     fallback_random: bool = False,
 ) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def run_aot(
         return backend(module, inputs)
 
 
-def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[Origin]:
+def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[InputOrigin]:
     """The origin of each input of a Dynamo graph."""
     return [_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
@@ -155,7 +155,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     """
     known = default_ops_map() if ops_map is None else ops_map
     own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
-    return own | counted_sizes.BESIDE_CLASSES | formats.BESIDE_CLASSES | decompositions_of_others()
+    return own | counted_sizes.BESIDE_CLASSES | formats.BESIDE_CLASSES | plugin_decompositions()
 
 
 @lru_cache(maxsize=1)
@@ -182,7 +182,7 @@ def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsM
     """
     own = "torch._inductor.decomposition"
     kept = {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
-    return kept | decompositions_of_others()
+    return kept | plugin_decompositions()
 
 
 def target_key(target: Any) -> str:
@@ -210,16 +210,16 @@ def _placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _origin(node: Node, value: Any) -> Origin:
+def _origin(node: Node, value: Any) -> InputOrigin:
     argument = node.meta.get("grapharg")
     source = getattr(argument, "source", None)
     if source is None:
-        return Origin(node.name, isinstance(value, torch.nn.Parameter))
+        return InputOrigin(node.name, isinstance(value, torch.nn.Parameter))
     is_state = isinstance(value, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module()
-    return Origin(source_name(source.name), is_state)
+    return InputOrigin(source_name(source.name), is_state)
 
 
-def _describe(aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[Origin]) -> AtenGraph:
+def _describe(aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[InputOrigin]) -> AtenGraph:
     input_of = tuple(plain_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
     known = tuple(None if index is None else origins[index] for index in input_of)
     return AtenGraph(aten, kind, dynamo, known, input_of)

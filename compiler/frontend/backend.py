@@ -16,17 +16,23 @@ import torch
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
-from buddy.compiler.frontend.backend_settings import Settings
-from buddy.compiler.frontend.choices import chosen_in
+from buddy.compiler.frontend.backend_settings import BackendSettings
+from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
+from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
 from buddy.compiler.frontend.listeners import stand_in
 from buddy.compiler.frontend.others import load_plugins
-from buddy.compiler.frontend.pieces import Cut, Pieces, cut_around
 from buddy.compiler.frontend.quantization.tensors import check_quantised
-from buddy.compiler.frontend.refusals import Suspected, SuspectedError, check_graph, refusing, watching
-from buddy.compiler.frontend.results import Results, converted
-from buddy.compiler.frontend.verify import Verified
+from buddy.compiler.frontend.refusals import (
+    SuspectedError,
+    SuspectedGraph,
+    check_graph,
+    with_eager_refusals,
+    with_form_checks,
+)
+from buddy.compiler.frontend.results import GraphResults, convert_with_view_bases
+from buddy.compiler.frontend.verify import VerifiedGraph
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operations import Conv2dOp
 from buddy.compiler.graph.sizes import is_dynamic
@@ -58,7 +64,7 @@ class Autotuner(Protocol):
 
 
 @dataclass(frozen=True)
-class Own:
+class CompilerOverrides:
     """A `DynamoCompiler`'s replacements of the defaults; `first` has priority over all registries.
 
     `build` replaces the default compilation, without the disk cache, for callers that observe it.
@@ -75,7 +81,7 @@ def buddy_backend(
     *,
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
-    compile_graph: Callable[[AtenGraph, Settings], Runner] | None = None,
+    compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None = None,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
     on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None = None,
     show_faults: bool = False,
@@ -83,7 +89,7 @@ def buddy_backend(
 ) -> Callable[..., Any]:
     """The backend that PyTorch finds as "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
-    `options` and `mode` are parsed by `Settings.of`, which raises `ValueError` for invalid ones. `compile_graph`
+    `options` and `mode` are parsed by `BackendSettings.of`, which raises `ValueError` for invalid ones. `compile_graph`
     replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static` is called with each Dynamo
     graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph falls back to
     eager on all other exceptions, unless there is a `compile_graph`, or `show_faults` is set.
@@ -92,7 +98,7 @@ def buddy_backend(
     recorder = stand_in()
     if recorder is not None:
         return recorder(module, inputs)
-    settings = Settings.of(options, mode)
+    settings = BackendSettings.of(options, mode)
     guarded = compile_graph is None and settings.fallback == "eager" and not show_faults
     compile_one = compile_graph or (compile_or_leave if guarded else compile_aten)
     try:
@@ -123,11 +129,11 @@ def buddy_backend(
                 static, tensors, lambda aten: compile_one(aten, settings), table, check=check,
                 fallback_random=settings.fallback_random,
             )  # fmt: skip
-            return refusing(static, compiled)
+            return with_eager_refusals(static, compiled)
 
         table = default_decompositions() if decompositions is None else decompositions
         try:
-            return trace(watching(table), check_graph)
+            return trace(with_form_checks(table), check_graph)
         except SuspectedError:
             pass
         # Now rather than at the call: Dynamo knows the numbers that tensors hold only while it compiles.
@@ -137,8 +143,8 @@ def buddy_backend(
             raise
         except Exception as error:
             failed = error
-            return Suspected(static, lambda: guard(static, partial(_fail, failed)))
-        return Suspected(static, lambda: compiled)
+            return SuspectedGraph(static, lambda: guard(static, partial(_fail, failed)))
+        return SuspectedGraph(static, lambda: compiled)
 
     if not _is_dynamic(module):
         return guard(module, lambda: compile_static(module, inputs))
@@ -163,17 +169,17 @@ def refreeze() -> None:
         program.refreeze()
 
 
-def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) -> Runner:
+def compile_aten(aten: AtenGraph, settings: BackendSettings, own: CompilerOverrides | None = None) -> Runner:
     """A compiled ATen graph; unsupported parts run in eager, if `settings` allow that.
 
     Raises `FallbackError` and any compile error if they do not.
     """
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    own = own or Own()
+    own = own or CompilerOverrides()
 
     def compiled(part: AtenGraph) -> Runner:
-        return _compiled(converted(part, own.ops_map), settings, part, own)
+        return _compiled(convert_with_view_bases(part, own.ops_map), settings, part, own)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -186,12 +192,12 @@ def compile_aten(aten: AtenGraph, settings: Settings, own: Own | None = None) ->
     try:
         return make(aten)
     except UnsupportedGraphError as error:
-        cut = cut_around(aten, error, lambda part: Results(converted(part, own.ops_map)))
+        cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part, own.ops_map)))
         compile_body = partial(compile_aten, settings=settings, own=own)
         return _in_pieces(cut, make, compile_body, error if settings.fallback == "error" else None)
 
 
-def compile_or_leave(aten: AtenGraph, settings: Settings) -> Runner:
+def compile_or_leave(aten: AtenGraph, settings: BackendSettings) -> Runner:
     """Like `compile_aten`, but falls back to eager on any exception except those for the caller."""
     try:
         return compile_aten(aten, settings)
@@ -215,7 +221,7 @@ def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.G
 
 
 def _in_pieces(
-    cut: Cut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
+    cut: GraphCut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
     refusal: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
     """Compiles a cut graph. If nodes would run in eager, raises `refusal`, if it is given."""
@@ -223,14 +229,16 @@ def _in_pieces(
         if refusal is not None:
             raise refusal
         warnings.warn(str(cut), stacklevel=3)
-    return Pieces(cut, make, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
+    return SplitGraph(cut, make, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
-def _compiled(conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> Runner:
+def _compiled(
+    conversion: Conversion, settings: BackendSettings, aten: AtenGraph, own: CompilerOverrides | None = None
+) -> Runner:
     found = CompiledGraph(conversion, settings, aten, own)
     if settings.verify == "off":
         return found
-    return Verified(found, aten, found.recipe, settings.verify, own.first if own else None)
+    return VerifiedGraph(found, aten, found.recipe, settings.verify, own.first if own else None)
 
 
 class CompiledGraph:
@@ -240,14 +248,16 @@ class CompiledGraph:
     which may be a piece.
     """
 
-    def __init__(self, conversion: Conversion, settings: Settings, aten: AtenGraph, own: Own | None = None) -> None:
-        graph, own = conversion.graph, own or Own()
+    def __init__(
+        self, conversion: Conversion, settings: BackendSettings, aten: AtenGraph, own: CompilerOverrides | None = None
+    ) -> None:
+        graph, own = conversion.graph, own or CompilerOverrides()
         first, build, training = own.first, own.build, aten.kind != "inference"
         self._constants = conversion.constants
-        self._results = Results(conversion, for_autograd=training)
+        self._results = GraphResults(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
         whole = aten.kind != "backward" and not aten.part
-        self.recipe = recipe = chosen_in(graph, settings.recipe(training), whole, has_own=bool(first))
+        self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), whole, has_own=bool(first))
         make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
         tuned = _is_tuned(graph, recipe, settings, first, build)
         self._tuned: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if tuned else None
@@ -266,7 +276,7 @@ class CompiledGraph:
 
 
 def _is_tuned(
-    graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None, build: Build | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None, build: Build | None
 ) -> bool:
     """Whether to search for a faster recipe: the separate process for that does not know a script's registrations."""
     return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
@@ -278,28 +288,28 @@ def _loaded(artifact: Artifact, frozen: bool) -> LoadedProgram:
     return program
 
 
-def _artifact(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
+def _artifact(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
     """From the disk cache, or compiled."""
     # A script's own lowerings are not part of the cache key.
-    artifact = None if first else program_cache.find(graph, recipe)
+    artifact = None if first else program_cache.find_program(graph, recipe)
     if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
         artifact = _made(graph, recipe, settings, first)
     return artifact
 
 
-def _made(graph: Graph, recipe: Recipe, settings: Settings, first: dict[str, Any] | None) -> Artifact:
+def _made(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
     from buddy.compiler.driver.compile_graph import compile_graph
-    from buddy.compiler.ops.lowering import Lowered
+    from buddy.compiler.ops.lowering import LoweredModule
     from buddy.compiler.ops.registry import Registry
 
     registry = Registry(first) if first else None
     if settings.fallback == "error":
         refuse_eager(graph, Compiler(graph, registry).assignments(recipe))
-    seen: list[Lowered] = []
+    seen: list[LoweredModule] = []
     artifact = compile_graph(graph, recipe, registry, seen.append)
     if not first and not any(lowered.transient for lowered in seen):
-        program_cache.keep(graph, recipe, artifact)
+        program_cache.store_program(graph, recipe, artifact)
     return artifact
 
 
@@ -325,7 +335,7 @@ def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 
 
 def compiled_for_all_sizes(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: Settings,
+    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: BackendSettings,
     decompositions: Mapping[Any, Callable[..., Any]] | None, guarded: bool = False,
 ) -> Callable[..., Any] | None:  # fmt: skip
     """A Dynamo graph with symbolic sizes compiled once; `None` if some part of it needs static sizes.
@@ -341,19 +351,19 @@ def compiled_for_all_sizes(
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
-            cut = cut_around(aten, error, lambda part: Results(converted(part)))
+            cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part)))
             # Graphs with data-dependent sizes cannot be traced again for each set of sizes.
             eager_too = cut.reads_numbers and settings.fallback == "eager"
             return _in_pieces(cut, compile_piece, compile_one, None if eager_too else error)
 
     def compile_piece(aten: AtenGraph) -> Runner:
-        conversion = converted(aten)
+        conversion = convert_with_view_bases(aten)
         _check_images(conversion.graph)
         return _compiled(conversion, settings, aten)
 
     try:
         random = settings.fallback_random
-        return refusing(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
+        return with_eager_refusals(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
     except (UnsupportedGraphError, CompilationError, FallbackError) as error:
         warnings.warn(f"compiled again for each set of sizes: {error}", stacklevel=2)
         return None

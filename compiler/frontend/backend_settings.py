@@ -26,20 +26,20 @@ Fallback = Literal["eager", "error"]
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Recipe fields that a caller may set; the others identify the program, which is the caller's own.
-FIELDS = ("preset", "flavour", "partition", "steps", "choices", "opt_level", "checks", "threads")
+FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads")
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
 _VERIFY_WORDS: dict[str, Verify] = {"1": "error", "error": "error", "warn": "warn", "0": "off", "off": "off", "": "off"}
 # The target dialects for graphs captured by TorchDynamo.
-Flavour = Literal["linalg", "tosa"]
+Dialect = Literal["linalg", "tosa"]
 # Recipe fields that identify the program that it was made with.
 _OF_PROGRAM = ("source", "arguments", "graph", "plugins")
 
 
 @dataclass(frozen=True)
-class Settings:
+class BackendSettings:
     """How graphs are compiled.
 
     `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
@@ -59,7 +59,7 @@ class Settings:
     fallback_random: bool = False
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:
+    def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
         """Parses `options` and `mode`.
 
         Options are those of `OPTIONS`, and the parameters of a search: a pass of the recipe (True or False),
@@ -151,27 +151,27 @@ def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
 
 def _recipe(given: Mapping[str, Any]) -> Recipe:
     """The given recipe, or the preset's, with the fields and passes of `given`."""
-    flavour = _field("flavour", given.get("flavour", "linalg"))
+    dialect = _field("dialect", given.get("dialect", "linalg"))
     base = given.get("recipe")
     if base is not None and "preset" in given:
         raise ValueError("recipe and preset are both given, but each is a pipeline; leave out one")
     recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
-    recipe = replace(recipe, flavour=flavour) if base is None or "flavour" in given else recipe
+    recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in given else recipe
     for name, value in given.items():
         if name in ("partition", "steps", "choices", "opt_level", "checks"):
             recipe = replace(recipe, **{name: _field(name, value)})
         elif name not in OPTIONS:
             recipe = _varied(recipe, name, value)
-    _check_other_roads(recipe)
+    _check_other_frontends(recipe)
     return recipe
 
 
-def _check_other_roads(recipe: Recipe) -> None:
+def _check_other_frontends(recipe: Recipe) -> None:
     """Raises `ValueError` for a recipe with another frontend, backend or target."""
     for field in msgspec.structs.fields(Recipe):
         found = getattr(recipe, field.name)
-        if field.name == "flavour":
-            _field("flavour", found)
+        if field.name == "dialect":
+            _field("dialect", found)
         elif field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default:
             what = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
             raise ValueError(f"recipe: {field.name} is {found!r}; {what}")
@@ -200,7 +200,7 @@ def _field(name: str, value: Any) -> Any:
     """A recipe's field, from the value itself or its plain form; lowerings may be a mapping from nodes."""
     if name == "choices" and isinstance(value, Mapping):
         value = tuple(sorted(OpChoice(str(node), str(lowering)) for node, lowering in value.items()))
-    kind = Flavour if name == "flavour" else get_type_hints(Recipe, include_extras=True)[name]
+    kind = Dialect if name == "dialect" else get_type_hints(Recipe, include_extras=True)[name]
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

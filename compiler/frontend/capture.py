@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import torch
 
-from buddy.compiler.frontend.aten import AtenGraph, Origin, Runner, default_decompositions, run_aot
+from buddy.compiler.frontend.aten import AtenGraph, InputOrigin, Runner, default_decompositions, run_aot
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.eager_program import drawing_program, eager_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
+from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
 from buddy.compiler.frontend.others import load_plugins
-from buddy.compiler.frontend.pieces import Pieces, cut_around
 from buddy.compiler.frontend.random_numbers import SEED
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
-from buddy.compiler.frontend.torch_dialect import imported
+from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
@@ -32,7 +32,7 @@ _compile = torch.compile
 
 
 @dataclass
-class Recorder:
+class GraphRecorder:
     """A Dynamo backend that records every graph with real inputs, and runs it in eager.
 
     `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults if None; `strict`
@@ -48,7 +48,11 @@ class Recorder:
     graphs: list[CapturedGraph] = field(default_factory=list)
 
     def __call__(
-        self, module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[Origin] | None = None, **_: Any
+        self,
+        module: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        origins: Sequence[InputOrigin] | None = None,
+        **_: Any,
     ) -> Callable[..., Any]:
         table = default_decompositions(self.ops_map) if self.decompositions is None else self.decompositions
         return run_aot(module, inputs, self._compile, table, origins)
@@ -66,7 +70,7 @@ class Recorder:
             cut = cut_around(aten, error, self._converted)
             if not cut.compiled and cut.in_eager:
                 raise
-            return Pieces(cut, self._recorded, self._compile)
+            return SplitGraph(cut, self._recorded, self._compile)
 
     def _converted(self, aten: AtenGraph) -> Conversion:
         return to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
@@ -91,7 +95,7 @@ class Recorder:
                 captured.code = fx_code(conversion)
                 captured.timed = drawing_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
-                captured.torch_dialect = partial(imported, conversion.graph, conversion.fx_nodes)
+                captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
                 self._keep(captured)
             return aten.module(*arguments)
 
@@ -119,7 +123,7 @@ def capture(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    recorder: Recorder | None = None,
+    recorder: GraphRecorder | None = None,
     grad: bool = False,
 ) -> list[CapturedGraph]:
     """The graphs of `function(*args, **kwargs)`, with static shapes, under `no_grad` unless `grad`.
@@ -127,7 +131,7 @@ def capture(
     With `grad`, gradients of ones are taken too, so that the result includes the backward graphs; `.grad` is not
     modified. Sizes are fixed to those of the arguments. Raises what `function` raises.
     """
-    recorder = recorder or Recorder(callable_name(function))
+    recorder = recorder or GraphRecorder(callable_name(function))
     before = len(recorder.graphs)
     torch._dynamo.reset()
     load_plugins()
@@ -147,14 +151,14 @@ def capture_settings() -> AbstractContextManager[None]:
     return torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False, allow_rnn=True)
 
 
-def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: Recorder) -> None:
+def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: GraphRecorder) -> None:
     """Records the inference graph of a Dynamo graph, on copies of all inputs except parameters."""
     with torch.no_grad():
         recorder(module, inputs)(*_copies(_with_real_sizes(module, inputs)))
 
 
 def record_training(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[Origin], recorder: Recorder
+    module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[InputOrigin], recorder: GraphRecorder
 ) -> None:
     """Records the forward and backward graphs of a Dynamo graph; the incoming gradients are ones."""
     with torch.enable_grad():

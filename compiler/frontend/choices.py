@@ -17,7 +17,7 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
 _NUMBER = re.compile(r"\.\d+$")
 
 
-def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
+def choices_for_graph(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
     """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
 
     Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
@@ -29,13 +29,13 @@ def chosen_in(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) 
     of_ops: dict[str, str] = {}
     of_nodes: dict[str, str] = {}
     for choice in recipe.choices:
-        known = _check_registry(choice, recipe.flavour, has_own)
+        known = _check_registry(choice, recipe.dialect, has_own)
         nodes = [
             op for op in graph.operations if choice.node in (op.stable, op.name) and not _is_op_of(op, choice.node)
         ]
         ops = [op for op in graph.operations if _is_op_of(op, choice.node)]
         for op in (*nodes, *ops):
-            _check_lowers(op, choice, recipe.flavour, known)
+            _check_lowers(op, choice, recipe.dialect, known)
         of_nodes |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
         of_ops |= dict.fromkeys((op.stable for op in ops), choice.lowering)
         if not nodes and not ops:
@@ -71,21 +71,21 @@ def _knows_op(name: str) -> bool:
     return any(name in (target, target.split(".")[0]) for target in default_ops_map())
 
 
-def _check_registry(choice: OpChoice, flavour: str, has_own: bool) -> list[str]:
+def _check_registry(choice: OpChoice, dialect: str, has_own: bool) -> list[str]:
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER
 
-    known = [*([USER] if has_own else []), *registries(flavour), TORCH_MLIR, EAGER]
+    known = [*([USER] if has_own else []), *registries(dialect), TORCH_MLIR, EAGER]
     if choice.lowering not in known:
         what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is not a registry"
         raise OptionError(f"{what}{_meant(choice.lowering, known)}; there are {', '.join(known)}")
     return known
 
 
-def _check_lowers(op: Op, choice: OpChoice, flavour: str, known: Sequence[str]) -> None:
+def _check_lowers(op: Op, choice: OpChoice, dialect: str, known: Sequence[str]) -> None:
     from buddy.compiler.ops import registries
 
-    found = registries(flavour)
+    found = registries(dialect)
     name = type(op).__name__
     if choice.lowering in found and name not in found[choice.lowering]:
         others = [key for key in known if key not in found or name in found[key]]

@@ -17,8 +17,8 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line
 from buddy.compiler.frontend.quantization.tensors import by_integers, is_marked, mark_quantised
 from buddy.compiler.frontend.schemas import schema_of
-from buddy.compiler.frontend.slices import tell_slices
-from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
+from buddy.compiler.frontend.slices import record_slices
+from buddy.compiler.frontend.symbols import GraphSymbols, UnknownSymbolError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp
@@ -41,7 +41,7 @@ class Conversion:
     graph: Graph
     fx_nodes: list[Node] = field(default_factory=list)
     constants: list[torch.Tensor] = field(default_factory=list)
-    symbols: Symbols = field(default_factory=lambda: Symbols(()))
+    symbols: GraphSymbols = field(default_factory=lambda: GraphSymbols(()))
     bases: int = 0
 
     def strides(self, node: Node) -> tuple[Dim, ...]:
@@ -99,7 +99,7 @@ class _Converter:
         nodes = list(aten.module.graph.nodes)
         mark_quantised(nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
-        self.symbols = self.result.symbols = Symbols(placeholders)
+        self.symbols = self.result.symbols = GraphSymbols(placeholders)
         self.result.graph.symbols = self.symbols.sources
         origins = iter(aten.origins)
         for node in placeholders:
@@ -146,7 +146,7 @@ class _Converter:
 
     def _call(self, node: Node) -> None:
         op = self.ops_map.get(target_key(node.target), EagerOp)()
-        tell_slices(node, self.symbols)
+        record_slices(node, self.symbols)
         _check_strides(node)
         _check_quantised(node)
         op.module, op.location = module_path(node), python_line(node)
@@ -203,7 +203,7 @@ class _Converter:
         return TensorMeta(self._told(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
 
 
-def unfit(nodes: Iterable[Node]) -> dict[str, str]:
+def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
     """By name, the nodes with a result or operand that compiled code does not support, independent of other nodes."""
     found = {}
     for node in nodes:

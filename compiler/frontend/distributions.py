@@ -31,15 +31,15 @@ _SHORT = 1 << 20
 _GREATEST = (1 << 63) - 1
 
 
-class Bits:
+class RandomBits:
     """The random numbers of one node, whose result has the form of `made`, in the order of its memory."""
 
     def __init__(self, seed: torch.Tensor, stream: int, made: torch.Tensor) -> None:
         self._seed, self._stream, self.made, self.dtype = seed, stream, made, made.dtype
 
-    def of_form(self, made: torch.Tensor) -> Bits:
+    def of_form(self, made: torch.Tensor) -> RandomBits:
         """As many numbers as `made` has elements."""
-        return Bits(self._seed, self._stream, made)
+        return RandomBits(self._seed, self._stream, made)
 
     def words(self, word: int = 0) -> torch.Tensor:
         """Uniform int32 values. There are 4 words for each element, from 0."""
@@ -123,14 +123,14 @@ def _times_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], Rule]:
-    """Registers a function for these ops: it takes the node's `Bits`, then all arguments except those that define
+    """Registers a function for these ops: it takes the node's `RandomBits`, then all arguments except those that define
     the form.
 
     Results with other dtypes than `results`, those of eager on a CPU, run in eager, which raises.
     """
 
     def registered(function: Rule) -> Rule:
-        def checked(bits: Bits, *args: Any, **named: Any) -> Any:
+        def checked(bits: RandomBits, *args: Any, **named: Any) -> Any:
             return function(bits, *args, **named) if bits.dtype in results else NotImplemented
 
         RULES.update(dict.fromkeys(overloads, checked))
@@ -143,32 +143,32 @@ def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], R
 
 
 @rule(aten.rand.default, aten.rand_like.default, results=FLOATS)
-def rand(bits: Bits, _form: Any) -> torch.Tensor:
+def rand(bits: RandomBits, _form: Any) -> torch.Tensor:
     return bits.fractions().to(bits.dtype)
 
 
 @rule(aten.randn.default, aten.randn_like.default, results=FLOATS)
-def randn(bits: Bits, _form: Any) -> torch.Tensor:
+def randn(bits: RandomBits, _form: Any) -> torch.Tensor:
     return bits.normal().to(bits.dtype)
 
 
 @rule(aten.uniform.default, results=FLOATS)
-def uniform(bits: Bits, _like: Any, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+def uniform(bits: RandomBits, _like: Any, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
     return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
 
 
 @rule(aten.normal_functional.default, results=FLOATS)
-def normal(bits: Bits, _like: Any, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+def normal(bits: RandomBits, _like: Any, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
 @rule(aten.normal.float_float, results=FLOATS)
-def normal_of_numbers(bits: Bits, mean: float, deviation: float, _size: Any) -> torch.Tensor:
+def normal_of_numbers(bits: RandomBits, mean: float, deviation: float, _size: Any) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
 @rule(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, results=FLOATS)
-def normal_of_tensors(bits: Bits, mean: Any, deviation: Any = 1.0) -> torch.Tensor:
+def normal_of_tensors(bits: RandomBits, mean: Any, deviation: Any = 1.0) -> torch.Tensor:
     if isinstance(deviation, torch.Tensor):
         if deviation.dtype not in FLOATS:
             return NotImplemented
@@ -178,17 +178,17 @@ def normal_of_tensors(bits: Bits, mean: Any, deviation: Any = 1.0) -> torch.Tens
 
 
 @rule(aten.log_normal.default, results=FLOATS)
-def log_normal(bits: Bits, _like: Any, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
+def log_normal(bits: RandomBits, _like: Any, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).exp().to(bits.dtype)
 
 
 @rule(aten.exponential.default, results=FLOATS)
-def exponential(bits: Bits, _like: Any, rate: float = 1.0) -> torch.Tensor:
+def exponential(bits: RandomBits, _like: Any, rate: float = 1.0) -> torch.Tensor:
     return (bits.exponential() / rate).to(bits.dtype)
 
 
 @rule(aten.cauchy.default, results=FLOATS)
-def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
+def cauchy(bits: RandomBits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
     """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never reach it."""
     wide = _wide(bits.dtype)
     digits = _DIGITS[wide] - 1
@@ -199,7 +199,7 @@ def cauchy(bits: Bits, _like: Any, median: float = 0.0, scale: float = 1.0) -> t
 
 
 @rule(aten.geometric.default, results=NUMBERS)
-def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
+def geometric(bits: RandomBits, _like: Any, p: float) -> torch.Tensor:
     """In double precision, so that rounding of a logarithm does not change the integer."""
     if not 0 < p < 1:
         return NotImplemented
@@ -209,7 +209,7 @@ def geometric(bits: Bits, _like: Any, p: float) -> torch.Tensor:
 
 @rule(aten.rrelu_with_noise_functional.default, results=FLOATS)  # also float16, which eager supports on GPUs only
 def rrelu(
-    bits: Bits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    bits: RandomBits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
     _generator: Any = None,
 ) -> Any:  # fmt: skip
     if _generator is not None:
@@ -224,7 +224,7 @@ def rrelu(
 
 
 @rule(aten.bernoulli.p, results=WITH_BOOL)
-def bernoulli_of_a_number(bits: Bits, _like: Any, p: float = 0.5) -> torch.Tensor:
+def bernoulli_of_a_number(bits: RandomBits, _like: Any, p: float = 0.5) -> torch.Tensor:
     """Ones with probability `p`, to 32 bits."""
     if not 0 <= p <= 1:
         return NotImplemented
@@ -235,48 +235,48 @@ def bernoulli_of_a_number(bits: Bits, _like: Any, p: float = 0.5) -> torch.Tenso
 
 
 @rule(aten.bernoulli.default, results=FLOATS)
-def bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
+def bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
     return _bernoulli(bits, p)
 
 
 @rule(aten.bernoulli.Tensor, results=WITH_BOOL)
-def bernoulli_like(bits: Bits, _like: Any, p: torch.Tensor) -> torch.Tensor:
+def bernoulli_like(bits: RandomBits, _like: Any, p: torch.Tensor) -> torch.Tensor:
     return _bernoulli(bits, p) if p.dtype in FLOATS else NotImplemented
 
 
-def _bernoulli(bits: Bits, p: torch.Tensor) -> torch.Tensor:
+def _bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
     _demand(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
     wide = _wide(p.dtype)
     return (bits.fractions(0, wide) < p.to(wide)).to(bits.dtype)
 
 
 @rule(aten.randint.default, results=WITH_UNSIGNED)
-def randint(bits: Bits, high: Any, _size: Any) -> torch.Tensor:
+def randint(bits: RandomBits, high: Any, _size: Any) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
 @rule(aten.randint.low, results=WITH_UNSIGNED)
-def randint_from(bits: Bits, low: Any, high: Any, _size: Any) -> torch.Tensor:
+def randint_from(bits: RandomBits, low: Any, high: Any, _size: Any) -> torch.Tensor:
     return _between(bits, low, high)
 
 
 @rule(aten.randint_like.default, results=WITH_UNSIGNED)
-def randint_like(bits: Bits, _like: Any, high: Any) -> torch.Tensor:
+def randint_like(bits: RandomBits, _like: Any, high: Any) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
 @rule(aten.randint_like.low_dtype, getattr(aten.random, "from"), results=WITH_UNSIGNED)
-def randint_like_from(bits: Bits, _like: Any, low: Any, high: Any) -> torch.Tensor:
+def randint_like_from(bits: RandomBits, _like: Any, low: Any, high: Any) -> torch.Tensor:
     return NotImplemented if high is None else _between(bits, low, high)
 
 
 @rule(aten.random.to, results=WITH_UNSIGNED)
-def random_to(bits: Bits, _like: Any, high: int) -> torch.Tensor:
+def random_to(bits: RandomBits, _like: Any, high: int) -> torch.Tensor:
     return _between(bits, 0, high)
 
 
 @rule(aten.random.default, results=WITH_UNSIGNED)
-def random(bits: Bits, _like: Any) -> torch.Tensor:
+def random(bits: RandomBits, _like: Any) -> torch.Tensor:
     """Uniform over all non-negative integers of the dtype; for floats, those that are exactly representable."""
     greatest = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
     if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
@@ -284,7 +284,7 @@ def random(bits: Bits, _like: Any) -> torch.Tensor:
     return _between(bits, 0, greatest + 1)
 
 
-def _between(bits: Bits, low: Any, high: Any) -> torch.Tensor:
+def _between(bits: RandomBits, low: Any, high: Any) -> torch.Tensor:
     count = high - low
     if isinstance(count, int) and not (0 < count <= 1 << 63 and _holds(bits.dtype, low, high - 1)):
         return NotImplemented
@@ -301,7 +301,7 @@ def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
 
 
 @rule(aten.randperm.default, results=NUMBERS)
-def randperm(bits: Bits, count: Any) -> torch.Tensor:
+def randperm(bits: RandomBits, count: Any) -> torch.Tensor:
     """The sort order of as many random numbers of 64 bits, which are almost never equal."""
     if isinstance(count, int) and not _holds(bits.dtype, 0, count):
         return NotImplemented
@@ -309,7 +309,7 @@ def randperm(bits: Bits, count: Any) -> torch.Tensor:
 
 
 @rule(aten.multinomial.default, results=frozenset((torch.int64,)))
-def multinomial(bits: Bits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
+def multinomial(bits: RandomBits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
     """In double precision, so that rounding of a sum or a quotient does not change the choice.
 
     Without replacement by the smallest of exponential variables, like eager: the first is drawn first.

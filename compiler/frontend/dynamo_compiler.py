@@ -12,21 +12,21 @@ from typing import Any, Literal
 import torch
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, without_inductors_own
-from buddy.compiler.frontend.backend import Own, buddy_backend, compile_aten
-from buddy.compiler.frontend.backend_settings import Settings as BackendSettings
-from buddy.compiler.frontend.capture import Recorder, callable_name, capture, record_inference
+from buddy.compiler.frontend.backend import CompilerOverrides, buddy_backend, compile_aten
+from buddy.compiler.frontend.backend_settings import BackendSettings as BackendSettings
+from buddy.compiler.frontend.capture import GraphRecorder, callable_name, capture, record_inference
 from buddy.compiler.frontend.export import export
 from buddy.compiler.frontend.imported import Imported, Params, argument_order
 from buddy.compiler.frontend.listeners import quietly, recording, tell
 from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.trace import Trace
 from buddy.compiler.graph import serialize
-from buddy.compiler.graph.graph import Graph, Settings
+from buddy.compiler.graph.graph import Graph, GraphSettings
 from buddy.compiler.graph.operation import Op, default_ops_map
 from buddy.compiler.runtime.captured import CapturedGraph
 
 Lowering = Callable[[Op, Any], Any]
-Flavour = Literal["linalg", "tosa"]
+Dialect = Literal["linalg", "tosa"]
 
 
 class DynamoCompiler:
@@ -150,7 +150,7 @@ class DynamoCompiler:
         if recording():
             record(module, inputs)
             return module.forward
-        own = Own(self._ops_map, self._first_registry())
+        own = CompilerOverrides(self._ops_map, self._first_registry())
 
         def compile_graph(aten: AtenGraph, settings: BackendSettings) -> Runner:
             if aten.kind == "backward" and not self.compile_backward:
@@ -160,7 +160,7 @@ class DynamoCompiler:
         return buddy_backend(
             module,
             inputs,
-            options={"flavour": self._flavour, **(options or {})},
+            options={"dialect": self._dialect, **(options or {})},
             compile_graph=compile_graph,
             decompositions=self._decompositions(),
             on_static=record,
@@ -193,10 +193,10 @@ class DynamoCompiler:
         from buddy.compiler.ops.func import ops_registry
 
         primary = [self.primary_registry] if self.primary_registry else []
-        return ChainMap({}, *primary, *registries(self._flavour).values(), ops_registry)  # type: ignore[arg-type]
+        return ChainMap({}, *primary, *registries(self._dialect).values(), ops_registry)  # type: ignore[arg-type]
 
     @property
-    def _flavour(self) -> Flavour:
+    def _dialect(self) -> Dialect:
         """Buddy-MLIR searches its TOSA registry before the linalg one, unless the latter is primary."""
         from buddy.compiler.ops import registries
 
@@ -211,14 +211,14 @@ class DynamoCompiler:
         found = {**({} if ours else self.primary_registry or {}), **self._ops_registry.maps[0]}
         return Registry(found) if found else None
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> GraphSettings:
         on_node = self._print_node if self.verbose else None
-        return Settings(self._flavour, self._first_registry, on_node, self._enable_external_calls)
+        return GraphSettings(self._dialect, self._first_registry, on_node, self._enable_external_calls)
 
     # ---- capture -----------------------------------------------------------------------------------------------------
 
-    def _recorder(self, name: str) -> Recorder:
-        return Recorder(name, self._func_name, self._ops_map, self._decompositions(), on_graph=self._keep)
+    def _recorder(self, name: str) -> GraphRecorder:
+        return GraphRecorder(name, self._func_name, self._ops_map, self._decompositions(), on_graph=self._keep)
 
     def _decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         table = self.aot_autograd_decomposition

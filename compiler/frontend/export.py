@@ -9,8 +9,8 @@ import torch
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.aten import AtenGraph, Origin
-from buddy.compiler.frontend.capture import Recorder
+from buddy.compiler.frontend.aten import AtenGraph, InputOrigin
+from buddy.compiler.frontend.capture import GraphRecorder
 from buddy.compiler.frontend.effects import without_assertions_of_form
 from buddy.compiler.frontend.random_numbers import by_counter, new_seed
 from buddy.compiler.frontend.resampling import resampled_as_in_eager
@@ -32,7 +32,7 @@ def export(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     decompositions: Mapping[Any, Callable[..., Any]],
-    recorder: Recorder,
+    recorder: GraphRecorder,
     dynamic_shapes: Any = None,
 ) -> None:
     """Records the graph of `function(*args, **kwargs)`, without gradients.
@@ -50,12 +50,12 @@ def export(
         specs = _drop_constants(program)
         given = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
         tensors = [_tensor(program, spec, given) for spec in specs]
-        origins = tuple(Origin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
+        origins = tuple(InputOrigin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
         graph = program.graph_module
         without_assertions_of_form(graph)
         drawing = by_counter(graph, decompositions)
         if drawing is not None:
-            origins, tensors = (*origins, Origin("random_seed", is_state=False)), [*tensors, new_seed()]
+            origins, tensors = (*origins, InputOrigin("random_seed", is_state=False)), [*tensors, new_seed()]
         recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), drawing=drawing), tensors)
 
 

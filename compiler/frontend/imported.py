@@ -83,7 +83,7 @@ class Imported:
 
         self.graph.check()
         traced = trace.added_to(self.graph)
-        recipe = unpacked(default_recipe(flavour=self.graph.settings.flavour))
+        recipe = unpacked(default_recipe(dialect=self.graph.settings.dialect))
         program = LoadedProgram(compile_graph(traced, recipe, first))
         return lambda tensors: trace.taken_off(program(tensors))
 

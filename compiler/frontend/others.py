@@ -16,11 +16,11 @@ from buddy.compiler.graph import decompositions, plugins
 @lru_cache(maxsize=1)
 def load_plugins() -> None:
     """Loads the plug-ins of installed packages, once per process, with a warning for each that fails."""
-    for problem in plugins.problems(plugins.installed()):
+    for problem in plugins.plugin_problems(plugins.installed_plugins()):
         warnings.warn(str(problem), stacklevel=3)
 
 
-def decompositions_of_others() -> dict[Any, Callable[..., Any]]:
+def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
     """The registered rules by overload; a rule for an op that is not defined yet is left out."""
     found = ((_overload(target), rule) for target, rule in decompositions.registered().items())
     return {overload: _guarded(overload, rule) for overload, rule in found if overload is not None}

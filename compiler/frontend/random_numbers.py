@@ -19,8 +19,8 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import Emitter
-from buddy.compiler.frontend.distributions import RULES, Bits
+from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
+from buddy.compiler.frontend.distributions import RULES, RandomBits
 from buddy.compiler.frontend.views import copied
 
 aten = torch.ops.aten
@@ -88,7 +88,7 @@ def by_counter(
     if mode is None:
         return None
     before = copied(module)
-    rewriting = _Rewriting(module, Emitter(module.graph, mode, table), draws_seed)
+    rewriting = _Rewriting(module, ComplexEmitter(module.graph, mode, table), draws_seed)
     for node in drawing:
         rewriting.replace(node)
     return before if rewriting.finish() else None
@@ -123,7 +123,7 @@ def restores_states(module: GraphModule) -> bool:
 
 
 class _Rewriting:
-    def __init__(self, module: GraphModule, emitter: Emitter, draws_seed: bool) -> None:
+    def __init__(self, module: GraphModule, emitter: ComplexEmitter, draws_seed: bool) -> None:
         self._module, self._emitter = module, emitter
         graph = module.graph
         with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
@@ -160,7 +160,7 @@ class _Rewriting:
             kept = torch.ops.buddy.philox64.default(seed, self._streams, []) if drawn.keeps else None
             own = kept is not None or drawn.state is not None
             found = RULES[drawn.op](
-                Bits(seed if kept is None else kept, 0 if own else self._streams, made), *args, **named
+                RandomBits(seed if kept is None else kept, 0 if own else self._streams, made), *args, **named
             )
         if found is NotImplemented:
             self._undo(before)

@@ -44,7 +44,7 @@ class SuspectedError(Exception):
     """An op of a graph has a form that eager seems to reject."""
 
 
-def watching(table: Table) -> dict[Any, Callable[..., Any]]:
+def with_form_checks(table: Table) -> dict[Any, Callable[..., Any]]:
     """The decompositions of `table`, which raise `SuspectedError` for calls with a form that eager rejects."""
     return {op: _watched(op, rule) for op, rule in table.items()}
 
@@ -160,7 +160,7 @@ def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
         return interpreter.run(*args)
 
 
-def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+def with_eager_refusals(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
     """`compiled`, but if it rejects a value, eager runs instead: it raises, or returns the result."""
 
     def run(*args: Any) -> Any:
@@ -174,7 +174,7 @@ def refusing(module: GraphModule, compiled: Callable[..., Any]) -> Callable[...,
     return run
 
 
-class Suspected:
+class SuspectedGraph:
     """A graph with a form that eager seems to reject: it runs in eager until a call succeeds, then in compiled code.
 
     `compiled` may raise: the user sees a compile error only after eager has succeeded.

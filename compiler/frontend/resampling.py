@@ -27,7 +27,7 @@ _DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImp
 
 
 @dataclass(frozen=True)
-class Filter:
+class ResamplingFilter:
     """A kernel of `taps` elements without downscaling, and its weight at a distance (in elements).
 
     Cubic ones are Keys' (1981); eager sets the parameter to -0.75, and to -0.5 for antialiasing.
@@ -47,7 +47,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Scale:
+class ResamplingScale:
     """How one dim is resampled: the distance of two result elements in the source, and both sizes."""
 
     source: int
@@ -57,7 +57,7 @@ class Scale:
 
 
 def resampled(
-    x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: Filter
+    x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
     """`x` [n, channels, height, width] with `sizes` for the last two dims; a scale that is not None sets the step.
 
@@ -72,7 +72,7 @@ def resampled(
     for dim in (3, 2):
         source, result, scale = int(x.size(dim)), int(sizes[dim - 2]), scales[dim - 2]
         step = _step(source, result, align_corners, scale)
-        rows = _rows(Scale(source, result, step, align_corners), kernel)
+        rows = _rows(ResamplingScale(source, result, step, align_corners), kernel)
         x = _bytes_along(x, dim, rows) if x.dtype == torch.uint8 else _summed(x, dim, rows, float)
     return x.contiguous(memory_format=layout)
 
@@ -83,13 +83,13 @@ def _step(source: int, result: int, align_corners: bool, scale: float | None) ->
     return 1 / scale if scale else source / result
 
 
-def _rows(scale: Scale, kernel: Filter) -> list[dict[int, float]]:
+def _rows(scale: ResamplingScale, kernel: ResamplingFilter) -> list[dict[int, float]]:
     """For each element of the result its weights by source position."""
     row = _antialiased_row if kernel.antialias else _row
     return [row(at, scale, kernel) for at in range(scale.result)]
 
 
-def _row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
+def _row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
     """Positions outside count for the nearest inside."""
     place = scale.step * at if scale.align_corners else scale.step * (at + 0.5) - 0.5
     if kernel.taps == 2:
@@ -103,7 +103,7 @@ def _row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
     return weights
 
 
-def _antialiased_row(at: int, scale: Scale, kernel: Filter) -> dict[int, float]:
+def _antialiased_row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
     """The kernel is as wide as a step; weights outside are left out, and the rest normalized to 1."""
     wide = max(scale.step, 1.0)
     centre, support = scale.step * (at + 0.5), kernel.taps * 0.5 * wide
@@ -152,7 +152,7 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
         x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scale_h: float | None = None,
         scale_w: float | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        return resampled(x, sizes, align_corners, (scale_h, scale_w), Filter(taps, antialias))
+        return resampled(x, sizes, align_corners, (scale_h, scale_w), ResamplingFilter(taps, antialias))
 
     return resample
 

@@ -18,7 +18,7 @@ from buddy.compiler.frontend.aten import AtenGraph, OpsMap
 from buddy.compiler.frontend.complex_numbers.rewriting import STANDS_FOR
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.symbols import UnknownSymbolError
-from buddy.compiler.frontend.views import behind_views, storage_of
+from buddy.compiler.frontend.views import base_of_views, storage_of
 from buddy.compiler.graph.operation import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of
 
@@ -79,7 +79,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
-def converted(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
+def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
     """`to_buddy`, with the bases of viewed results as `bases` further results."""
     bases = _bases_missing(aten.module)
     if not bases:
@@ -104,7 +104,7 @@ def _bases_missing(module: GraphModule) -> list[Node]:
     map_arg(module.graph.output_node().args, returned.append)
     views: dict[Node, list[Node]] = {}
     for node in dict.fromkeys(returned):
-        root, _ = behind_views(node)
+        root, _ = base_of_views(node)
         if root.op == "call_function" and storage_of(node.meta.get("val")) is not None:
             views.setdefault(root, []).append(node)
     return [
@@ -117,7 +117,7 @@ def _is_seen_to_be_a_view(value: torch.Tensor) -> bool:
     return value.is_conj() or value.is_neg() or not _begins_its_memory(value)
 
 
-class Results:
+class GraphResults:
     """The results of a converted graph. `conversion.graph` is reduced to the results that have to be computed.
 
     `for_autograd` says that an autograd function returns them. Raises `UnsupportedGraphError` for strides, and offsets
@@ -234,7 +234,7 @@ class _Memory:
 
 def _root(node: Node) -> Node:
     """The input, or the op that allocates memory, of which the result of `node` is a view; else `node`."""
-    node, _ = behind_views(node.meta.get(STANDS_FOR, node))
+    node, _ = base_of_views(node.meta.get(STANDS_FOR, node))
     return _root(node) if STANDS_FOR in node.meta else node
 
 

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from buddy.compiler.frontend.symbols import Symbols, UnknownSymbolError
+from buddy.compiler.frontend.symbols import GraphSymbols, UnknownSymbolError
 from buddy.compiler.graph.sizes import Dim, from_front, largest, smallest
 
 _SLICE, _SELECT = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int
 _END = 2**63 - 1
 
 
-def tell_slices(node: Node, symbols: Symbols) -> None:
+def record_slices(node: Node, symbols: GraphSymbols) -> None:
     """Defines the size and the offset of a slice in `symbols`; ignores other nodes and unknown values.
 
     Positions are clamped to their dim, like eager's.

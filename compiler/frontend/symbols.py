@@ -22,7 +22,7 @@ class UnknownSymbolError(ValueError):
     """A size that is not determined by inputs, or an expression that `Size` does not support."""
 
 
-class Symbols:
+class GraphSymbols:
     """The symbols of one graph. `sources` say where a call finds their values, in the order of their names.
 
     A number among the inputs that is not determined by others, such as a rounded float, is a separate symbol.

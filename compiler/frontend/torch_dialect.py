@@ -23,7 +23,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.mlir.bindings import torch_dialect, torch_importer
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.recipe import TORCH_MLIR
 from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
 from buddy.compiler.protocol.worker_messages import GraphImported, Refused
@@ -43,7 +43,7 @@ _IN_CHILD = Words(
 )
 
 
-def of_captured(captured: CapturedGraph) -> GivenIR:
+def of_captured(captured: CapturedGraph) -> ImportedIR:
     """Imports a captured graph into the torch dialect. Raises `UnsupportedGraphError` for a piece of a graph."""
     if captured.torch_dialect is None:
         raise UnsupportedGraphError(
@@ -63,7 +63,7 @@ def import_in_child(channel: Channel, captured: CapturedGraph) -> GraphImported 
     return reply
 
 
-def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
+def import_graph(graph: Graph, nodes: Sequence[Node]) -> ImportedIR:
     """Imports `graph`, which was made from the FX `nodes`, into the torch dialect.
 
     Raises `UnsupportedGraphError` for what torch-mlir's importer does not support, and for a graph that has been edited
@@ -82,7 +82,7 @@ def imported(graph: Graph, nodes: Sequence[Node]) -> GivenIR:
     except Exception as error:  # the importer raises assertion and lookup errors for unsupported ops
         what = f"torch-mlir's importer rejects the graph: {type(error).__name__}: {_first_line(error)}"
         raise _refused(graph, what) from error
-    return GivenIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
+    return ImportedIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
 
 
 def _check(graph: Graph) -> None:

@@ -20,15 +20,15 @@ from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import Tolerance
-from buddy.compiler.runtime.deviations import Deviations
-from buddy.compiler.runtime.positions import choice_of, room
+from buddy.compiler.runtime.error_metrics import ErrorMetrics
+from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.sensitivity import MULTIPLE, Spread, allowed, is_within, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
 
 
-class Verified:
+class VerifiedGraph:
     """A compiled graph that is trusted once it has matched eager.
 
     Eager is the Dynamo graph, PyTorch's own calls, if its results are those of the ATen graph; otherwise, as in
@@ -136,7 +136,7 @@ def _difference(
 
     Without the program, `captured`, a result is right that is so in any program.
     """
-    deviations = Deviations()
+    deviations = ErrorMetrics()
     for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
         if not isinstance(theirs, torch.Tensor):
             continue
@@ -146,7 +146,7 @@ def _difference(
         if deviation.ok or (spread and is_within(ours, theirs, spread[index])):
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
-        if captured is None or choice is None or not room(captured, choice, ours, theirs, MULTIPLE):
+        if captured is None or choice is None or not allowed_margin(captured, choice, ours, theirs, MULTIPLE):
             return index, _in_words(deviation, allowed(theirs.dtype, spread[index] if spread else Spread(0.0, 0.0)))
     return None
 

@@ -15,7 +15,7 @@ Run = Callable[..., Sequence[Any]]
 _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
-def behind_views(node: Node) -> tuple[Node, list[Node]]:
+def base_of_views(node: Node) -> tuple[Node, list[Node]]:
     """The input, or the op that allocates memory, of which the tensor of `node` is a view, and the ops between them."""
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:
@@ -69,7 +69,7 @@ def offsets_relied_on(module: GraphModule) -> dict[int, int]:
     found = {}
     for node in module.graph.nodes:
         if node.target in (_READ, _WRITE) and _given(node).get("storage_offset") is not None:
-            base, _ = behind_views(node.args[0])
+            base, _ = base_of_views(node.args[0])
             if base in inputs:
                 found[inputs[base]] = base.meta["val"].storage_offset()
     return found
@@ -100,7 +100,7 @@ def _is_all_memory(value: torch.Tensor) -> bool:
 
 def _rewrite(module: GraphModule, node: Node) -> None:
     operand: Any = node.args[0]
-    base, views = behind_views(operand)
+    base, views = base_of_views(operand)
     value, memory = operand.meta["val"], base.meta["val"]
     if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
         return

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from buddy.compiler.graph.operation import GetItemOp, Op
 
 
-def parts_of(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
+def split_nodes(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
     """Splits `nodes`, which are consecutive, into parts of half to three halves of `length`.
 
     `uses` maps a node to the names of its readers. A cut is where the fewest values of this sequence are live, and

@@ -10,7 +10,7 @@ from typing import Any
 from buddy.compiler.graph.graph import Graph, graph_lowering
 from buddy.compiler.graph.linking import depth_first
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
-from buddy.compiler.graph.partition import Call, Function, Partition
+from buddy.compiler.graph.partition import Partition, PartitionCall, PartitionFunction
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 
 # The name of the only group if a script made none.
@@ -84,15 +84,15 @@ class GraphDriver:
                 lowering.set_device(found.module, name, subgraph.device)
         return found
 
-    def _declaration(self, name: str) -> Function:
+    def _declaration(self, name: str) -> PartitionFunction:
         """Returns the function's signature, without nodes."""
         inputs = self._subgraphs_inputs[name]
         state = tuple(isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode for op in inputs)
-        return Function(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), state)
+        return PartitionFunction(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), state)
 
-    def _call(self, unit: _Unit) -> Call:
+    def _call(self, unit: _Unit) -> PartitionCall:
         inputs, outputs = self._subgraphs_inputs[unit.name], self._subgraphs_outputs[unit.name]
-        return Call(unit.name, _values(inputs), _values(outputs), tuple(unit.ops))
+        return PartitionCall(unit.name, _values(inputs), _values(outputs), tuple(unit.ops))
 
 
 def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:

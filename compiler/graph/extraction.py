@@ -19,7 +19,7 @@ class ExtractionError(ValueError):
     """The selected nodes cannot be a graph; the text says which, why, and what to do."""
 
 
-def named(graph: Graph, wanted: Sequence[str]) -> list[Op]:
+def find_nodes(graph: Graph, wanted: Sequence[str]) -> list[Op]:
     """Returns the computing nodes with the stable or FX names `wanted`, in the graph's order.
 
     Raises `ExtractionError` for an unknown name.
@@ -34,7 +34,7 @@ def named(graph: Graph, wanted: Sequence[str]) -> list[Op]:
     return [op for op in graph.operations if op.name in chosen]
 
 
-def extracted(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | None = None) -> Graph:
+def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | None = None) -> Graph:
     """Returns a graph of `nodes` only, with their names. They need not be connected.
 
     An op with several results and the nodes that pick one of them stay together. A value from outside becomes a

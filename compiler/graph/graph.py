@@ -11,22 +11,22 @@ from buddy.compiler.graph.linking import NodeTable, link
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
-from buddy.compiler.protocol.artifact import Symbol
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.artifact import ArtifactSymbol
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.support import hooks
 
 Transform = Callable[["Graph"], object]
 
 
 @dataclass(frozen=True)
-class Settings:
+class GraphSettings:
     """How a graph that a script holds is lowered to MLIR.
 
-    `first()` returns lowerings to search before the flavour's registries, `on_node` is called with each node and the
+    `first()` returns lowerings to search before the dialect's registries, `on_node` is called with each node and the
     MLIR ops made for it, and `external_calls` says whether nodes may call functions of libraries.
     """
 
-    flavour: Literal["linalg", "tosa"] = "tosa"
+    dialect: Literal["linalg", "tosa"] = "tosa"
     first: Callable[[], Any] = lambda: None
     on_node: Callable[[Op, Sequence[Any]], None] | None = None
     external_calls: bool = False
@@ -49,14 +49,14 @@ class Graph:
         self.device = device
         self.mutated: tuple[int, ...] = ()
         self.symbols: tuple[SymbolSource, ...] = ()
-        self.given: GivenIR | None = None
+        self.given: ImportedIR | None = None
         self.op_groups: dict[str, list[Op]] = {}
         self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name
         self._body: list[Op] = []
         self._table = NodeTable(self)
         self._rewriting = False
-        self.settings = Settings()
+        self.settings = GraphSettings()
         self._imported_module: Any = None
         self._context: Any = None
         self._location_sets: Any = None
@@ -458,7 +458,7 @@ def _inherit(new: Op, node: Op) -> None:
     new.module, new.location = new.module or node.module, new.location or node.location
 
 
-def symbols_of(graph: Graph) -> list[Symbol]:
+def symbols_of(graph: Graph) -> list[ArtifactSymbol]:
     """Returns where a call of `graph` finds the values of its symbolic sizes."""
     numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
-    return [Symbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]
+    return [ArtifactSymbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]

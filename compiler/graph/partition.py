@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from buddy.compiler.graph.cuts import parts_of
+from buddy.compiler.graph.cuts import split_nodes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.operations.observing import ObserveOp
@@ -38,7 +38,7 @@ Value = tuple[Op, int]
 
 
 @dataclass(frozen=True)
-class Function:
+class PartitionFunction:
     """A function to lower. `sites[k]` are the nodes of call site `k`, in the order of `nodes`, those of site 0."""
 
     name: str
@@ -54,7 +54,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Call:
+class PartitionCall:
     """A call of `function` on values of the caller; results are named by the values that they define."""
 
     function: str
@@ -67,12 +67,12 @@ class Call:
 class Partition:
     """Functions to compile, and the main body as nodes and calls in order."""
 
-    functions: tuple[Function, ...]
-    body: tuple[Op | Call, ...]
+    functions: tuple[PartitionFunction, ...]
+    body: tuple[Op | PartitionCall, ...]
 
     def function_of(self) -> dict[str, str]:
         """Returns the name of the function of each node by its name; nodes of the main body are absent."""
-        calls = (item for item in self.body if isinstance(item, Call))
+        calls = (item for item in self.body if isinstance(item, PartitionCall))
         return {node.name: call.function for call in calls for node in call.nodes}
 
 
@@ -84,7 +84,7 @@ class _Run:
     outputs: tuple[Value, ...]
 
 
-def whole(graph: Graph) -> Partition:
+def as_one_function(graph: Graph) -> Partition:
     """Returns a partition with everything in the main function."""
     return Partition((), tuple(graph.operations))
 
@@ -102,10 +102,10 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
         if key:
             groups.setdefault(key, []).append(run)
     functions = _functions(groups, kinds)
-    body: list[Op | Call] = []
+    body: list[Op | PartitionCall] = []
     for run, key in zip(runs, keys, strict=True):
         if key:
-            body.append(Call(functions[key].name, run.inputs, run.outputs, run.nodes))
+            body.append(PartitionCall(functions[key].name, run.inputs, run.outputs, run.nodes))
         else:
             body.extend(run.nodes)
     return Partition(tuple(functions.values()), tuple(body))
@@ -163,7 +163,7 @@ def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
     for unlabelled, group in groupby(runs, key=lambda run: not run.label):
         if unlabelled:
             nodes = [op for run in group for op in run.nodes]
-            parts = parts_of(nodes, uses, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
+            parts = split_nodes(nodes, uses, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
             found.extend(_part(part, uses) for part in parts)
         else:
             found.extend(group)
@@ -222,8 +222,8 @@ def _metas(metas: Sequence[TensorMeta | None]) -> list[str]:
     return [str(meta) for meta in metas]
 
 
-def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]) -> dict[str, Function]:
-    functions: dict[str, Function] = {}
+def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]) -> dict[str, PartitionFunction]:
+    functions: dict[str, PartitionFunction] = {}
     taken: Counter[str] = Counter()
     for key, runs in groups.items():
         first = runs[0]
@@ -232,14 +232,14 @@ def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeTyp
         name = base if taken[base] == 1 else f"{base}_v{taken[base]}"
         parameters = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in first.inputs)
         sites = tuple(run.nodes for run in runs)
-        functions[key] = Function(name, first.nodes, first.inputs, first.outputs, sites, parameters)
+        functions[key] = PartitionFunction(name, first.nodes, first.inputs, first.outputs, sites, parameters)
     return functions
 
 
-def main_function(graph: Graph, name: str) -> Function:
+def main_function(graph: Graph, name: str) -> PartitionFunction:
     """The main function's signature: all placeholders in, the graph's tensor results out."""
     outputs = tuple((op, 0) for op in graph.results if isinstance(op, Op))
     inputs = tuple((op, 0) for op in graph.placeholders)
     parameters = tuple(kind is NodeType.FakeNode for kind in graph.kinds)
     nodes = tuple(op for op in graph.body if not isinstance(op, (PlaceholderOp, OutputOp)))
-    return Function(name, nodes, inputs, outputs, (nodes,), parameters)
+    return PartitionFunction(name, nodes, inputs, outputs, (nodes,), parameters)

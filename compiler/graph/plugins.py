@@ -41,7 +41,7 @@ _files: dict[PluginFile, Plugin] = {}
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[Plugin, ...]:
+def installed_plugins() -> tuple[Plugin, ...]:
     """Returns the plug-ins of installed packages by name; the first call in a process loads them."""
     found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     return tuple(_loaded(_label(point), _import(point), _home(point.module)) for point in found)
@@ -50,7 +50,7 @@ def installed() -> tuple[Plugin, ...]:
 def load_file(file: PluginFile) -> Plugin:
     """Loads the plug-in in a file, once per process, and checks its hash."""
     if file not in _files:
-        path, before = Path(file.path), registrations.of_others()
+        path, before = Path(file.path), registrations.plugin_registrations()
         found = _loaded(path.name, lambda: _run(file), str(path))
         if file.passes and found.problem is None and not _passes_in(registered_since(before)):
             found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
@@ -62,26 +62,26 @@ def _passes_in(keys: Iterable[registrations.Key]) -> list[str]:
     return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
 
 
-def problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
+def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
     """Returns the errors of the plug-ins that failed."""
     return tuple(plugin.problem for plugin in plugins if plugin.problem is not None)
 
 
 def origin(*keys: registrations.Key) -> str:
     """Returns the names of the plug-ins that registered `keys`; "" if the package itself did."""
-    theirs = registrations.of_others()
+    theirs = registrations.plugin_registrations()
     known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in theirs)
     return ", ".join(dict.fromkeys(name for name, _ in known))
 
 
 def registered_since(before: dict[registrations.Key, Any]) -> dict[registrations.Key, Any]:
     """Returns what plug-ins have registered or replaced since `registrations.of_others()` returned `before`."""
-    return {key: thing for key, thing in registrations.of_others().items() if before.get(key) is not thing}
+    return {key: thing for key, thing in registrations.plugin_registrations().items() if before.get(key) is not thing}
 
 
 def _loaded(name: str, load: Callable[[], Any], home: str) -> Plugin:
     """Loads a plug-in whose code is below `home`, and records what it registers."""
-    before = registrations.of_others()
+    before = registrations.plugin_registrations()
     problem = None
     try:
         load()

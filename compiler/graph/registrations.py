@@ -24,7 +24,7 @@ _OURS = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
 
 
-def of_others() -> dict[Key, Any]:
+def plugin_registrations() -> dict[Key, Any]:
     """Returns everything registered that is defined outside this package."""
     return {key: thing for key, thing in _all() if not is_ours(thing)}
 

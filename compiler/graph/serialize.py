@@ -16,7 +16,7 @@ from buddy.compiler.graph.operation import EagerOp, Op, op_classes
 from buddy.compiler.graph.schema import Schema
 from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.recipe import digest
 
 
@@ -50,7 +50,7 @@ class GraphData(msgspec.Struct, frozen=True):
     mutated: list[int] = []
     symbols: list[SymbolSource] = []
     schemas: dict[str, Schema] = {}
-    given: GivenIR | None = None
+    given: ImportedIR | None = None
 
 
 def plain(value: Any) -> Any:

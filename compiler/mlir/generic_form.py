@@ -12,7 +12,7 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
-from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.one_shot import serve_one_call
 
 _PLACE = re.compile(r'"[^"]*":(\d+):\d+')
 
@@ -48,4 +48,4 @@ def generic_form(question: GenericFormRequest) -> GenericForm:
 
 
 if __name__ == "__main__":
-    answer_apart(GenericFormRequest, generic_form)
+    serve_one_call(GenericFormRequest, generic_form)

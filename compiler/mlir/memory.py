@@ -57,7 +57,7 @@ def accesses(value: Any) -> Iterator[Any]:
             yield owner
 
 
-def hands_on(user: Any) -> bool:
+def aliases_operand(user: Any) -> bool:
     """True if a buffer that `user` takes gets an alias: it is returned, carried by a loop, or selected."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):
         return True
@@ -67,10 +67,10 @@ def hands_on(user: Any) -> bool:
 def surely_disjoint(left: Any, right: Any) -> bool:
     """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
     a, b = root_of(left), root_of(right)
-    return bool(a != b and (stands_alone(a) or stands_alone(b)))
+    return bool(a != b and (is_unaliased(a) or is_unaliased(b)))
 
 
-def stands_alone(root: Any) -> bool:
+def is_unaliased(root: Any) -> bool:
     """True if only views of `root` overlap it: an allocation, or an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")

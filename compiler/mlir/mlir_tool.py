@@ -26,7 +26,7 @@ class ToolError(Exception):
 
 
 @dataclass(frozen=True)
-class Tool:
+class MlirTool:
     """An executable with the interface of `mlir-opt`: its full path and its state on disk."""
 
     path: str
@@ -42,7 +42,7 @@ class Tool:
         return f"{self.path} {self.state}"
 
 
-def tool() -> Tool | None:
+def tool() -> MlirTool | None:
     """Returns the tool in use, or `None`. Raises `ToolError` if the variable names nothing that can be executed."""
     asked = os.environ.get(VARIABLE, "")
     found = shutil.which(asked or _NAME)
@@ -51,7 +51,7 @@ def tool() -> Tool | None:
             raise ToolError(f"{VARIABLE}={asked} is not executable: set it to the path of your mlir-opt, or unset it")
         return None
     status = os.stat(found)
-    return Tool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
+    return MlirTool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
 
 
 def identity() -> str:

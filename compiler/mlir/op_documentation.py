@@ -10,7 +10,7 @@ import inspect
 from typing import Any
 
 from buddy.compiler.mlir.bindings import PACKAGE
-from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.one_shot import serve_one_call
 
 # Dialects whose Python module has another name.
 _MODULES = {"builtin": "builtin", "omp": "openmp"}
@@ -41,4 +41,4 @@ def _op_class(name: str) -> Any:
 
 
 if __name__ == "__main__":
-    answer_apart(str, op_documentation)
+    serve_one_call(str, op_documentation)

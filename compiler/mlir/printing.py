@@ -22,20 +22,20 @@ _DEBUG_ALIASES = ("#loc", "#di_")
 _NOWHERE = f' = loc("{FILE}":0:0)'
 
 
-class Marked(NamedTuple):
+class PrintedModule(NamedTuple):
     """A module as `mlir-opt` prints it, with location marks; `lost` ops had no node before they were filled."""
 
     text: str
     lost: int = 0
 
 
-def marked_text(operation: Any, locations: LocationSets) -> Marked:
+def marked_text(operation: Any, locations: LocationSets) -> PrintedModule:
     """Prints the module with a location for each op; `LocationSets.fill` adds those that passes have dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
     if not _leads_nowhere(text):
-        return Marked(text)
+        return PrintedModule(text)
     lost = locations.fill(operation)
-    return Marked(operation.get_asm(enable_debug_info=True, assume_verified=True), lost)
+    return PrintedModule(operation.get_asm(enable_debug_info=True, assume_verified=True), lost)
 
 
 def _leads_nowhere(marked: str) -> bool:

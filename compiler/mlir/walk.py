@@ -20,7 +20,7 @@ def collect(root: Any) -> list[Any]:
     return found[1:]
 
 
-def named(root: Any, *names: str) -> list[Any]:
+def find_ops(root: Any, *names: str) -> list[Any]:
     """Returns the operations below `root` whose names are among `names`, in pre-order."""
     found: list[Any] = []
     onward = ir.WalkResult.ADVANCE
@@ -34,7 +34,7 @@ def named(root: Any, *names: str) -> list[Any]:
     return [op for op in found if op != root.operation]
 
 
-def surroundings(op: Any) -> tuple[Any, bool] | None:
+def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
     """Returns the entry block of the function around `op`, and whether it is inside a parallel loop.
 
     Returns `None` if there is no `func.func` around it, such as after `convert-func-to-llvm`.
@@ -64,7 +64,7 @@ def callee_of(call: Any) -> str:
 
 def calls_in(function: Any) -> list[Any]:
     """Returns the `func.call` ops of a function."""
-    return named(function, "func.call")
+    return find_ops(function, "func.call")
 
 
 def unique_symbol(module: Any, base: str) -> str:

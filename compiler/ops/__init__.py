@@ -1,4 +1,4 @@
-"""Lowers ATen ops to MLIR. Each dialect has a registry of lowerings; the recipe's flavour sets the search order."""
+"""Lowers ATen ops to MLIR. Each dialect has a registry of lowerings; the recipe's dialect sets the search order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol import OpInfo
 
 _ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
-# Flavours that are lowered node by node.
-OWN_FLAVOURS = frozenset(_ORDER)
+# Dialects that are lowered node by node.
+OWN_DIALECTS = frozenset(_ORDER)
 
 
-def registries(flavour: str = "linalg") -> dict[str, Registry]:
+def registries(dialect: str = "linalg") -> dict[str, Registry]:
     """Returns the registries by dialect name, in search order."""
     from importlib import import_module
 
-    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _ORDER[flavour]}
+    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _ORDER[dialect]}
 
 
 def op_table() -> tuple[OpInfo, ...]:

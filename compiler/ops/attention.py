@@ -18,7 +18,7 @@ from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, Per
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.attention_blocks import Rows, Tail, rows_of
+from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, rows_of
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.structured import (
@@ -200,7 +200,7 @@ class _Attention:
         keys = list(self._parts(group))
         for rows in rows_of(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
 
-            def block(i: Index, carried: list[Any], rows: Rows = rows) -> list[Any]:
+            def block(i: Index, carried: list[Any], rows: RowBlocks = rows) -> list[Any]:
                 return [_Block(self, head, keys, rows, i, *carried).written()]
 
             (out,) = _loop(rows.first, rows.end, [out], block)
@@ -255,7 +255,7 @@ class _Block:
     """
 
     def __init__(
-        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: Rows, index: Index, out: Any
+        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: RowBlocks, index: Index, out: Any
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
@@ -296,7 +296,7 @@ class _Block:
         """Returns the state after one block (the tail, if any) and the number of the first remaining full block."""
         tail, first = self.rows.tail, 0
         if tail is None:
-            tail, first = Tail(0, keys.block, False), 1
+            tail, first = KeyTail(0, keys.block, False), 1
         number = self.index if tail.number is None else tail.number
         scores = self._scores(keys, number, tail.keys, tail.diagonal)
         peak = self._peak(scores)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tail:
+class KeyTail:
     """The partial or diagonal block of keys: its number of keys and whether the diagonal passes through it.
 
     `number` is its position among the blocks of keys; `None` means the number of the block of rows.
@@ -19,7 +19,7 @@ class Tail:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowBlocks:
     """Blocks `first <= i < end` of `rows` query rows each; block `i` starts at row `i * block`.
 
     Each block attends to `tail`, unless it is `None`, and to the full blocks of keys `0 .. full - 1`; a `full` of
@@ -30,10 +30,10 @@ class Rows:
     end: int
     rows: int
     full: int | None
-    tail: Tail | None
+    tail: KeyTail | None
 
 
-def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[Rows, ...]:
+def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
     """Splits `queries` rows by `keys` columns into blocks; a causal row `i` attends to columns `0 .. i`.
 
     Raises `ValueError` if causal blocks are not square: only then does the diagonal pass through their corners.
@@ -43,8 +43,8 @@ def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -
     if causal:
         return tuple(_causal(queries, keys, block))
     full, rest = divmod(keys, key_block)
-    tail = Tail(full, rest, False) if rest else None
-    return tuple(Rows(first, end, rows, full, tail) for first, end, rows in _blocks(queries, block))
+    tail = KeyTail(full, rest, False) if rest else None
+    return tuple(RowBlocks(first, end, rows, full, tail) for first, end, rows in _blocks(queries, block))
 
 
 def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
@@ -56,15 +56,15 @@ def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
         yield full, full + 1, rest
 
 
-def _causal(queries: int, keys: int, block: int) -> Iterator[Rows]:
+def _causal(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
     """Yields rows with a full diagonal block, then those with a partial one, then those below the diagonal."""
     full, rest = divmod(keys, block)
     for first, end, rows in _blocks(queries, block):
         on = min(end, full)
         if first < on:
-            yield Rows(first, on, rows, None, Tail(None, rows, True))
+            yield RowBlocks(first, on, rows, None, KeyTail(None, rows, True))
         if first <= full < end and rest:
-            yield Rows(full, full + 1, rows, full, Tail(full, min(rows, rest), True))
+            yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, rest), True))
         below = max(first, full + bool(rest))
         if below < end:
-            yield Rows(below, end, rows, full, Tail(full, rest, False) if rest else None)
+            yield RowBlocks(below, end, rows, full, KeyTail(full, rest, False) if rest else None)

@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.carried import compare, minus, pick, plus
+from buddy.compiler.ops.loop_state import compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.ranges import is_data, refuse_outside, refuse_where
 from buddy.compiler.ops.registry import Registry

@@ -17,7 +17,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import in_type, summed_in
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
-from buddy.compiler.ops.windows import Sliding, padded, spread
+from buddy.compiler.ops.windows import SlidingWindow, padded, spread
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -71,23 +71,33 @@ def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return [None if found is None else in_type(found, dtypes[1], dtype) for found in results]
 
 
-def _window(node: Op, first: int, weight: Op) -> Sliding:
+def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
     """Returns the window; stride, padding and dilation are the arguments from `first` on."""
     size = weight.tensor_meta.shape[2:]
     if not size:
         raise LoweringError("a convolution without spatial dims")
-    return Sliding(size, *(spread(node.args[i], len(size)) for i in range(first, first + 3)))
+    return SlidingWindow(size, *(spread(node.args[i], len(size)) for i in range(first, first + 3)))
 
 
 def convolved(
-    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+    value: Any,
+    kernel: Any,
+    window: SlidingWindow,
+    shape: Sequence[int],
+    groups: int,
+    dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:
     """Emits a convolution with a result of `shape`; `dtypes` are the element types of the factors and of their sums."""
     return slid(padded(value, window, shape[2:], 0, dtypes[0]), kernel, window, shape, groups, dtypes)
 
 
 def slid(
-    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+    value: Any,
+    kernel: Any,
+    window: SlidingWindow,
+    shape: Sequence[int],
+    groups: int,
+    dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:
     """Emits the loops: batch, group, output channel, positions; input channel, window.
 
@@ -116,7 +126,7 @@ def slid(
 
 
 @dataclass(frozen=True)
-class Phase:
+class OutputPhase:
     """The outputs `start + i * stride` of a transposed convolution along a dim: all read the same taps of the kernel.
 
     These are `taps` of the reversed kernel, starting at `first` with step `step`. They slide over the input with stride
@@ -132,7 +142,7 @@ class Phase:
     offset: int
 
 
-def phases(window: Sliding, axis: int, outputs: int) -> list[Phase]:
+def phases(window: SlidingWindow, axis: int, outputs: int) -> list[OutputPhase]:
     """Returns the phases of a dim with `outputs` elements, without those that no tap reaches; their outputs are 0.
 
     Output `q` sums input `(q + padding - k * dilation) / stride` over the taps `k` for which that is an integer.
@@ -148,12 +158,17 @@ def phases(window: Sliding, axis: int, outputs: int) -> list[Phase]:
             continue
         taps, base = -((first - size) // step), (start + padding - first * dilation) // stride
         before, count = size - 1 - first - step * (taps - 1), -((start - outputs) // stride)
-        found.append(Phase(start, count, before, taps, step, gap, (taps - 1) * gap - base))
+        found.append(OutputPhase(start, count, before, taps, step, gap, (taps - 1) * gap - base))
     return found
 
 
 def transposed(
-    value: Any, kernel: Any, window: Sliding, shape: Sequence[int], groups: int, dtypes: tuple[TensorDType, TensorDType]
+    value: Any,
+    kernel: Any,
+    window: SlidingWindow,
+    shape: Sequence[int],
+    groups: int,
+    dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:
     """Returns the transposed convolution of `value` with `window`, of `shape`.
 
@@ -174,13 +189,13 @@ def transposed(
 
 
 def _of_phase(
-    value: Any, backwards: Any, chosen: Sequence[Phase], lead: Sequence[int], groups: int,
+    value: Any, backwards: Any, chosen: Sequence[OutputPhase], lead: Sequence[int], groups: int,
     dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:  # fmt: skip
     """Returns the outputs of one phase of each dim, as [*lead, *counts]."""
     dtype, ones = dtypes[0], (1,) * len(chosen)
     taps, counts = tuple(p.taps for p in chosen), [p.count for p in chosen]
-    window = Sliding(taps, ones, (0,) * len(chosen), tuple(p.gap for p in chosen))
+    window = SlidingWindow(taps, ones, (0,) * len(chosen), tuple(p.gap for p in chosen))
     sizes = [*st.shape_of(backwards)[:2], *taps]
     firsts, steps = [0, 0, *(p.first for p in chosen)], [1, 1, *(p.step for p in chosen)]
     kernel = st.slice_of(backwards, firsts, sizes, steps, sizes, dtype)
@@ -198,7 +213,7 @@ def _swapped(kernel: Any, groups: int, dtype: TensorDType) -> Any:
 
 
 def correlated(
-    longer: Any, shorter: Any, window: Sliding, shape: Sequence[int], groups: int,
+    longer: Any, shorter: Any, window: SlidingWindow, shape: Sequence[int], groups: int,
     dtypes: tuple[TensorDType, TensorDType],
 ) -> Any:  # fmt: skip
     """Returns the kernel's gradient, of `shape` [out, channels / groups, *window].
@@ -208,7 +223,7 @@ def correlated(
     """
     dtype, wide = dtypes
     (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
-    over = Sliding(tuple(positions), window.dilation, window.padding, window.stride)
+    over = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
     full = padded(longer, over, shape[2:], 0, dtype)
     spatial = range(3, 3 + len(positions))
     # Exchange batch and channels within each group.

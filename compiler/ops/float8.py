@@ -19,7 +19,7 @@ _SIGN, _F32_BIAS, _F32_MANTISSA, _F32_NAN = 1 << 31, 127, 23, 0x7FC00000
 
 
 @dataclass(frozen=True)
-class Format:
+class Float8Format:
     """An 8-bit float format: `mantissa` bits, exponent `bias`, and the code of infinity, or `None`.
 
     With `one_zero`, the code of a negative zero is the only NaN; otherwise NaN is all ones after the sign.
@@ -51,10 +51,10 @@ class Format:
 
 
 FORMATS = {
-    TensorDType.Float8E4M3FN: Format(mantissa=3, bias=7),
-    TensorDType.Float8E5M2: Format(mantissa=2, bias=15, infinity=0x7C),
-    TensorDType.Float8E4M3FNUZ: Format(mantissa=3, bias=8, one_zero=True),
-    TensorDType.Float8E5M2FNUZ: Format(mantissa=2, bias=16, one_zero=True),
+    TensorDType.Float8E4M3FN: Float8Format(mantissa=3, bias=7),
+    TensorDType.Float8E5M2: Float8Format(mantissa=2, bias=15, infinity=0x7C),
+    TensorDType.Float8E4M3FNUZ: Float8Format(mantissa=3, bias=8, one_zero=True),
+    TensorDType.Float8E5M2FNUZ: Float8Format(mantissa=2, bias=16, one_zero=True),
 }
 
 

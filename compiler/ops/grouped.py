@@ -7,8 +7,8 @@ from typing import Any
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import Carried, compare, minus, pick, plus
 from buddy.compiler.ops.contractions import summed
+from buddy.compiler.ops.loop_state import LoopState, compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, index_position, position
 from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
@@ -41,7 +41,7 @@ def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
     refuse_outside(node, symbol_table, [(ends, rows + 1)])
     given, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
     values, weights, limits = (value_of(op, symbol_table) for op in (x, w, ends))
-    carried = Carried([st.filled(0, [rows, width], out_dtype)])
+    carried = LoopState([st.filled(0, [rows, width], out_dtype)])
     if 0 in (rows, depth, groups, width):
         return carried.tensors[0]
     block = min(rows, _ROWS)

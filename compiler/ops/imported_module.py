@@ -11,8 +11,8 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import ir, register_others
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.ops.lowering import Lowered
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.ops.lowering import LoweredModule
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.plain_values import Assignment, Diagnostic
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
@@ -22,7 +22,7 @@ BY_MODULE = "mlir"
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
-class GivenIRError(Exception):
+class ImportedIRError(Exception):
     """An imported module cannot be compiled; `diagnostic` says what, where, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
@@ -30,10 +30,10 @@ class GivenIRError(Exception):
         self.diagnostic = diagnostic
 
 
-def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
+def given_for(graph: Graph, recipe: Recipe) -> ImportedIR | None:
     """Returns the imported IR of `graph` under `recipe`, or `None` if its nodes are lowered one by one.
 
-    Raises `GivenIRError` if the recipe names a frontend that has not imported the graph.
+    Raises `ImportedIRError` if the recipe names a frontend that has not imported the graph.
     """
     given = graph.given
     if given is not None and not given.frontend:
@@ -41,7 +41,7 @@ def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
     if recipe.frontend in OWN_FRONTENDS:
         return None
     if given is None or given.frontend != recipe.frontend:
-        raise GivenIRError(
+        raise ImportedIRError(
             Diagnostic(
                 f"the graph {graph.name} has not been imported by {recipe.frontend}",
                 "the recipe's frontend",
@@ -51,11 +51,11 @@ def given_for(graph: Graph, recipe: Recipe) -> GivenIR | None:
     return given
 
 
-def lowered_given(graph: Graph, given: GivenIR, context: Any, locations: LocationSets) -> Lowered:
+def lowered_given(graph: Graph, given: ImportedIR, context: Any, locations: LocationSets) -> LoweredModule:
     """Returns the module of `given` in `context`, ready for passes.
 
     The entry takes all placeholders that have elements, in order, as tensors or buffers; further arguments of an entry
-    on buffers are its out-parameters. All other functions become private. Raises `GivenIRError` if the text is not a
+    on buffers are its out-parameters. All other functions become private. Raises `ImportedIRError` if the text is not a
     module, or its entry takes other arguments.
     """
     register_others(context)
@@ -67,10 +67,10 @@ def lowered_given(graph: Graph, given: GivenIR, context: Any, locations: Locatio
     nodes = [op.stable for op in graph.operations]
     word = given.frontend or BY_MODULE
     assignments = tuple(Assignment(node, word, (word,)) for node in nodes)
-    return Lowered(module, assignments, cut.whole(graph), phase=given.phase, given=True)
+    return LoweredModule(module, assignments, cut.as_one_function(graph), phase=given.phase, given=True)
 
 
-def _parsed(given: GivenIR, context: Any) -> Any:
+def _parsed(given: ImportedIR, context: Any) -> Any:
     try:
         return ir.Module.parse(given.text, context)
     except ir.MLIRError as error:
@@ -78,7 +78,7 @@ def _parsed(given: GivenIR, context: Any) -> Any:
         what = f"the module cannot be read: {said[0].splitlines()[0]}"
         todo = "it may be of another version of MLIR than the bindings"
         where = "the imported module"
-        raise GivenIRError(Diagnostic(what, where, todo, detail="\n".join(said))) from error
+        raise ImportedIRError(Diagnostic(what, where, todo, detail="\n".join(said))) from error
 
 
 # ---- where ops come from ---------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def _name(function: Any) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
-def _entry(module: Any, given: GivenIR) -> Any:
+def _entry(module: Any, given: ImportedIR) -> Any:
     """Returns the entry and makes all other functions private."""
     functions = [function for function in _functions(module) if len(function.regions[0].blocks)]
     private = [f for f in functions if "sym_visibility" in f.attributes]
@@ -122,7 +122,7 @@ def _entry(module: Any, given: GivenIR) -> Any:
     if len(found) != 1:
         have = ", ".join(map(_name, functions)) or "none"
         what = f"unknown function {given.entry}" if given.entry else f"{len(found)} functions are public"
-        raise GivenIRError(Diagnostic(f"{what}: the module has {have}", "the entry", "name the function to call"))
+        raise ImportedIRError(Diagnostic(f"{what}: the module has {have}", "the entry", "name the function to call"))
     for function in functions:
         if function.name == "func.func":
             function.attributes["sym_visibility"] = ir.StringAttr.get("private")
@@ -143,7 +143,7 @@ def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
     arguments = entry.regions[0].blocks[0].arguments
     if len(arguments) < len(taken):
         what = f"@{_name(entry)} takes {len(arguments)} arguments, the graph has {len(taken)} inputs"
-        raise GivenIRError(Diagnostic(what, "the entry", "open the file again: its signature has changed"))
+        raise ImportedIRError(Diagnostic(what, "the entry", "open the file again: its signature has changed"))
     for argument, (_, op) in zip(arguments, taken, strict=False):
         argument.set_location(locations.location([op.stable]))
     flags = [_flags(index, op, graph) for index, op in taken]

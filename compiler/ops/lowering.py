@@ -65,7 +65,7 @@ class NodeError(Exception):
 
 
 @dataclass
-class Lowered:
+class LoweredModule:
     """Top-level IR and how each node was lowered. `vain` lists choices by hand that could not be applied.
 
     If `transient`, another attempt may lower more nodes: some lowering failed for an external reason. If `given`, the
@@ -91,7 +91,7 @@ class _Lowerer:
     symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
     transient: bool = False
 
-    def function(self, function: cut.Function, body: Sequence[Op | cut.Call], public: bool) -> None:
+    def function(self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], public: bool) -> None:
         """Emits one `func.func`: a declaration if it is private and empty. The insertion point is in the module."""
         arguments = _with_elements(function.inputs)
         results = _with_elements(function.outputs)
@@ -124,10 +124,10 @@ class _Lowerer:
             self._body(function, body, table)
             func.ReturnOp([table[op.name, index] for op, index in results])
 
-    def _body(self, function: cut.Function, body: Sequence[Op | cut.Call], table: Table) -> None:
+    def _body(self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], table: Table) -> None:
         positions = {op.name: i for i, op in enumerate(function.nodes)}
         for item in body:
-            if isinstance(item, cut.Call):
+            if isinstance(item, cut.PartitionCall):
                 self._call(item, table)
             else:
                 position = positions[item.name]
@@ -143,14 +143,14 @@ class _Lowerer:
         self.on_node(node, list(operations)[before:])
         return assignment
 
-    def _assign(self, function: cut.Function, position: int, assignment: Assignment) -> None:
+    def _assign(self, function: cut.PartitionFunction, position: int, assignment: Assignment) -> None:
         for site in function.sites:
             stable = site[position].stable
             self.assigned[stable] = Assignment(
                 stable, assignment.lowering, assignment.choices, function.name, assignment.reason
             )
 
-    def _call(self, call: cut.Call, table: Table) -> None:
+    def _call(self, call: cut.PartitionCall, table: Table) -> None:
         operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_with_elements(call.outputs))
@@ -181,7 +181,7 @@ class _Lowerer:
 
     @property
     def _own(self) -> str:
-        """The flavour's first registry. A missing lowering is reported for this one only."""
+        """The dialect's first registry. A missing lowering is reported for this one only."""
         return next(key for key in self.registries if key != USER)
 
     def _lowered_by(self, key: str, node: Op, table: Table) -> str:
@@ -276,12 +276,12 @@ def _sizes_needed(error: Exception) -> str:
 
 
 def _symbols_of(
-    function: cut.Function, body: Sequence[Op | cut.Call], of_callees: Mapping[str, tuple[str, ...]]
+    function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], of_callees: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     """Returns the symbols that a function needs: those of its values, inputs and outputs, and those of its callees."""
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     named = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
-    called = (name for item in body if isinstance(item, cut.Call) for name in of_callees[item.function])
+    called = (name for item in body if isinstance(item, cut.PartitionCall) for name in of_callees[item.function])
     return tuple(sorted({*symbols_in(named), *called}, key=lambda name: (len(name), name)))
 
 
@@ -334,15 +334,17 @@ def new_context() -> Any:
 def lower(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
     parts: cut.Partition | None = None, on_node: OnNode | None = None,
-) -> Lowered:  # fmt: skip
+) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR under `recipe`, in `context`; the registry `first` is searched before all others.
 
     `parts` replaces the partition that the recipe asks for; its functions without nodes are only declared. Raises
     `NodeError` for a node that can be neither compiled nor called in eager.
     """
     if parts is None:
-        parts = cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.whole(graph)
-    found = {**registries(recipe.flavour), TORCH_MLIR: torch_mlir.ops_registry}
+        parts = (
+            cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.as_one_function(graph)
+        )
+    found = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
     ordered = {USER: first, **found} if first is not None else found
     lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context), value_checks(recipe.checks == "eager"):
@@ -355,7 +357,7 @@ def lower(
     here = (lowerer.assigned.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in here if assignment is not None)
     vain = tuple(_in_vain(recipe.choice_map(), assignments, graph))
-    return Lowered(module, assignments, parts, vain, lowerer.transient)
+    return LoweredModule(module, assignments, parts, vain, lowerer.transient)
 
 
 def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
@@ -378,12 +380,12 @@ def _why_unknown(node: str, graph: Graph) -> str:
 
 
 def lower_top_level(
-    graph: Graph, flavour: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
+    graph: Graph, dialect: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
     first: Registry | None = None, context: Any = None,
 ) -> Any:  # fmt: skip
     """Lowers `graph` to a top-level module, in a new context unless one is given.
 
     Raises `NodeError` as `lower` does.
     """
-    recipe = Recipe(flavour=flavour, partition=partition)
+    recipe = Recipe(dialect=dialect, partition=partition)
     return lower(graph, recipe, context or new_context(), LocationSets(), first).module

@@ -43,7 +43,7 @@ def reversed_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
     if not turning or 0 in shape:
         return value
     every: list[st.Dim] = [*range(len(shape))]
-    reads = [st.Mirror(i, shape[i]) if i in turning else i for i in range(len(shape))]
+    reads = [st.ReversedDim(i, shape[i]) if i in turning else i for i in range(len(shape))]
     out = st.empty(shape, dtype)
     return st.generic([value], [reads], [out], [every], [st.PARALLEL] * len(shape), lambda x, _: [x])[0]
 
@@ -87,7 +87,7 @@ def unfold(node: Op, symbol_table: SymbolTable) -> Any:
         return st.empty(meta.shape, meta.dtype)
     dims: list[st.Dim] = [*range(last)]
     dim = normalized(node.args[1], last)
-    dims[dim] = st.Window(dim, step, last, 1)
+    dims[dim] = st.WindowDim(dim, step, last, 1)
     every: list[st.Dim] = [*range(last + 1)]
     out = st.empty(meta.shape, meta.dtype)
     return st.generic([value], [dims], [out], [every], [st.PARALLEL] * (last + 1), lambda x, _: [x])[0]

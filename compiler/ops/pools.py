@@ -20,14 +20,19 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import in_type, passed_back, summed_in
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
-from buddy.compiler.ops.windows import Sliding, padded, pool_window, spatial_dims
+from buddy.compiler.ops.windows import SlidingWindow, padded, pool_window, spatial_dims
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
 def _pooled(
-    value: Any, window: Sliding, shape: Sequence[int], fill: float, dtypes: tuple[TensorDType, TensorDType], fold: Any
+    value: Any,
+    window: SlidingWindow,
+    shape: Sequence[int],
+    fill: float,
+    dtypes: tuple[TensorDType, TensorDType],
+    fold: Any,
 ) -> Any:
     """Folds windows of the last dims of `value` in the second of `dtypes`; `fill` is the initial and padding value."""
     rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
@@ -149,14 +154,14 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     sizes = [size + n - 1 for size, n in zip(window.size, meta.shape[-spatial:], strict=True)]
     none = [0] * len(lead)
     apart = placed(shares, [*none, *offsets], [*(1 for _ in lead), *window.stride], [*lead, *sizes], 0, wide)
-    ones = Sliding(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
+    ones = SlidingWindow(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
     return in_type(_pooled(apart, ones, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 
 
 Count = Callable[..., "Scalar | int"]
 
 
-def _counted(node: Op, first: int, window: Sliding, shape: Sequence[int]) -> Count | int:
+def _counted(node: Op, first: int, window: SlidingWindow, shape: Sequence[int]) -> Count | int:
     """Returns the divisor of the sum at a position, or a number if it is the same everywhere.
 
     The arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.
@@ -234,7 +239,7 @@ def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
         summed = _shared_sum(value, meta.shape, spatial, (meta.dtype, wide))
         return _averaged(summed, wide, _lengths(sizes, counts), meta.dtype)
     size = tuple(full // count for full, count in zip(sizes, counts, strict=True))
-    window = Sliding(size, size, (0,) * spatial, (1,) * spatial)
+    window = SlidingWindow(size, size, (0,) * spatial, (1,) * spatial)
     summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
     return _averaged(summed, wide, prod(size), meta.dtype)
 

@@ -15,8 +15,8 @@ from buddy.compiler.graph.operations import ArangeOp, FullOp, ScalarTensorOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import Carried
 from buddy.compiler.ops.func import ask_eager
+from buddy.compiler.ops.loop_state import LoopState
 from buddy.compiler.ops.loops import Extent, element, index_position, position
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, value_of
@@ -60,7 +60,7 @@ def refuse_where(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
     """Falls back to eager for `node` if `wrong`, a bool, is true."""
     if not _checking.get():
         return
-    Carried([]).choose(wrong, lambda: ask_eager(node, symbol_table))
+    LoopState([]).choose(wrong, lambda: ask_eager(node, symbol_table))
 
 
 def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:

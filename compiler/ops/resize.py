@@ -30,7 +30,7 @@ _CUBIC = -0.75
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResizeAxis:
     """A dim of `size` elements resampled to `count`; `step` is the distance between outputs, in elements."""
 
     size: int
@@ -46,22 +46,22 @@ class Axis:
         return s.minimum(s.maximum(index, 0), self.size - 1)
 
 
-def _nearest(axis: Axis, number: Scalar) -> list[Tap]:
+def _nearest(axis: ResizeAxis, number: Scalar) -> list[Tap]:
     return [(axis.inside(cast(s.floor(number * axis.step), INDEX)), number.like(1))]
 
 
-def _nearest_exact(axis: Axis, number: Scalar) -> list[Tap]:
+def _nearest_exact(axis: ResizeAxis, number: Scalar) -> list[Tap]:
     return [(axis.inside(cast(s.floor((number + 0.5) * axis.step), INDEX)), number.like(1))]
 
 
-def _linear(axis: Axis, number: Scalar) -> list[Tap]:
+def _linear(axis: ResizeAxis, number: Scalar) -> list[Tap]:
     source = s.maximum(axis.source(number, 0.5), 0)
     first = s.minimum(cast(source, INDEX), axis.size - 1)
     second = s.minimum(s.maximum(source - cast(first, source.dtype), 0), 1)
     return [(first, 1 - second), (axis.inside(first + 1), second)]
 
 
-def _cubic(axis: Axis, number: Scalar) -> list[Tap]:
+def _cubic(axis: ResizeAxis, number: Scalar) -> list[Tap]:
     source = axis.source(number, 0.5)
     start = s.floor(source)
     t, first = source - start, cast(start, INDEX)
@@ -79,20 +79,20 @@ def _far(x: Scalar) -> Scalar:
     return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
 
 
-_TAPS: dict[str, Callable[[Axis, Scalar], list[Tap]]] = {
+_TAPS: dict[str, Callable[[ResizeAxis, Scalar], list[Tap]]] = {
     "upsample_nearest": _nearest, "_upsample_nearest_exact": _nearest_exact, "upsample_linear": _linear,
     "upsample_bilinear": _linear, "upsample_trilinear": _linear, "upsample_bicubic": _cubic,
 }  # fmt: skip
 
 
-def _axes(node: Op, spatial: int, name: str) -> list[Axis]:
+def _axes(node: Op, spatial: int, name: str) -> list[ResizeAxis]:
     """Returns the axes. Arguments: the gradient, both sizes, `align_corners` (not for nearest), a scale per dim."""
     pairs, by_nearest = list(zip(node.args[2][-spatial:], node.args[1], strict=True)), "nearest" in name
     aligned = not by_nearest and bool(node.args[3])
     scales = list(node.args[3 if by_nearest else 4 :])
     scales += [None] * (spatial - len(scales))
     return [
-        Axis(
+        ResizeAxis(
             size, count, _step(size, count, aligned, scale if _heeds_scale(name, size, count, pairs) else None), aligned
         )
         for (size, count), scale in zip(pairs, scales, strict=True)

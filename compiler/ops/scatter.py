@@ -48,7 +48,7 @@ _NEUTRAL: dict[str, Callable[[TensorDType], int | float]] = {
 }  # fmt: skip
 
 
-class Writes:
+class ScatterWrites:
     """Writes into tensors of one shape: `place` maps every position of a box to its target."""
 
     def __init__(self, box: Sequence[Any], place: Callable[[Positions], Positions]) -> None:
@@ -109,7 +109,7 @@ def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
     return lambda at: element(value, at if meta.shape else [], meta.dtype)
 
 
-def _along(node: Op, symbol_table: SymbolTable) -> Writes:
+def _along(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
     """Returns writes to `x[..., index[..., i, ...], ...]` for every element of the index tensor, the third argument."""
     indices, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     shape = node.tensor_meta.shape
@@ -123,7 +123,7 @@ def _along(node: Op, symbol_table: SymbolTable) -> Writes:
             return []
         return [found if i == axis else at[i] for i in range(len(shape))] if rank else [found]
 
-    return Writes(st.shape_of(indices), place)
+    return ScatterWrites(st.shape_of(indices), place)
 
 
 @lowering("ScatterOp")
@@ -168,7 +168,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
         return [found if i == axis else at[i] for i in range(len(shape))]
 
     own, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
-    writes = Writes(st.shape_of(given), place)
+    writes = ScatterWrites(st.shape_of(given), place)
     # Unlike in a scatter, every step is rounded to the element type.
     return writes.reduced(target, dtype, _reader(source, symbol_table), mode, own, wide=dtype)
 
@@ -196,7 +196,7 @@ def _written(subscripts: Subscripts, target: Any, dtype: TensorDType, given: Rea
         pairs = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
         return subscripts.place([element(t, _read(at, dims), kind).value for t, dims, kind in pairs], at)
 
-    return Writes(subscripts.shape, place).into(target, dtype, given, _COMBINE["add" if add else ""])
+    return ScatterWrites(subscripts.shape, place).into(target, dtype, given, _COMBINE["add" if add else ""])
 
 
 def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
@@ -346,5 +346,5 @@ def put(node: Op, symbol_table: SymbolTable) -> Any:
     def read(at: Positions) -> Scalar:
         return element(given, at, source.tensor_meta.dtype)
 
-    found = Writes([writes], place).into(line, meta.dtype, read, _COMBINE["add" if add else ""])
+    found = ScatterWrites([writes], place).into(line, meta.dtype, read, _COMBINE["add" if add else ""])
     return st.reshape(found, meta.shape, meta.dtype)

@@ -11,8 +11,8 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.carried import compare, half, minus, pick, plus
 from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.loop_state import compare, half, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.ranges import refuse_outside, refuse_where

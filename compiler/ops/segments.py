@@ -10,7 +10,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.carried import compare, minus, pick, plus
+from buddy.compiler.ops.loop_state import compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.registry import Registry

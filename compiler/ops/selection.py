@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops.carried import compare, half, minus, pick, plus
-from buddy.compiler.ops.line import Entry, Line
+from buddy.compiler.ops.loop_state import compare, half, minus, pick, plus
 from buddy.compiler.ops.loops import element, index_of, index_position, insert, position
+from buddy.compiler.ops.sort_buffer import Entry, SortBuffer
 from buddy.compiler.ops.structured import filled
 
 # libstdc++ uses insertion sort for ranges up to these lengths in `sort` and `nth_element`.
 SHORT_SORT, SHORT_SELECTION = 16, 3
 
 
-def nth_element(line: Line, nth: Any, length: int) -> None:
+def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
     """Moves the entry that sorting would put at `nth` there, with no entry after it that must come before it."""
 
     def long(first: Any, last: Any, depth: Any) -> Any:
@@ -47,7 +47,7 @@ def _depth(length: int) -> int:
     return 2 * (length.bit_length() - 1)
 
 
-def _partitioned(line: Line, first: Any, last: Any) -> Any:
+def _partitioned(line: SortBuffer, first: Any, last: Any) -> Any:
     """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
     ab, bc, ac = line.before(low, middle), line.before(middle, high), line.before(low, high)
@@ -66,12 +66,12 @@ def _partitioned(line: Line, first: Any, last: Any) -> Any:
     return line.repeat([low, last], meet, exchange)[0]
 
 
-def _skip(line: Line, start: Any, step: int, while_: Any) -> Any:
+def _skip(line: SortBuffer, start: Any, step: int, while_: Any) -> Any:
     """Returns the first position from `start` on, in steps of `step`, where `while_` does not hold."""
     return line.repeat([start], lambda i: (while_(i), [i]), lambda i: [plus(i, step)])[0]
 
 
-def sort(line: Line, length: int) -> None:
+def sort(line: SortBuffer, length: int) -> None:
     """Sorts the first `length` entries. Ranges that remain to be split are on a stack, one of the line's tensors."""
     if length > SHORT_SORT:
         line.tensors.append(filled(0, [_depth(length) + 2, 3], TensorDType.Int64))
@@ -81,7 +81,7 @@ def sort(line: Line, length: int) -> None:
     insertion_sort(line, 0, length)
 
 
-def _split(line: Line, size: Any) -> Any:
+def _split(line: SortBuffer, size: Any) -> Any:
     """Pops the range at `size` off the stack and splits it until it is short; pushes the right parts."""
 
     def long(first: Any, last: Any, depth: Any, size: Any) -> Any:
@@ -104,12 +104,12 @@ def _split(line: Line, size: Any) -> Any:
     return size
 
 
-def _push(line: Line, size: Any, values: Sequence[Any]) -> None:
+def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
     for i, value in enumerate(values):
         line.tensors[2] = insert(index_of(position(value)), [position(size), position(i)], line.tensors[2])
 
 
-def quick_select(line: Line, k: int, length: int) -> None:
+def quick_select(line: SortBuffer, k: int, length: int) -> None:
     """ATen's own `nth_element` for `kthvalue`: partitions around the median of three, from both ends."""
 
     def long(left: Any, right: Any) -> Any:
@@ -129,7 +129,7 @@ def quick_select(line: Line, k: int, length: int) -> None:
     line.choose(pair & line.before(pick(pair, right, left), left), lambda: line.swap(left, right))
 
 
-def _met(line: Line, pivot: Any, low: Any, high: Any) -> list[Any]:
+def _met(line: SortBuffer, pivot: Any, low: Any, high: Any) -> list[Any]:
     """Returns where two scans meet that exchange entries on the wrong side of the pivot."""
 
     def scan(i: Any, j: Any) -> Any:
@@ -144,7 +144,7 @@ def _met(line: Line, pivot: Any, low: Any, high: Any) -> list[Any]:
     return line.repeat([low, high], scan, exchange)
 
 
-def insertion_sort(line: Line, first: Any, last: Any) -> None:
+def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
     def settle(i: Any) -> None:
         moved = line.get(i)
 
@@ -163,13 +163,13 @@ def insertion_sort(line: Line, first: Any, last: Any) -> None:
     line.each(first, last, settle)
 
 
-def partial_sort(line: Line, middle: Any, length: Any) -> None:
+def partial_sort(line: SortBuffer, middle: Any, length: Any) -> None:
     """Sorts the first `middle` entries; the heap determines the order of the others."""
     heap_select(line, 0, middle, length)
     _sort_heap(line, 0, middle)
 
 
-def _sort_heap(line: Line, first: Any, length: Any) -> None:
+def _sort_heap(line: SortBuffer, first: Any, length: Any) -> None:
     def pop(i: Any) -> None:
         left = minus(length, i)
         _popped(line, first, left, plus(first, left))
@@ -177,7 +177,7 @@ def _sort_heap(line: Line, first: Any, length: Any) -> None:
     line.each(1, length, pop)
 
 
-def heap_select(line: Line, first: Any, middle: Any, last: Any) -> None:
+def heap_select(line: SortBuffer, first: Any, middle: Any, last: Any) -> None:
     length = minus(middle, first)
     parents = half(length)
 
@@ -189,14 +189,14 @@ def heap_select(line: Line, first: Any, middle: Any, last: Any) -> None:
     line.each(middle, last, lambda i: line.choose(line.before(i, first), lambda: _popped(line, first, length, i)))
 
 
-def _popped(line: Line, first: Any, length: Any, to: Any) -> None:
+def _popped(line: SortBuffer, first: Any, length: Any, to: Any) -> None:
     """Moves the top of a heap of `length` entries to `to`, and the entry there into the heap."""
     moved = line.get(to)
     line.put(to, line.get(first))
     _adjusted(line, first, 0, length, moved)
 
 
-def _adjusted(line: Line, first: Any, top: Any, length: Any, moved: Entry) -> None:
+def _adjusted(line: SortBuffer, first: Any, top: Any, length: Any, moved: Entry) -> None:
     """Sifts the hole at `top` down to a leaf, then sifts `moved` up from there."""
 
     def has_two(hole: Any) -> Any:

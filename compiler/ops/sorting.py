@@ -12,7 +12,6 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, math, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import selection
-from buddy.compiler.ops.line import Line, Order
 from buddy.compiler.ops.loops import (
     Extent,
     element,
@@ -25,6 +24,7 @@ from buddy.compiler.ops.loops import (
 )
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.sort_buffer import Order, SortBuffer
 from buddy.compiler.ops.structured import (
     PARALLEL,
     empty,
@@ -58,7 +58,7 @@ def descending(x: Scalar, y: Scalar) -> Scalar:
 
 
 @dataclass(frozen=True)
-class Lines:
+class SortKeys:
     """Keys [rows, n] of `dtype`, and for each key its original position (i64) in the row."""
 
     keys: Any
@@ -69,7 +69,7 @@ class Lines:
         return element(self.keys, [row, i], self.dtype), element(self.places, [row, i], TensorDType.Int64)
 
 
-def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> Lines:
+def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
     """Sorts the rows of `keys` [rows, n] stably.
 
     Passes come in pairs, to a scratch buffer and back, so that nothing is copied: the first merges runs of `width`, the
@@ -83,15 +83,15 @@ def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> Lines:
         def two_passes(_: list[Any], carried: list[Any]) -> list[Any]:
             here, there, width = carried[:2], carried[2:4], carried[4]
             double = arith.addi(width, width)
-            there = _merged(Lines(here[0], here[1], dtype), at[0], there, position(0), width, order)
-            here = _merged(Lines(there[0], there[1], dtype), position(0), here, at[0], double, order)
+            there = _merged(SortKeys(here[0], here[1], dtype), at[0], there, position(0), width, order)
+            here = _merged(SortKeys(there[0], there[1], dtype), position(0), here, at[0], double, order)
             return [*here, *there, arith.addi(double, double)]
 
         return for_each([_pairs_of_passes(length)], [*held, position(1)], two_passes)[:4]
 
     tensors = [keys, _places(shape), empty(spare, dtype), empty(spare, TensorDType.Int64)]
     found = for_each([rows], tensors, line)
-    return Lines(found[0], found[1], dtype)
+    return SortKeys(found[0], found[1], dtype)
 
 
 def _places(shape: Sequence[int]) -> Any:
@@ -109,7 +109,7 @@ def _pairs_of_passes(length: Extent) -> Extent:
     return arith.divui(bits, position(2))
 
 
-def _merged(source: Lines, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
+def _merged(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
     """Returns `into` with the row of `source` in its row, neighbouring runs of `width` merged."""
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
@@ -166,7 +166,7 @@ def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[An
     return results
 
 
-def _part(lines: Lines, start: int, count: int) -> list[Any]:
+def _part(lines: SortKeys, start: int, count: int) -> list[Any]:
     """Returns keys and places of `count` columns."""
     rows = shape_of(lines.keys)[0]
 
@@ -201,17 +201,17 @@ def _by_digits(node: Op) -> bool:
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= RADIX_FROM
 
 
-def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[Line], None]) -> Lines:
+def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[SortBuffer], None]) -> SortKeys:
     """Applies `steps`, an algorithm whose order of equal keys matters, to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
     def line(at: list[Any], held: list[Any]) -> list[Any]:
-        entries = Line(held, at[0], dtype, order)
+        entries = SortBuffer(held, at[0], dtype, order)
         steps(entries)
         return entries.tensors
 
     found = for_each([rows], [keys, _places(shape_of(keys))], line)
-    return Lines(found[0], found[1], dtype)
+    return SortKeys(found[0], found[1], dtype)
 
 
 def _length(keys: Any) -> int:
@@ -228,7 +228,7 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
     count, length = node.args[1], _length(keys)
 
-    def steps(line: Line) -> None:
+    def steps(line: SortBuffer) -> None:
         if count * 64 <= length:
             return selection.partial_sort(line, count, length)
         selection.nth_element(line, count - 1, length)
@@ -236,7 +236,9 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
             selection.sort(line, count - 1)
 
     towards = descending if argument(node, 3, "largest", True) else ascending
-    lines = rearranged(keys, dtype, towards, steps) if count and length else Lines(keys, _places(shape_of(keys)), dtype)
+    lines = (
+        rearranged(keys, dtype, towards, steps) if count and length else SortKeys(keys, _places(shape_of(keys)), dtype)
+    )
     return _as_results(node, _part(lines, 0, count), order)
 
 
@@ -248,7 +250,7 @@ def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return _as_results(node, _part(lines, k, 1), [])
 
 
-def _picked(lines: Lines, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
+def _picked(lines: SortKeys, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
     """Returns from each row the key and the place at position `at(given[row])`."""
     rows = shape_of(given)[0]
     outs = [empty([rows, 1], lines.dtype), empty([rows, 1], TensorDType.Int64)]
@@ -313,7 +315,7 @@ def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return _as_results(node, _picked(lines, ends, lambda end: end), [])
 
 
-def _longest(lines: Lines, row: Any) -> Any:
+def _longest(lines: SortKeys, row: Any) -> Any:
     """Returns the last position of the first of the longest runs of equal keys."""
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:

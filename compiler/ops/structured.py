@@ -26,7 +26,7 @@ def shape_of(value: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowDim:
     """A dim that a sliding window reads: `stride * outer + dilation * inner`, both loop dims."""
 
     outer: int
@@ -36,14 +36,14 @@ class Window:
 
 
 @dataclass(frozen=True)
-class Mirror:
+class ReversedDim:
     """A dim of static size that is read backwards along a loop."""
 
     loop: int
     size: int
 
 
-Dim = int | Window | Mirror | None
+Dim = int | WindowDim | ReversedDim | None
 
 
 def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
@@ -54,9 +54,9 @@ def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
 def _expression(dim: Dim) -> Any:
     if dim is None:
         return ir.AffineConstantExpr.get(0)
-    if isinstance(dim, Window):
+    if isinstance(dim, WindowDim):
         return ir.AffineDimExpr.get(dim.outer) * dim.stride + ir.AffineDimExpr.get(dim.inner) * dim.dilation
-    if isinstance(dim, Mirror):
+    if isinstance(dim, ReversedDim):
         return ir.AffineConstantExpr.get(dim.size - 1) - ir.AffineDimExpr.get(dim.loop)
     return ir.AffineDimExpr.get(dim)
 

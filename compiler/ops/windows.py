@@ -16,7 +16,7 @@ from buddy.compiler.ops.utils import argument
 
 
 @dataclass(frozen=True)
-class Sliding:
+class SlidingWindow:
     """A window over the last dims: its size, and per dim stride, padding on both sides, and dilation."""
 
     size: tuple[int, ...]
@@ -27,13 +27,13 @@ class Sliding:
     def dims(self, first_outer: int, first_inner: int) -> list[st.Dim]:
         """Returns the dims that the window reads; its outer and inner loops start at these loop dims."""
         pairs = zip(self.stride, self.dilation, strict=True)
-        return [st.Window(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
+        return [st.WindowDim(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
 
-    def with_unit_dim(self) -> Sliding:
+    def with_unit_dim(self) -> SlidingWindow:
         """Returns the same window for an input with a leading dim of size 1."""
-        return Sliding((1, *self.size), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
+        return SlidingWindow((1, *self.size), (1, *self.stride), (0, *self.padding), (1, *self.dilation))
 
-    def without_padding(self) -> Sliding:
+    def without_padding(self) -> SlidingWindow:
         return dataclasses.replace(self, padding=(0,) * len(self.size))
 
     def reach(self, outputs: Sequence[int]) -> list[int]:
@@ -44,7 +44,7 @@ class Sliding:
         ]
 
 
-def padded(value: Any, window: Sliding, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
+def padded(value: Any, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
     """Returns `value` with its last dims padded by `fill`, as far as the windows reach."""
     shape, spatial = st.shape_of(value), len(window.size)
     lead, sizes = list(shape[:-spatial]), shape[-spatial:]
@@ -63,14 +63,14 @@ def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int
     return tuple(listed) * count if len(listed) == 1 else tuple(listed)
 
 
-def pool_window(node: Op, first: int = 1) -> Sliding:
+def pool_window(node: Op, first: int = 1) -> SlidingWindow:
     """Returns the window of a pool: kernel size, stride (default: kernel size), padding, from argument `first` on."""
     count = spatial_dims(node)
     size = spread(node.args[first], count)
     stride = spread(argument(node, first + 1, "stride"), count, size)
     padding = spread(argument(node, first + 2, "padding"), count, (0,) * count)
     dilation = argument(node, first + 3, "dilation") if node.target.startswith("max") else None
-    return Sliding(size, stride, padding, spread(dilation, count, (1,) * count))
+    return SlidingWindow(size, stride, padding, spread(dilation, count, (1,) * count))
 
 
 def spatial_dims(node: Op) -> int:

@@ -13,8 +13,8 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.layouts.generics import arrange, arrange_convolution, is_convolution
 from buddy.compiler.passes.layouts.shapes import ARRANGED
-from buddy.compiler.passes.layouts.signatures import Signatures
-from buddy.compiler.passes.layouts.values import Layouts, Order
+from buddy.compiler.passes.layouts.signatures import FunctionSignatures
+from buddy.compiler.passes.layouts.values import Order, ValueLayouts
 
 
 @register
@@ -32,7 +32,7 @@ class ChooseLayouts(MlirPass):
         if any(map(_has_unknown_sizes, collect(root))):
             context.remark(self.name, root.location, "layout unchanged: some sizes are dynamic")
             return
-        signatures = Signatures(root)
+        signatures = FunctionSignatures(root)
         for function in signatures.functions():
             block = function.regions[0].blocks[0]
             ops = [op.operation for op in block.operations]
@@ -43,12 +43,12 @@ class ChooseLayouts(MlirPass):
                     context.remark(self.name, function.location, text)
                     _erase_unused(block)
 
-    def _arrange(self, block: Any, signatures: Signatures, context: PassContext) -> None:
+    def _arrange(self, block: Any, signatures: FunctionSignatures, context: PassContext) -> None:
         def changed(value: Any, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")
 
-        layouts = Layouts(changed)
+        layouts = ValueLayouts(changed)
         _erase_unused(block)
         for op in [op.operation for op in block.operations]:
             if is_convolution(op):
@@ -66,7 +66,7 @@ def _has_unknown_sizes(op: Any) -> bool:
     return any(_is_tensor(value) and not value.type.has_static_shape for value in op.results)
 
 
-def _follow(op: Any, layouts: Layouts) -> None:
+def _follow(op: Any, layouts: ValueLayouts) -> None:
     """Rewrites `op` to the layouts of its operands, or converts the operands back to the plain layout."""
     moved = any(layouts.moved(value) for value in op.operands if _is_tensor(value))
     if not moved and op.name != "linalg.transpose":
@@ -83,7 +83,7 @@ def _follow(op: Any, layouts: Layouts) -> None:
         _make_plain([op], layouts)
 
 
-def _make_plain(ops: list[Any], layouts: Layouts) -> None:
+def _make_plain(ops: list[Any], layouts: ValueLayouts) -> None:
     for op in ops:
         for number, value in enumerate(op.operands):
             if _is_tensor(value) and layouts.moved(value):

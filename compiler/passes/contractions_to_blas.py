@@ -12,7 +12,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.blas_call import calling_function, declare, locate, product_of
 from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
-from buddy.compiler.passes.kernels.crossing import arguments
+from buddy.compiler.passes.kernels.crossing import passed_values
 from buddy.compiler.support import blas
 
 
@@ -61,7 +61,7 @@ class _Rewriter:
         if fill is not None:
             fill.erase()
         with ir.InsertionPoint(op), op.location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(list(op.operands)))
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(list(op.operands)))
         text = f"{product.m}x{product.n}x{product.k}: {self.library.package}"
         self.context.remark(ContractionsToBlas.name, op.location, text)
         op.erase()

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.blocking import Blocking, Wanted, choose, reads_in_place
+from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose, reads_in_place
 from buddy.compiler.passes.kernels.calls import KernelCalls
 from buddy.compiler.passes.kernels.contraction import NAMED, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
 from buddy.compiler.passes.kernels.packing import panels_of
-from buddy.compiler.passes.kernels.stages import Neighbours, neighbours
+from buddy.compiler.passes.kernels.stages import FusedNeighbours, neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
 
@@ -41,7 +41,7 @@ class ContractionsToKernels(MlirPass):
                 raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
     def run(self, root: Any, context: PassContext) -> None:
-        wanted = Wanted(self.rows, self.vectors, self.depth)
+        wanted = BlockingInputs(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights)
         # Collect all before rewriting: a kernel absorbs neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
@@ -55,7 +55,7 @@ class ContractionsToKernels(MlirPass):
         calls.finish()
 
 
-def _rewrite(op: Any, calls: KernelCalls, context: PassContext, wanted: Wanted) -> None:
+def _rewrite(op: Any, calls: KernelCalls, context: PassContext, wanted: BlockingInputs) -> None:
     found = neighbours(op, analyse(op), split_at)
     contraction, spec = found.contraction, found.spec
     first, second, result = op.operands
@@ -88,7 +88,7 @@ def _name(contraction: Contraction, spec: ResultSpec) -> str:
     return f"{verb}_{batch}{contraction.m.size}x{contraction.depth}x{contraction.n.size}{tail}"
 
 
-def _describe(contraction: Contraction, blocking: Blocking, found: Neighbours[Contraction]) -> str:
+def _describe(contraction: Contraction, blocking: GemmBlocking, found: FusedNeighbours[Contraction]) -> str:
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
     types = "" if contraction.factor_element in ("f32", "f64") else f" {contraction.factor_element}"

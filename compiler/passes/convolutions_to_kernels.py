@@ -11,7 +11,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls
 from buddy.compiler.passes.kernels.contraction import is_contraction, reads_loops
-from buddy.compiler.passes.kernels.conv.kernel import Chosen, choose, choose_winograd, kernel_function
+from buddy.compiler.passes.kernels.conv.kernel import BlockedConvolution, choose, choose_winograd, kernel_function
 from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
 from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
 from buddy.compiler.passes.kernels.stages import neighbours
@@ -81,7 +81,7 @@ class ConvolutionsToKernels(MlirPass):
         found.erase()
         drop_dead_views(raw)
 
-    def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[Chosen, list[str]]:
+    def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
         """Returns the kernel, and remarks on the choice."""
         notes = [] if packed else ["packed at each call"]
         if self.winograd == "never" or conv.depthwise:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -19,7 +19,7 @@ class CopiesToLoops(MlirPass):
     summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "memref.copy"):
+        for op in find_ops(root, "memref.copy"):
             if op.operands[0] != op.operands[1]:
                 with ir.InsertionPoint(op), op.location:
                     linalg.copy(op.operands[0], outs=[op.operands[1]])

@@ -21,8 +21,8 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
-from buddy.compiler.protocol.artifact import COUNTERS, Region
-from buddy.compiler.support.cycle_counter import Counter, counter
+from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
+from buddy.compiler.support.cycle_counter import CycleCounter, counter
 
 # The first counter of the entry follows the word that callees read.
 _FIRST = 1
@@ -65,9 +65,9 @@ class CountCycles(MlirPass):
             context.remark(self.name, each.function.location, f"{len(each.parts)} regions of @{each.name}")
 
 
-def _unordered(found: Counter) -> Counter:
+def _unordered(found: CycleCounter) -> CycleCounter:
     assembly = found.assembly.rpartition("\\0A")[2]
-    return Counter(found.name, found.intrinsics[-1:], assembly, found.even)
+    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.even)
 
 
 def _pointer() -> Any:
@@ -118,11 +118,11 @@ class _Frame:
                 yield part, offset
                 offset += part.call.size
 
-    def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[Region]:
+    def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
         """Yields the regions of one call, in order; `site` are the nodes of this call."""
         nodes = [_at(site, part.nodes) for part in self.parts]
         for part, found in zip(self.parts, nodes, strict=True):
-            yield Region(found, self.name, part.what, parent)
+            yield TimedRegion(found, self.name, part.what, parent)
         numbers = {id(part): number for number, part in enumerate(self.parts)}
         for part, offset in self.offsets():
             assert part.call is not None
@@ -223,7 +223,7 @@ def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
 class _Writer:
     """Emits the counting code of one function."""
 
-    def __init__(self, frame: _Frame, counter: Counter, is_entry: bool) -> None:
+    def __init__(self, frame: _Frame, counter: CycleCounter, is_entry: bool) -> None:
         self._frame, self._counter, self._is_entry = frame, counter, is_entry
 
     def write(self) -> None:

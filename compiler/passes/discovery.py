@@ -21,7 +21,7 @@ from buddy.compiler.mlir import bindings, mlir_tool
 from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, PassInfo
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import CATALOGUES
-from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.one_shot import serve_one_call
 from buddy.compiler.support.processes.parent_death import die_with_parent
 
 # A zero-terminated string that starts after a zero byte.
@@ -32,7 +32,7 @@ _UNKNOWN = "does not refer to a registered"
 SUMMARY = "registered in {package}, which says no more of it"
 
 
-class Found(msgspec.Struct, frozen=True):
+class RegisteredPasses(msgspec.Struct, frozen=True):
     """The passes and dialects that the bindings register. `problem` says why the search failed."""
 
     passes: tuple[PassInfo, ...] = ()
@@ -47,10 +47,10 @@ class _Kept(msgspec.Struct, frozen=True):
     version: str
     folders: tuple[str, ...]
     states: tuple[tuple[str, int, int], ...]
-    found: Found
+    found: RegisteredPasses
 
 
-def registered(question: None = None) -> Found:
+def registered(question: None = None) -> RegisteredPasses:
     """Returns what is registered, from the cache if the libraries have not changed."""
     try:
         libraries, version, key = bindings.libraries(), bindings.version(), _key()
@@ -60,11 +60,11 @@ def registered(question: None = None) -> Found:
             kept = _Kept(version, folders, _states(libraries), _looked_for(libraries))
             CATALOGUES.write(key, msgspec.msgpack.encode(kept))
     except (bindings.BindingsError, OSError) as error:
-        return Found(problem=str(error))
+        return RegisteredPasses(problem=str(error))
     return msgspec.structs.replace(kept.found, bindings=_bindings(kept))
 
 
-def known() -> Found | None:
+def cached_passes() -> RegisteredPasses | None:
     """Returns the cached result, if there is one: loads no bindings and runs no tool."""
     try:
         kept = _kept(_key()) if bindings.where() is not None and mlir_tool.tool() is None else None
@@ -108,15 +108,17 @@ def _tool() -> tuple[str, str]:
         return "", str(error)
     if found is None:
         return "", ""
-    from buddy.compiler.passes import mlir_opt  # imported here, because the engine calls `known` and must not load MLIR
+    from buddy.compiler.passes import (
+        mlir_opt,  # imported here, because the engine calls `cached_passes` and must not load MLIR
+    )
 
     return found.path, mlir_opt.problem()
 
 
-def _looked_for(libraries: list[Path]) -> Found:
+def _looked_for(libraries: list[Path]) -> RegisteredPasses:
     texts = [_constants(path) for path in libraries]
     names = sorted({name.decode() for text in texts for name in _PASS.findall(text) if len(name) <= _LONGEST})
-    return Found(tuple(_in_children(names)), _dialects(texts))
+    return RegisteredPasses(tuple(_in_children(names)), _dialects(texts))
 
 
 def _constants(library: Path) -> bytes:
@@ -233,4 +235,4 @@ def _module_of(dialect: str) -> str:
 
 
 if __name__ == "__main__":
-    answer_apart(type(None), registered)
+    serve_one_call(type(None), registered)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, memref
-from buddy.compiler.mlir.memory import VIEWS, root_of, stands_alone
+from buddy.compiler.mlir.memory import VIEWS, is_unaliased, root_of
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
@@ -54,7 +54,7 @@ def _overwritten_inside(block: Any) -> list[tuple[Any, Any]]:
                 found.append((fill, view))
         for root in touched:
             del waiting[root]
-        if op.name == "linalg.fill" and not len(op.results) and stands_alone(op.operands[1]):
+        if op.name == "linalg.fill" and not len(op.results) and is_unaliased(op.operands[1]):
             waiting[op.operands[1]] = op
     return found
 

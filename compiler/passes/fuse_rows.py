@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.memory import NO_ACCESS, VIEWS
-from buddy.compiler.mlir.walk import collect, surroundings
+from buddy.compiler.mlir.walk import collect, enclosing_entry_block
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE
 from buddy.compiler.passes.kernels.rows.kernel import (
-    Access,
     Bounds,
+    OperandAccess,
     RowOp,
     conflict,
     leading_rows,
@@ -25,7 +25,7 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     split_rows,
 )
 from buddy.compiler.passes.kernels.rows.loop import RowLoop
-from buddy.compiler.passes.kernels.rows.stages import Stage, stages_of
+from buddy.compiler.passes.kernels.rows.stages import RowStage, stages_of
 from buddy.compiler.passes.kernels.structured import KINDS, Structured, structure_of
 
 
@@ -47,12 +47,12 @@ class FuseRows(MlirPass):
         limit = self.max_row_kib << 10 or context.target.l2 // 2
         blocks = {op.block: op for op in collect(root) if op.name in KINDS}
         for block, op in blocks.items():
-            if (around := surroundings(op)) is None:
+            if (around := enclosing_entry_block(op)) is None:
                 continue
             entry, shared = around
             for run in _runs(block):
                 for group in _groups(run, limit, context):
-                    _fuse(Emitter(entry, shared), group, context)
+                    _fuse(KernelEmitter(entry, shared), group, context)
 
 
 @dataclass
@@ -194,7 +194,7 @@ def _worth_it(group: _Group) -> bool:
 # ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
-def _fuse(e: Emitter, group: _Group, context: PassContext) -> None:
+def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
     ops = [member.op for member in group.members]
     temporary = _temporaries(group)
     rows, placed = _in_place(group.rows, temporary, group.bounds)
@@ -216,7 +216,7 @@ def _fuse(e: Emitter, group: _Group, context: PassContext) -> None:
         _erase_dead(root)
 
 
-def _stage_location(stage: Stage, context: PassContext) -> Any:
+def _stage_location(stage: RowStage, context: PassContext) -> Any:
     return context.locations.union([op.op.op.location for op in stage.ops])
 
 
@@ -262,7 +262,7 @@ def _in_place(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[
     return rows, placed
 
 
-def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[Access, Access] | None:
+def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[OperandAccess, OperandAccess] | None:
     """Returns the last access to `root`, and that of a result of the same shape with no earlier access."""
     touching = [i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses)]
     last = rows[touching[-1]]
@@ -280,15 +280,15 @@ def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple
     return None
 
 
-def _dense(op: RowOp, access: Access) -> bool:
+def _dense(op: RowOp, access: OperandAccess) -> bool:
     return access.span == math.prod(loop.size for loop in op.inner) and all(access.inner)
 
 
-def _may_hold(own: Access, result: Access) -> bool:
+def _may_hold(own: OperandAccess, result: OperandAccess) -> bool:
     return own.inner == result.inner and own.value.type.element_type == result.value.type.element_type
 
 
-def _moved(op: RowOp, own: Access, result: Access) -> RowOp:
+def _moved(op: RowOp, own: OperandAccess, result: OperandAccess) -> RowOp:
     """Returns `op` with accesses to `own` redirected to the rows of `result`."""
     accesses = tuple(
         replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)

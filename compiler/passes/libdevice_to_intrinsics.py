@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 PREFIX = "__nv_"
@@ -42,7 +42,7 @@ class LibdeviceToIntrinsics(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         left: set[str] = set()
-        for op in named(root, "llvm.call"):
+        for op in find_ops(root, "llvm.call"):
             callee = _callee(op)
             if not callee.startswith(PREFIX):
                 continue
@@ -51,7 +51,7 @@ class LibdeviceToIntrinsics(MlirPass):
                 left.add(callee)
             what = "became an instruction" if new is not None else "has no instruction, and is called from libdevice"
             context.remark(self.name, (new or op).location, f"{callee} {what}")
-        for op in named(root, "llvm.func"):
+        for op in find_ops(root, "llvm.func"):
             if _declares(op, left):
                 op.erase()
 

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.mlir_tool import Tool, ToolError, tool
+from buddy.compiler.mlir.mlir_tool import MlirTool, ToolError, tool
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.replace_ir import become
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
@@ -58,7 +58,7 @@ def problem() -> str:
 
 
 @lru_cache(maxsize=4)
-def _listed(found: Tool) -> dict[str, PassInfo]:
+def _listed(found: MlirTool) -> dict[str, PassInfo]:
     """Returns the passes that the executable lists. Raises `ToolError` if it does not list passes."""
     try:
         done = subprocess.run([found.path, "--help"], capture_output=True, text=True, timeout=60, errors="replace")
@@ -113,7 +113,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
         raise ToolError(what, str(error)) from error
 
 
-def _refusal(found: Tool, done: subprocess.CompletedProcess[str]) -> ToolError:
+def _refusal(found: MlirTool, done: subprocess.CompletedProcess[str]) -> ToolError:
     """Returns the tool's first error message, and the nodes that it refers to."""
     for line in done.stderr.splitlines():
         said = _ERROR.search(line)

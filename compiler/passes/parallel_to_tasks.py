@@ -15,7 +15,7 @@ from buddy.compiler.mlir.bindings import arith, func, ir, scf
 from buddy.compiler.mlir.walk import collect, unique_symbol
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
-from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.protocol.recipe import MAX_THREADS
 
 # Attribute of a task: the number of threads that share its calls.
@@ -116,7 +116,7 @@ def _outline(root: Any, op: Any, threads: int) -> int:
         entry = task.add_entry_block([op.location] * (2 + len(passed)))
     trip = math.prod(r.size for r in ranges)
     with ir.InsertionPoint(op), op.location:
-        e = Emitter(_entry_block(parent))
+        e = KernelEmitter(_entry_block(parent))
         func.CallOp([], ir.FlatSymbolRefAttr.get(name), [e.value(0), e.value(trip), *passed])
     with ir.InsertionPoint(entry), op.location:
         places = dict(zip(passed, entry.arguments[2:], strict=True))
@@ -191,7 +191,7 @@ def _entry_block(function: Any) -> Any:
 
 def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
     """Emits a loop from `begin` to `end` around the ops of `op`, with indices computed from the iteration number."""
-    e, source = Emitter(entry), op.regions[0].blocks[0]
+    e, source = KernelEmitter(entry), op.regions[0].blocks[0]
     loop = scf.ForOp(entry.arguments[0], entry.arguments[1], e.value(1))
     with ir.InsertionPoint(loop.body):
         indices = _indices(e, loop.induction_variable, ranges)
@@ -202,7 +202,7 @@ def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
         inner.operation.move_before(end)
 
 
-def _indices(e: Emitter, number: Any, ranges: Sequence[_Range]) -> list[Index]:
+def _indices(e: KernelEmitter, number: Any, ranges: Sequence[_Range]) -> list[Index]:
     """Returns the value of each loop variable in iteration `number`; the last dim varies fastest."""
     found: list[Index] = []
     for position, r in reversed(list(enumerate(ranges))):

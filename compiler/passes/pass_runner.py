@@ -19,7 +19,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.stderr_capture import errors_into
+from buddy.compiler.support.stderr_capture import capture_stderr
 
 _REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
 _PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
@@ -142,7 +142,7 @@ def _why_refused(said: str, pipeline: str, context: Any) -> str:
     LLVM's option parser prints that to stderr, which the bindings do not capture, so the pipeline is parsed again with
     the process's stderr captured.
     """
-    with tempfile.TemporaryFile() as heard, errors_into(heard):
+    with tempfile.TemporaryFile() as heard, capture_stderr(heard):
         with contextlib.suppress(ValueError):
             passmanager.PassManager.parse(pipeline, context=context)
         heard.seek(0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.sizes import Dim, Size, product
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.walk import attributes_of, named
+from buddy.compiler.mlir.walk import attributes_of, find_ops
 from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
@@ -26,7 +26,7 @@ class PassSizes(MlirPass):
     summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "func.call", "func.func"):
+        for op in find_ops(root, "func.call", "func.func"):
             if op.name == "func.func":
                 count = _take_bases(op)
                 text = f"buffers of dynamic size rebuilt from their bases: {count}"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from buddy.compiler.codegen.arena import ALIGNMENT, Place, Span, aligned, place
+from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
 from buddy.compiler.codegen.calling_convention import ARENA, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.memory import RESULT, accesses, bytes_of, hands_on
-from buddy.compiler.mlir.walk import attributes_of, calls_in, named
+from buddy.compiler.mlir.memory import RESULT, accesses, aliases_operand, bytes_of
+from buddy.compiler.mlir.walk import attributes_of, calls_in, find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
 from buddy.compiler.passes.kernels.views import as_bytes, byte_type, part
@@ -93,12 +93,12 @@ def _buffers(function: Any, positions: dict[Any, int] | None = None, static: boo
     """
     outer = block = function.regions[0].blocks[0]
     inside = positions
-    for op in sorted(named(function, "memref.alloc"), key=lambda op: op.block != outer):
+    for op in sorted(find_ops(function, "memref.alloc"), key=lambda op: op.block != outer):
         if inside is None or (positions is None and op.block != block):
             block, inside = op.block, _in(op.block)
         kind = ir.MemRefType(op.results[0].type)
         users = list(accesses(op.results[0]))
-        if kind.has_static_shape is not static or any(map(hands_on, users)):
+        if kind.has_static_shape is not static or any(map(aliases_operand, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
         steps = [_position(user, inside) for user in users] or [_position(op, inside)]
@@ -160,12 +160,12 @@ class _Planner:
             raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
         # Only for the entry: calls of other functions pass buffers of their own types.
         results = _results(function, positions) if name == self.entry else []
-        places, size = place([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
+        places, size = place_spans([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
         rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
         self.needs[name] = self._settle(function, buffers, calls, places, rooms, max(1, size))
 
     def _settle(
-        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[Place],
+        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[ArenaSlot],
         rooms: dict[int, Any], size: int,
     ) -> int:  # fmt: skip
         """Places everything in an arena of `size` bytes or in `rooms`; returns the bytes that a call needs."""
@@ -189,7 +189,7 @@ class _Planner:
         return need if private else 0
 
 
-def _rooms(places: Sequence[Place]) -> set[int]:
+def _rooms(places: Sequence[ArenaSlot]) -> set[int]:
     return {found.room for found in places if found.room is not None}
 
 

@@ -8,12 +8,12 @@ from typing import Any, ClassVar
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.mlir.memory import accesses, element_bytes, hands_on, root_of, stands_alone
-from buddy.compiler.mlir.walk import callee_of, named, symbol_of
+from buddy.compiler.mlir.memory import accesses, aliases_operand, element_bytes, is_unaliased, root_of
+from buddy.compiler.mlir.walk import callee_of, find_ops, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.views import as_bytes, part
-from buddy.compiler.passes.write_in_place import is_allocated, stands_after, stands_before
+from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before
 
 _COPIES = ("linalg.copy", "memref.copy")
 _READS = frozenset(
@@ -35,7 +35,7 @@ class ReadInPlace(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if _is_function(op)})
         entry = entry_of(root)
-        for op in named(root, *_COPIES):
+        for op in find_ops(root, *_COPIES):
             source, target = op.operands
             offset = _dense(source, target, entry)
             if not _is_only_read(op, target, readers):
@@ -73,7 +73,7 @@ class _Readers:
         name = symbol_of(function)
         if name not in self.only_reading:
             given = function.regions[0].blocks[0].arguments
-            shared = [a for a in given if isinstance(a.type, ir.MemRefType) and not stands_alone(a)]
+            shared = [a for a in given if isinstance(a.type, ir.MemRefType) and not is_unaliased(a)]
             self.only_reading[name] = all(map(self.only_read, shared))
         return self.only_reading[name]
 
@@ -114,7 +114,7 @@ def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
     if not is_allocated(target) or target.owner.operation.block != op.block:
         return False
     uses = [(user, number) for user, number in _uses(target) if user != op]
-    return all(stands_after(user, op) and readers.reads(user, number) for user, number in uses)
+    return all(is_after(user, op) and readers.reads(user, number) for user, number in uses)
 
 
 def _stays(op: Any, source: Any, readers: _Readers) -> bool:
@@ -122,12 +122,12 @@ def _stays(op: Any, source: Any, readers: _Readers) -> bool:
     root = root_of(source)
     if isinstance(root, ir.BlockArgument):
         # Two arguments may be the same tensor; out-parameters do not alias.
-        if root.owner.owner.operation.name != "func.func" or stands_alone(root):
+        if root.owner.owner.operation.name != "func.func" or is_unaliased(root):
             return False
         return readers.arguments_only_read(root.owner.owner.operation)
     if not is_allocated(root):
         return False
-    return all(readers.reads(user, n) or (stands_before(user, op) and not hands_on(user)) for user, n in _uses(root))
+    return all(readers.reads(user, n) or (is_before(user, op) and not aliases_operand(user)) for user, n in _uses(root))
 
 
 def _dense(source: Any, target: Any, entry: Any) -> int | None:

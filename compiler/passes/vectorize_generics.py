@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import named, surroundings
+from buddy.compiler.mlir.walk import enclosing_entry_block, find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.copies_to_loops import CopiesToLoops
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.elementwise import emit_elementwise
-from buddy.compiler.passes.kernels.emit import Emitter
-from buddy.compiler.passes.kernels.repeated import outline
+from buddy.compiler.passes.kernels.emit import KernelEmitter
+from buddy.compiler.passes.kernels.repeated import outline_duplicates
 from buddy.compiler.passes.kernels.rows.reduction import emit_reduction
 from buddy.compiler.passes.kernels.structured import KINDS, read
 
@@ -33,16 +33,16 @@ class VectorizeGenerics(MlirPass):
     def run(self, root: Any, context: PassContext) -> None:
         CopiesToLoops().run(root, context)
         if self.share:
-            for symbol, locations in outline(root, context.locations).items():
+            for symbol, locations in outline_duplicates(root, context.locations).items():
                 text = f"{len(locations)} equal ops: calls of {symbol}"
                 context.remark(self.name, context.locations.union(locations), text)
-        emitters: dict[tuple[Any, bool], Emitter] = {}
-        for op in named(root, *KINDS):
-            if (around := surroundings(op)) is None:
+        emitters: dict[tuple[Any, bool], KernelEmitter] = {}
+        for op in find_ops(root, *KINDS):
+            if (around := enclosing_entry_block(op)) is None:
                 context.remark(self.name, op.location, f"{op.name} left to scalar loops: no func.func is around it")
                 continue
             entry, shared = around
-            emitter = emitters.setdefault((entry.owner.operation, shared), Emitter(entry, shared))
+            emitter = emitters.setdefault((entry.owner.operation, shared), KernelEmitter(entry, shared))
             try:
                 text = _vectorize(emitter, op, context)
             except UnsupportedError as reason:
@@ -52,7 +52,7 @@ class VectorizeGenerics(MlirPass):
             op.erase()
 
 
-def _vectorize(emitter: Emitter, op: Any, context: PassContext) -> str:
+def _vectorize(emitter: KernelEmitter, op: Any, context: PassContext) -> str:
     structured = read(op, free=True)
     if any(loop.size == 0 for loop in structured.loops):
         return "it has no elements"

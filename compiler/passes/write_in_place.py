@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.mlir.memory import accesses, hands_on, root_of, stands_alone
-from buddy.compiler.mlir.walk import callee_of, calls_in, named, symbol_of
+from buddy.compiler.mlir.memory import accesses, aliases_operand, is_unaliased, root_of
+from buddy.compiler.mlir.walk import callee_of, calls_in, find_ops, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 
@@ -30,7 +30,7 @@ class WriteInPlace(MlirPass):
     summary: ClassVar[str] = "element-wise ops, copies and calls overwrite an operand that is not read again"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, *_KINDS):
+        for op in find_ops(root, *_KINDS):
             if not write_over(op, pairs(op)):
                 kept = "written to a separate buffer: no operand" if op.name == _GENERIC else "copied: its source"
                 context.remark(self.name, op.location, f"{kept} may be overwritten")
@@ -92,7 +92,7 @@ class _Functions:
         arguments = list(body.arguments) if body is not None else []
         for j, result in enumerate(values[: len(arguments)]):
             for i, value in enumerate(values[: len(arguments)]):
-                alike = stands_alone(arguments[j]) and not stands_alone(arguments[i]) and value.type == result.type
+                alike = is_unaliased(arguments[j]) and not is_unaliased(arguments[i]) and value.type == result.type
                 if alike and _given_once(value, values) and self._follows(callee_of(call), i, j):
                     yield value, result
 
@@ -114,7 +114,7 @@ class _Functions:
         users = [*accesses(before), *accesses(after)]
         reads = {_around(user, block) for user in accesses(before)}
         writes = {_around(user, block) for user in accesses(after)}
-        if not reads or not writes or None in reads | writes or any(map(hands_on, users)):
+        if not reads or not writes or None in reads | writes or any(map(aliases_operand, users)):
             return False
         last, first = max(positions[op] for op in reads), min(positions[op] for op in writes)
         return last < first or (last == first and self._does_both(block.operations[last].operation, before, after))
@@ -159,15 +159,15 @@ def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
         return False
     if not ir.MemRefType(operand.type).has_static_shape:
         return False  # the sizes of one may be computed after the other
-    if not is_allocated(source) or not stands_alone(target) or source.owner.operation.block != op.block:
+    if not is_allocated(source) or not is_unaliased(target) or source.owner.operation.block != op.block:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
     before, after = list(accesses(source)), list(accesses(target))
-    if any(map(hands_on, (*before, *after))):
+    if any(map(aliases_operand, (*before, *after))):
         return False  # an alias may be read at any time
-    return all(user == op or stands_before(user, op) for user in before) and all(
-        user == op or stands_after(user, op) for user in after
+    return all(user == op or is_before(user, op) for user in before) and all(
+        user == op or is_after(user, op) for user in after
     )
 
 
@@ -180,12 +180,12 @@ def _around(user: Any, block: Any) -> Any | None:
     return user
 
 
-def stands_before(user: Any, op: Any) -> bool:
+def is_before(user: Any, op: Any) -> bool:
     found = _around(user, op.block)
     return found is not None and found != op and bool(found.is_before_in_block(op))
 
 
-def stands_after(user: Any, op: Any) -> bool:
+def is_after(user: Any, op: Any) -> bool:
     found = _around(user, op.block)
     return found is not None and found != op and bool(op.is_before_in_block(found))
 

@@ -18,9 +18,9 @@ from buddy.compiler.protocol.backends import FlagInfo as FlagInfo
 from buddy.compiler.protocol.backends import FlagsChecked as FlagsChecked
 from buddy.compiler.protocol.bisections import Bisect as Bisect
 from buddy.compiler.protocol.bisections import Bisected as Bisected
+from buddy.compiler.protocol.bisections import BisectionResult as BisectionResult
 from buddy.compiler.protocol.bisections import Criterion as Criterion
 from buddy.compiler.protocol.bisections import Culprit as Culprit
-from buddy.compiler.protocol.bisections import Finding as Finding
 from buddy.compiler.protocol.bisections import WrongLowering as WrongLowering
 from buddy.compiler.protocol.catalogue import ListOps as ListOps
 from buddy.compiler.protocol.catalogue import ListPasses as ListPasses
@@ -91,14 +91,14 @@ from buddy.compiler.protocol.provenance import FindOrigins as FindOrigins
 from buddy.compiler.protocol.provenance import Followed as Followed
 from buddy.compiler.protocol.provenance import FollowNode as FollowNode
 from buddy.compiler.protocol.provenance import Jumps as Jumps
+from buddy.compiler.protocol.provenance import LineOrigins as LineOrigins
 from buddy.compiler.protocol.provenance import NodeTrace as NodeTrace
 from buddy.compiler.protocol.provenance import OpenPython as OpenPython
-from buddy.compiler.protocol.provenance import Origin as Origin
 from buddy.compiler.protocol.provenance import OriginsFound as OriginsFound
 from buddy.compiler.protocol.provenance import PythonOpened as PythonOpened
 from buddy.compiler.protocol.run_report import InputChoice as InputChoice
-from buddy.compiler.protocol.run_report import Load as Load
-from buddy.compiler.protocol.run_report import Memory as Memory
+from buddy.compiler.protocol.run_report import MachineLoad as MachineLoad
+from buddy.compiler.protocol.run_report import MemoryUse as MemoryUse
 from buddy.compiler.protocol.run_report import OutputReport as OutputReport
 from buddy.compiler.protocol.run_report import RunReport as RunReport
 from buddy.compiler.protocol.run_report import SideReport as SideReport
@@ -107,11 +107,11 @@ from buddy.compiler.protocol.searches import Compare as Compare
 from buddy.compiler.protocol.searches import Compared as Compared
 from buddy.compiler.protocol.searches import FindNode as FindNode
 from buddy.compiler.protocol.searches import FindPlace as FindPlace
-from buddy.compiler.protocol.searches import Found as Found
 from buddy.compiler.protocol.searches import FoundEach as FoundEach
 from buddy.compiler.protocol.searches import Hits as Hits
 from buddy.compiler.protocol.searches import Search as Search
 from buddy.compiler.protocol.searches import SearchEach as SearchEach
+from buddy.compiler.protocol.searches import SearchResult as SearchResult
 from buddy.compiler.protocol.texts import Characters as Characters
 from buddy.compiler.protocol.texts import DescribeOp as DescribeOp
 from buddy.compiler.protocol.texts import FetchCharacters as FetchCharacters
@@ -210,7 +210,7 @@ EngineFrame = (
     | WorkerState
     | Lines
     | Text
-    | Found
+    | SearchResult
     | FoundEach
     | Symbols
     | Types

@@ -76,7 +76,7 @@ class EagerCall(msgspec.Struct, frozen=True):
     asks: bool = False
 
 
-class Symbol(msgspec.Struct, frozen=True):
+class ArtifactSymbol(msgspec.Struct, frozen=True):
     """Where the value of symbol `name` comes from: dim `index` of graph input number `source`, or, if `source` is
     -1, number `index` among the numbers that the program is called with.
     """
@@ -86,7 +86,7 @@ class Symbol(msgspec.Struct, frozen=True):
     index: int
 
 
-class Region(msgspec.Struct, frozen=True, omit_defaults=True):
+class TimedRegion(msgspec.Struct, frozen=True, omit_defaults=True):
     """A timed part of a function: the code that comes from `nodes`, at the call that region `parent` is.
 
     `what` names its first op, `@name` for a call. Regions of the entry have no parent.
@@ -117,9 +117,9 @@ class Artifact(msgspec.Struct, frozen=True):
     eager_calls: tuple[EagerCall, ...] = ()
     arena: int = 0
     threads: int = 1
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[ArtifactSymbol, ...] = ()
     observed: tuple[str, ...] = ()
-    regions: tuple[Region, ...] = ()
+    regions: tuple[TimedRegion, ...] = ()
     device: DeviceProgram | None = None
     target: str = ""
 

@@ -56,7 +56,7 @@ class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
     right: tuple[str, ...] = ()
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a bisection.
 
     `wrong` describes the failure, "" if there is none. `steps` are the responsible passes, or `lowerings` if no pass
@@ -89,4 +89,4 @@ class Bisected(Frame, frozen=True):
     """The result of the search."""
 
     request: int
-    finding: Finding
+    finding: BisectionResult

@@ -23,14 +23,14 @@ class Pointer(msgspec.Struct, frozen=True, tag="pointer"):
     buffer: int
 
 
-class Scalar(msgspec.Struct, frozen=True, tag="scalar"):
+class KernelScalar(msgspec.Struct, frozen=True, tag="scalar"):
     """A number passed by value to a kernel."""
 
     kind: Literal["i1", "i8", "i16", "i32", "i64", "f32", "f64"]
     value: int | float
 
 
-Word = Pointer | Scalar
+Word = Pointer | KernelScalar
 
 
 class Launch(msgspec.Struct, frozen=True, tag="launch"):

@@ -38,7 +38,7 @@ def _front(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
     if "onnx" in dialects:
         found += FROM_ONNX
     if "torch" in dialects:
-        found += [*TO_BACKEND, *FROM_BACKEND[recipe.flavour]]
+        found += [*TO_BACKEND, *FROM_BACKEND[recipe.dialect]]
     if {"vhlo", "stablehlo", "chlo"} & set(dialects):
         found += _from_hlo(dialects)
     if "complex" in dialects:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class GivenIR(msgspec.Struct, frozen=True, omit_defaults=True):
+class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
     """A module as text, whose arguments are the graph's placeholders and whose results are the graph's results.
 
     `phase` is the phase of the pipeline that it enters, `entry` the name of the entry function ("" if only one function

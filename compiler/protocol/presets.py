@@ -6,7 +6,7 @@ import msgspec
 
 from buddy.compiler.protocol import Preset
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, PassStep, Recipe, preset_of
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, PassStep, Recipe, preset_of
 from buddy.compiler.protocol.steps import FUNC, MODULE
 from buddy.compiler.protocol.steps import step_of as _step
 from buddy.compiler.protocol.steps import steps_of as _steps
@@ -192,12 +192,12 @@ def _preset(
 _SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM]
 
 
-def _by_torch_mlir(flavour: Flavour, what: str) -> Preset:
+def _by_torch_mlir(dialect: Dialect, what: str) -> Preset:
     """torch-mlir's pipeline to one of its three dialects, followed by the common pipeline."""
-    name = preset_of(TORCH_MLIR, flavour)
-    steps = (*TO_BACKEND, *FROM_BACKEND[flavour], *_TO_LINALG, *_SHARED)
-    phases = (*PHASES[:2], *import_phases(flavour), *PHASES[3:])
-    recipe = Recipe(preset=name, flavour=flavour, steps=steps, frontend=TORCH_MLIR)
+    name = preset_of(TORCH_MLIR, dialect)
+    steps = (*TO_BACKEND, *FROM_BACKEND[dialect], *_TO_LINALG, *_SHARED)
+    phases = (*PHASES[:2], *import_phases(dialect), *PHASES[3:])
+    recipe = Recipe(preset=name, dialect=dialect, steps=steps, frontend=TORCH_MLIR)
     return Preset(name, f"imported by torch-mlir, by its own passes to {what}, then as by default", recipe, phases)
 
 
@@ -232,7 +232,7 @@ def default_recipe(
     source: str = "",
     arguments: tuple[str, ...] = (),
     preset: str = "default",
-    flavour: Flavour = "linalg",
+    dialect: Dialect = "linalg",
 ) -> Recipe:
     """The recipe of a preset for a source.
 
@@ -241,7 +241,7 @@ def default_recipe(
     known = presets()
     if preset not in known:
         raise ValueError(f"no preset {preset!r}; there are {', '.join(known)}")
-    return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, flavour=flavour)
+    return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, dialect=dialect)
 
 
 def unpacked(recipe: Recipe) -> Recipe:

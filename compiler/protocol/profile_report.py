@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.run_report import Load, Timing
+from buddy.compiler.protocol.run_report import MachineLoad, Timing
 
 
 class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -112,4 +112,4 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     same: bool = True
     sampling: Sampling = Sampling()
     notes: tuple[str, ...] = ()
-    load: Load | None = None
+    load: MachineLoad | None = None

@@ -45,7 +45,7 @@ class FindOrigins(Request["OriginsFound"], frozen=True):
     last: int
 
 
-class Origin(msgspec.Struct, frozen=True, omit_defaults=True):
+class LineOrigins(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the requested lines, `own` come from the node itself; for `derived` ones a pass had dropped the location."""
 
     node: str
@@ -58,7 +58,7 @@ class OriginsFound(Frame, frozen=True):
 
     request: int
     text: str
-    origins: tuple[Origin, ...]
+    origins: tuple[LineOrigins, ...]
     total: int = 0
 
 

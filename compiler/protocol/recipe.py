@@ -22,10 +22,10 @@ Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
 Backend = Literal["native", "iree"]
 Checks = Literal["eager", "none"]
-Flavour = Literal["linalg", "tosa", "stablehlo"]
+Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
 
-FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 FRONTENDS: tuple[Frontend, ...] = get_args(Frontend)
 
 EAGER: Lowering = "eager"
@@ -113,7 +113,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `target` is the target machine, as `machines.machine_of` parses it; "" is this machine.
 
     `frontend` is how the program becomes IR: captured by TorchDynamo or by torch.export and lowered here, or captured
-    by TorchDynamo and imported by torch-mlir, whose passes lower it to the dialect `flavour`. Only torch-mlir supports
+    by TorchDynamo and imported by torch-mlir, whose passes lower it to the dialect `dialect`. Only torch-mlir supports
     StableHLO.
 
     `backend` compiles top-level IR: this compiler ("native"), by the passes of `steps`, or IREE, by its own phases and
@@ -127,7 +127,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arguments: tuple[str, ...] = ()
     graph: Annotated[int, msgspec.Meta(ge=0, lt=MAX_GRAPHS)] = 0
     preset: str = "default"
-    flavour: Flavour = "linalg"
+    dialect: Dialect = "linalg"
     partition: Literal["layers", "whole"] = "layers"
     steps: tuple[PassStep, ...] = ()
     choices: tuple[OpChoice, ...] = ()
@@ -189,16 +189,16 @@ def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
     return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
 
 
-def preset_of(frontend: Frontend, flavour: Flavour) -> str:
+def preset_of(frontend: Frontend, dialect: Dialect) -> str:
     """The preset for a frontend and dialect: torch-mlir has a separate pipeline for each dialect."""
     if frontend in OWN_FRONTENDS:
         return "default"
-    return frontend if flavour == "linalg" else f"{frontend}-{flavour}"
+    return frontend if dialect == "linalg" else f"{frontend}-{dialect}"
 
 
-def flavours_of(frontend: Frontend) -> tuple[Flavour, ...]:
+def dialects_of(frontend: Frontend) -> tuple[Dialect, ...]:
     """The target dialects that a frontend supports: StableHLO only with torch-mlir."""
-    return FLAVOURS if frontend == TORCH_MLIR else ("linalg", "tosa")
+    return DIALECTS if frontend == TORCH_MLIR else ("linalg", "tosa")
 
 
 @dataclass(frozen=True)
@@ -224,7 +224,7 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     plugins = [plugin.hash for plugin in recipe.plugins]
     frontend = [recipe.frontend] * (recipe.frontend not in OWN_FRONTENDS)
     checks = [recipe.checks] * (recipe.checks != "eager")
-    top = digest(graph_hash, recipe.flavour, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks)
+    top = digest(graph_hash, recipe.dialect, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks)
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
@@ -270,9 +270,9 @@ def from_toml(text: str) -> Recipe:
         raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a recipe: {error}") from error
-    if found.flavour not in flavours_of(found.frontend):
-        what = f"{found.flavour} needs the frontend {TORCH_MLIR}, but the recipe has {found.frontend}"
-        raise ValueError(f"not a recipe: {what} - at `$.flavour`")
+    if found.dialect not in dialects_of(found.frontend):
+        what = f"{found.dialect} needs the frontend {TORCH_MLIR}, but the recipe has {found.frontend}"
+        raise ValueError(f"not a recipe: {what} - at `$.dialect`")
     return found
 
 

@@ -26,7 +26,7 @@ _PIECE = 1 << 16
 _DATA, _COUNT = b"D"[0], b"A"[0]
 
 
-class LinkError(Exception):
+class StreamError(Exception):
     """The received data is not from the expected peer; the text describes it."""
 
 
@@ -58,7 +58,7 @@ class Greeted:
     def feed(self, data: bytes) -> tuple[int, bytes] | None:
         """Returns how much the other side has received, and the bytes after its greeting; `None` if incomplete.
 
-        Raises `LinkError` if there is no greeting within the number of bytes that a shell may print, or if its version
+        Raises `StreamError` if there is no greeting within the number of bytes that a shell may print, or if its version
         differs, and `GoneError` if the other side cannot resume.
         """
         self._bytes += data
@@ -66,7 +66,7 @@ class Greeted:
         end = self._bytes.find(b"\n", place)
         if place < 0 or end < 0:
             if len(self._bytes) > _MAX_NOISE:
-                raise LinkError(f"the data from the other side is not from an engine: {self.noise[:60]!r}…")
+                raise StreamError(f"the data from the other side is not from an engine: {self.noise[:60]!r}…")
             return None
         return _greeting(self._bytes[place + len(_MARK) : end].decode(errors="replace")), self._bytes[end + 1 :]
 
@@ -74,11 +74,11 @@ class Greeted:
 def _greeting(line: str) -> int:
     version, _, rest = line.partition(" ")
     if version != str(LINK_VERSION):
-        raise LinkError(f"the other side speaks version {version[:20]} of the protocol, this side {LINK_VERSION}")
+        raise StreamError(f"the other side speaks version {version[:20]} of the protocol, this side {LINK_VERSION}")
     if rest.startswith("gone "):
         raise GoneError(rest[len("gone ") :])
     if not rest.isascii() or not rest.isdigit():
-        raise LinkError(f"this is not a greeting: {line[:60]!r}")
+        raise StreamError(f"this is not a greeting: {line[:60]!r}")
     return int(rest)
 
 
@@ -115,7 +115,7 @@ class ResumableStream:
     def feed(self, data: bytes) -> bytes:
         """Returns the bytes of the other side's stream in `data`.
 
-        Raises `LinkError` if `data` is not a record. If valid records come first, it raises only at the next call:
+        Raises `StreamError` if `data` is not a record. If valid records come first, it raises only at the next call:
         those records count as received, so they must not be lost.
         """
         self._incoming += data
@@ -123,7 +123,7 @@ class ResumableStream:
         try:
             while (record := self._next_record()) is not None:
                 found += record
-        except LinkError:
+        except StreamError:
             if not found:
                 raise
         return bytes(found)
@@ -146,7 +146,7 @@ class ResumableStream:
     def _next_record(self) -> bytes | None:
         kind = self._incoming[0] if self._incoming else _DATA
         if kind not in (_DATA, _COUNT):
-            raise LinkError(f"this is not a record: {bytes(self._incoming[:60])!r}")
+            raise StreamError(f"this is not a record: {bytes(self._incoming[:60])!r}")
         head = 5 if kind == _DATA else 9
         if len(self._incoming) < head:
             return None
@@ -155,7 +155,7 @@ class ResumableStream:
 
     def _data(self, length: int) -> bytes | None:
         if not 0 < length <= _PIECE:
-            raise LinkError(f"a record of {length:,} bytes, of at most {_PIECE:,}")
+            raise StreamError(f"a record of {length:,} bytes, of at most {_PIECE:,}")
         if len(self._incoming) < 5 + length:
             return None
         data = bytes(memoryview(self._incoming)[5 : 5 + length])
@@ -165,7 +165,7 @@ class ResumableStream:
 
     def _counted(self, theirs: int) -> bytes:
         if not self._first <= theirs <= self._first + len(self._kept):
-            raise LinkError(f"{theirs:,} bytes confirmed, of {self._first + len(self._kept):,} written")
+            raise StreamError(f"{theirs:,} bytes confirmed, of {self._first + len(self._kept):,} written")
         del self._incoming[:9]
         self._confirm(theirs)
         return b""

@@ -79,7 +79,7 @@ class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
     threads: int = 1
 
 
-class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
+class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """Peak memory in bytes of one run, including results: of compiled code, and of eager.
 
     `packed` is the size of packed weights, which persist between runs and are not in the other numbers. Weights and
@@ -91,7 +91,7 @@ class Memory(msgspec.Struct, frozen=True, omit_defaults=True):
     packed: int = 0
 
 
-class Load(msgspec.Struct, frozen=True, omit_defaults=True):
+class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
     """The load of the machine during a timing.
 
     `average` is the load average of the last minute, in processes; `others` is the number of cores that other processes
@@ -153,11 +153,11 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     ratio: float = 0.0
     inputs_unchanged: bool = True
     notes: tuple[str, ...] = ()
-    memory: Memory | None = None
+    memory: MemoryUse | None = None
     backend: Backend = NATIVE
     beside: tuple[SideReport, ...] = ()
     compared: bool = True
-    load: Load | None = None
+    load: MachineLoad | None = None
     equal_nan: bool = False
 
     @property

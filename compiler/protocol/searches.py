@@ -9,7 +9,7 @@ import msgspec
 from buddy.compiler.protocol.frame import Frame, Request
 
 
-class Search(Request["Found"], frozen=True):
+class Search(Request["SearchResult"], frozen=True):
     """Find the lines of `text` that contain `pattern` (a plain string, or a regular expression)."""
 
     text: str
@@ -35,19 +35,19 @@ class SearchEach(Request["FoundEach"], frozen=True):
     limit: int = 10_000
 
 
-class FindNode(Request["Found"], frozen=True):
-    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `Found`."""
+class FindNode(Request["SearchResult"], frozen=True):
+    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `SearchResult`."""
 
     text: str
     node: str
     limit: int = 10_000
 
 
-class FindPlace(Request["Found"], frozen=True):
+class FindPlace(Request["SearchResult"], frozen=True):
     """Find a node in `text` and get the lines around it, in one answer.
 
     The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
-    that line in a `Found`. If the text has no line of the node, the first page is sent.
+    that line in a `SearchResult`. If the text has no line of the node, the first page is sent.
     """
 
     text: str
@@ -69,7 +69,7 @@ class Compare(Request["Compared"], frozen=True):
     language: str = "mlir"
 
 
-class Found(Frame, frozen=True):
+class SearchResult(Frame, frozen=True):
     request: int
     text: str
     lines: tuple[int, ...]

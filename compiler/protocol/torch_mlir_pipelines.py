@@ -6,12 +6,12 @@ a registered name stay inside their pipeline, which is then one step.
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.recipe import Flavour, PassStep
+from buddy.compiler.protocol.recipe import Dialect, PassStep
 from buddy.compiler.protocol.steps import FUNC, MODULE, steps_of
 
 # The phases of an import; the last one is named after its dialect.
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
-ON_TENSORS: dict[Flavour, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
+ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
 # From ops of ONNX to those of torch: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
 FROM_ONNX = steps_of(
@@ -81,14 +81,14 @@ FROM_STABLEHLO = steps_of(
     "canonicalize",
 )
 
-FROM_BACKEND: dict[Flavour, list[PassStep]] = {
+FROM_BACKEND: dict[Dialect, list[PassStep]] = {
     "linalg": _TO_LINALG,
     "tosa": _TO_TOSA,
     "stablehlo": [*_TO_STABLEHLO, *FROM_STABLEHLO],
 }
 
 
-def phases(flavour: Flavour) -> tuple[tuple[str, str], ...]:
+def phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
     """The phases of an import before those that all programs share."""
-    names = [IMPORTED, BACKEND, ON_TENSORS[flavour], *([ON_TENSORS["linalg"]] * (flavour == "stablehlo"))]
+    names = [IMPORTED, BACKEND, ON_TENSORS[dialect], *([ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
     return tuple((name, "mlir") for name in names)

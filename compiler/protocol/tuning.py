@@ -12,7 +12,7 @@ class Variation(msgspec.Struct, frozen=True):
     """A parameter of a recipe, and its possible values.
 
     `what` is `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, or one of the recipe's fields `threads`, `opt-level`,
-    `flavour`, `partition`; `PASS#2` is the second step of that name. An empty text stands for the pass's default, or
+    `dialect`, `partition`; `PASS#2` is the second step of that name. An empty text stands for the pass's default, or
     the dialect's default lowering.
     """
 

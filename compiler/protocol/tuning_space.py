@@ -16,8 +16,8 @@ from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 # A choice for each variation of a space, by its index among the variation's values.
 Point = tuple[int, ...]
 
-THREADS, OPT_LEVEL, FLAVOUR, PARTITION = "threads", "opt-level", "flavour", "partition"
-_FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", FLAVOUR: "flavour", PARTITION: "partition"}
+THREADS, OPT_LEVEL, DIALECT, PARTITION = "threads", "opt-level", "dialect", "partition"
+_FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTITION: "partition"}
 # Prefix of a node's stable name: the variation of its lowering.
 LOWERING = "lowering:"
 

@@ -10,18 +10,18 @@ import msgspec
 
 from buddy.compiler.protocol import (
     Assignment,
+    BisectionResult,
     Criterion,
     Diagnostic,
     ExportedFile,
     ExportKind,
-    Finding,
     GraphInfo,
     OpInfo,
     PassInfo,
     RunReport,
     Stage,
 )
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
 from buddy.compiler.protocol.profile_report import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
@@ -61,8 +61,8 @@ class StageData(msgspec.Struct, frozen=True):
 # ---- engine to any worker -------------------------------------------------------------------------------------------
 
 
-class Load(Message, frozen=True):
-    """Load plug-ins, run a source and capture its graphs; answered by `Loaded`."""
+class LoadProgram(Message, frozen=True):
+    """Load plug-ins, run a source and capture its graphs; answered by `ProgramLoaded`."""
 
     source: str
     arguments: tuple[str, ...]
@@ -252,7 +252,7 @@ class DescribeOps(Message, frozen=True):
 
 
 HostRequest = (
-    Load
+    LoadProgram
     | ImportGraph
     | Execute
     | Measure
@@ -313,7 +313,7 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
     code: TextData
 
 
-class Loaded(Reply, frozen=True):
+class ProgramLoaded(Reply, frozen=True):
     """`own` is a hash of the code by which the script added to the registries, "" if it added nothing.
 
     `files` are the source files of the program.
@@ -329,7 +329,7 @@ class Loaded(Reply, frozen=True):
 class GraphImported(Reply, frozen=True):
     """A graph's import by another frontend."""
 
-    given: GivenIR
+    given: ImportedIR
 
 
 class GraphWithImport(Reply, frozen=True):
@@ -354,7 +354,7 @@ class ScriptMade(Reply, frozen=True):
 
 
 class BisectionDone(Reply, frozen=True):
-    finding: Finding
+    finding: BisectionResult
 
 
 class RunnerState(Message, frozen=True):
@@ -428,7 +428,7 @@ HostMessage = (
     Ready
     | CompilerNote
     | RunnerState
-    | Loaded
+    | ProgramLoaded
     | Executed
     | Measured
     | Watched

@@ -16,7 +16,7 @@ from buddy.compiler.protocol.artifact import EagerCall
 from buddy.compiler.runtime import philox  # noqa: F401  (defines the ops of random bits)
 from buddy.compiler.runtime.memory import tensor_at, torch_dtype
 from buddy.compiler.runtime.observing import Observer as Observer  # defines the op that compiled code may call
-from buddy.compiler.runtime.sizes import Shape
+from buddy.compiler.runtime.sizes import RuntimeShape
 from buddy.compiler.runtime.torch_values import from_opaque, to_torch
 
 
@@ -75,7 +75,7 @@ def is_refusal(error: Exception) -> bool:
 
 def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     function = resolve(call.target)
-    of_inputs, of_results = ([Shape(spec) for spec in specs] for specs in (call.inputs, call.results))
+    of_inputs, of_results = ([RuntimeShape(spec) for spec in specs] for specs in (call.inputs, call.results))
 
     def run(addresses: Sequence[int]) -> None:
         first = sum(shape.crosses for shape in of_inputs)

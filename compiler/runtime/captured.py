@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.sensitivity import Spread
@@ -43,7 +43,7 @@ class CapturedGraph:
     numbers: tuple[Any, ...] = ()
     first: Callable[[], Mapping[str, Any] | None] = lambda: None
     code: str = ""
-    torch_dialect: Callable[[], GivenIR] | None = None
+    torch_dialect: Callable[[], ImportedIR] | None = None
     timed: Eager | None = None
     seed: int | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)

@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.run_report import InputChoice
-from buddy.compiler.support.archives import too_large
+from buddy.compiler.support.archives import archive_too_large
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -70,7 +70,7 @@ def _read(choice: InputChoice) -> Any:
     try:
         if zipfile.is_zipfile(data):
             with zipfile.ZipFile(data) as archive:
-                words = too_large(archive, len(choice.content))
+                words = archive_too_large(archive, len(choice.content))
             if words:
                 raise InputError(f"{choice.title} is {words}", "give a file that contains only the tensors")
         data.seek(0)

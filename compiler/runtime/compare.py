@@ -132,7 +132,7 @@ def _zero_signs(compiled: torch.Tensor, eager: torch.Tensor) -> int:
     return int(((ours == 0) & (theirs == 0) & (ours.signbit() != theirs.signbit())).sum())
 
 
-def unchecked(name: str, compiled: torch.Tensor) -> OutputReport:
+def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
     """Returns the report of an output without a reference: its statistics, and no verdict."""
     low, high, bins = _histogram(compiled)
     return OutputReport(

@@ -19,18 +19,18 @@ _LARGE = 2 * HUGE  # smaller tensors mostly get memory that has been written bef
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # from <sys/mman.h> of Linux, the second one since 6.1
 
 
-def ask_ahead(address: int, size: int) -> None:
+def request_huge_pages(address: int, size: int) -> None:
     """Requests huge pages for memory that has not been written yet."""
     _advise(address, size, _MADV_HUGEPAGE)
 
 
-def roomy(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def huge_page_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a new tensor, in huge pages if it is large: first writes to a page are slow."""
     made = torch.empty(shape, dtype=dtype, device="cpu")  # ignores `torch.set_default_device`
     size = made.nbytes
     if size >= _LARGE:
         start = -(-made.data_ptr() // HUGE) * HUGE
-        ask_ahead(start, (made.data_ptr() + size) // HUGE * HUGE - start)
+        request_huge_pages(start, (made.data_ptr() + size) // HUGE * HUGE - start)
     return made
 
 

@@ -21,10 +21,10 @@ from buddy.compiler.runtime.measure import (
     changed_tensors,
     eager_results,
     fingerprints,
-    in_turn,
     reports,
     run_to_time,
     summary,
+    time_interleaved,
     timed,
     with_threads,
 )
@@ -71,7 +71,7 @@ def run_by_iree(
         calls = [process.seconds, *beside.calls, lambda: timed(lambda: run_to_time(captured))[1]]
         # IREE's runtime works in another process.
         meter = LoadMeter(alone=False)
-        seconds = in_turn(calls, repeats, tell)
+        seconds = time_interleaved(calls, repeats, tell)
         load_then = meter.load()
         after = fingerprints(captured.tensors)
     compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)

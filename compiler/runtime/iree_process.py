@@ -25,7 +25,7 @@ from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.runtime.memory import torch_dtype
-from buddy.compiler.runtime.sizes import Shape, bind
+from buddy.compiler.runtime.sizes import RuntimeShape, bind
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
 
@@ -83,7 +83,7 @@ class IreeProcess:
         """Returns the results of one call in eager's form, including those without elements."""
         shapes = iter(self._asked("results")["shapes"])
         self._values.seek(0)
-        specs = [(spec, Shape(spec).at(self._symbols)) for spec in self._convention.results]
+        specs = [(spec, RuntimeShape(spec).at(self._symbols)) for spec in self._convention.results]
         return [
             torch.empty(shape, dtype=torch_dtype(spec)) if not _crosses(spec) else self._next(spec, next(shapes))
             for spec, shape in specs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.on_device import DeviceLoaded
 
 Loaded = LoadedProgram | DeviceLoaded

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from buddy.compiler.protocol import Memory, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.runtime.allocations import with_peak
-from buddy.compiler.runtime.compare import unchecked
+from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.load import Loaded, load
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.runtime.sensitivity import compared
@@ -66,7 +66,7 @@ def run_and_compare(
             lambda: timed(lambda: run_to_time(captured))[1],
         ]
         meter = LoadMeter()
-        ours, theirs = in_turn(calls, repeats, tell)
+        ours, theirs = time_interleaved(calls, repeats, tell)
         after = fingerprints(captured.tensors)
     alone = _on_one_thread(artifact, program)
     compiled, eager = summary(ours, 1 if alone else threads), summary(theirs if captured.eager else (), threads)
@@ -105,7 +105,7 @@ def reports(
     found = iter(results)
     names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
-        return tuple(unchecked(name, value) for name, value in zip(names, results, strict=True))
+        return tuple(unchecked_report(name, value) for name, value in zip(names, results, strict=True))
     told = []
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
@@ -114,7 +114,7 @@ def reports(
 
 
 def _eager_lacks(value: torch.Tensor) -> OutputReport:
-    report = unchecked("(one more)", value)
+    report = unchecked_report("(one more)", value)
     return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 
 
@@ -128,7 +128,7 @@ def run_to_time(captured: CapturedGraph) -> list[Any]:
     return eager_results(captured) if captured.timed is None else captured.timed(captured.tensors)
 
 
-def in_turn(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
+def time_interleaved(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
     """Calls each of `calls`, which return seconds, in interleaved order, so that load of the machine affects all.
 
     Each is first equally often, because the first one starts with the caches of the work between rounds.
@@ -158,12 +158,12 @@ def timed(action: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _memory(program: Loaded, first_peak: int, eager_peak: int) -> Memory:
+def _memory(program: Loaded, first_peak: int, eager_peak: int) -> MemoryUse:
     """Returns the report of memory; `first_peak` is that of the first run, which packs weights and allocates the arena.
 
     Other allocations are results, dense copies of strided inputs, and temporaries of ops in eager.
     """
-    return Memory(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
+    return MemoryUse(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
 
 
 def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.codegen.arena import ALIGNMENT
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import TensorSpec
-from buddy.compiler.runtime.huge_pages import roomy
+from buddy.compiler.runtime.huge_pages import huge_page_tensor
 from buddy.compiler.runtime.torch_values import to_torch
 
 
@@ -30,7 +30,7 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
     return torch.frombuffer(memory, dtype=dtype).reshape(tuple(shape))
 
 
-class Arena:
+class WorkArena:
     """`size` bytes of scratch memory, allocated once. Overlapping calls get separate memory.
 
     Allocated by the first call, since programs are also created inside `torch.compile`, where tensors are fake.
@@ -56,7 +56,7 @@ class Arena:
 
 
 def _aligned(size: int) -> torch.Tensor:
-    memory = roomy((size + ALIGNMENT,), torch.uint8)
+    memory = huge_page_tensor((size + ALIGNMENT,), torch.uint8)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size]
 

@@ -42,7 +42,7 @@ def values_of(
         for op in graph.operations:
             if not missing:
                 break
-            table[op.name] = computed(op, table, symbols)
+            table[op.name] = compute_nodes(op, table, symbols)
             missing.discard(op.name)
             readers.subtract(parent.name for parent in op.parents)
             for read in (op, *op.parents):
@@ -57,7 +57,7 @@ def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[
     return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
-def computed(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+def compute_nodes(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
     """Returns the result of one node, with operands by name in `table`. Raises what its op raises."""
     arguments = [_real(argument, table, symbols) for argument in op.args]
     keywords = {key: _real(argument, table, symbols) for key, argument in op.kwargs.items()}

@@ -21,13 +21,13 @@ from buddy.compiler.protocol.numerics_report import (
     OwnProgram,
     Reference,
 )
-from buddy.compiler.runtime.deviations import Deviations, tells_places_apart, tolerance_of
-from buddy.compiler.runtime.in_step import InStep, narrowed
-from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.error_metrics import ErrorMetrics, needs_positions, tolerance_of
+from buddy.compiler.runtime.executable import LoadedProgram
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter, narrowed
 from buddy.compiler.runtime.measure import with_threads
 from buddy.compiler.runtime.node_by_node import SEED, symbols_at
-from buddy.compiler.runtime.observing import observing
-from buddy.compiler.runtime.packed_elsewhere import PackedElsewhere
+from buddy.compiler.runtime.observing import observe_nodes
+from buddy.compiler.runtime.shared_weights import SharedWeights
 from buddy.compiler.runtime.torch_values import to_torch
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class _Alone:
     that the whole program has packed in the same way, in `packed`, are not packed again.
     """
 
-    def __init__(self, found: OwnProgram, packed: PackedElsewhere) -> None:
+    def __init__(self, found: OwnProgram, packed: SharedWeights) -> None:
         self._left, self.moves, self.settled = len(found.uses), found.moves, False
         artifact = from_bytes(found.artifact)
         self._program: LoadedProgram | None = LoadedProgram(artifact, frozen=True, in_turn=True, elsewhere=packed)
@@ -87,7 +87,7 @@ class _Compared:
         self._nodes = {op.stable: op for op in captured.graph.operations}
         self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
         artifact = from_bytes(program.artifact)
-        self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), Deviations()
+        self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), ErrorMetrics()
         self._loaded.pack(captured.tensors)
         self._names = iter(artifact.observed)
         self._alone = dict(self._uses(program.own))
@@ -102,7 +102,7 @@ class _Compared:
         symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
         reads = {name: inputs for name, (_alone, inputs, _results) in self._alone.items()}
         torch.manual_seed(SEED)
-        self._steps = InStep(
+        self._steps = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, artifact.observed, reference, self._node_came, reads
         )
 
@@ -118,7 +118,7 @@ class _Compared:
     def run(self) -> None:
         captured = self._captured
         torch.manual_seed(SEED)
-        with observing(self._value_came):
+        with observe_nodes(self._value_came):
             self._loaded(captured.tensors, captured.numbers)
         self._steps.finish()
         counts = {stable: _not_finite(value) for stable, value in self._unread.values()}
@@ -176,7 +176,7 @@ class _Compared:
         for (name, number), ours in zip(results, found, strict=True):
             self.own[name] = self._deviations.of(ours, _result(value, number))
         same = alone.moves and all(self.own[name] == Deviation() for name, _ in results)
-        alone.settled = same and all(tells_places_apart(_result(value, number)) for _, number in results)
+        alone.settled = same and all(needs_positions(_result(value, number)) for _, number in results)
 
     def _narrow(self, name: str) -> torch.Tensor:
         """Returns the reference's value of a node in the program's type."""

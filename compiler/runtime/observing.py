@@ -16,7 +16,7 @@ _library.define("observe(Tensor value) -> ()")
 
 
 @contextmanager
-def observing(observer: Observer) -> Iterator[None]:
+def observe_nodes(observer: Observer) -> Iterator[None]:
     """Passes the observed values of the enclosed run to `observer`, which must copy what it wants to keep."""
     token = _observer.set(observer)
     try:

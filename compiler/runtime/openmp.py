@@ -89,7 +89,7 @@ Lookup = Callable[[str], int]
 
 
 @dataclass(frozen=True)
-class Fork:
+class ForkDefinition:
     """A definition of `buddy_fork` as LLVM IR, the addresses that it calls, and their library.
 
     `library` is "" if no runtime was found: the calling thread then does everything.
@@ -104,21 +104,21 @@ class Fork:
         return bool(self.library)
 
 
-SEQUENTIAL = Fork(_SEQUENTIAL, {}, "")
+SEQUENTIAL = ForkDefinition(_SEQUENTIAL, {}, "")
 
 
 @lru_cache(maxsize=1)
-def torch_fork() -> Fork:
+def torch_fork() -> ForkDefinition:
     """Returns `buddy_fork` for the runtime that torch is bound to."""
     return next((fork for lookup in _places() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
 
 
-def fork_on(lookup: Lookup) -> Fork | None:
+def fork_on(lookup: Lookup) -> ForkDefinition | None:
     """Returns `buddy_fork` for the runtime whose symbols `lookup` finds (it returns 0 for missing ones), or `None`."""
     for names, text in _KINDS:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
-            return Fork(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
+            return ForkDefinition(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
     return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from buddy.compiler.protocol.artifact import TensorSpec
-from buddy.compiler.runtime.huge_pages import HUGE, ask_ahead
+from buddy.compiler.runtime.huge_pages import HUGE, request_huge_pages
 from buddy.compiler.runtime.memory import bytes_of, torch_dtype
 from buddy.compiler.support.target import CACHE_LINE
 
@@ -48,5 +48,5 @@ def _allocated(size: int) -> torch.Tensor:
     memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
     start = -memory.data_ptr() % alignment
     if alignment == HUGE:
-        ask_ahead(memory.data_ptr() + start, size)
+        request_huge_pages(memory.data_ptr() + start, size)
     return memory[start : start + size]

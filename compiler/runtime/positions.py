@@ -15,7 +15,7 @@ import torch
 from buddy.compiler.graph.arguments import argument
 from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.operations.random import RandomOp
-from buddy.compiler.runtime.in_step import InStep
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter
 from buddy.compiler.runtime.node_by_node import symbols_at, values_of
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _FIRST = frozenset(("argmax.default", "argmin.default", "max.dim", "min.dim"))
 _log = logging.getLogger("buddy.runner")
 
 
-class Choice(NamedTuple):
+class ChosenPositions(NamedTuple):
     """Positions in `operand` along `dim`, or among all elements if it is `None`.
 
     Of equal numbers, `takes_first` says whether the first one has to be chosen.
@@ -43,7 +43,7 @@ class Choice(NamedTuple):
     takes_first: bool
 
 
-def choice_of(result: Op | object) -> Choice | None:
+def choice_of(result: Op | object) -> ChosenPositions | None:
     """Returns what a result of a graph chooses from, or `None` if it is not a choice."""
     if not isinstance(result, Op):
         return None
@@ -54,10 +54,12 @@ def choice_of(result: Op | object) -> Choice | None:
         return None
     dim = argument(maker, place, "dim", -1 if picks else None)
     takes_first = maker.target in _FIRST or maker.kwargs.get("stable") is True
-    return Choice(maker.args[0], dim, takes_first)
+    return ChosenPositions(maker.args[0], dim, takes_first)
 
 
-def room(captured: CapturedGraph, choice: Choice, ours: torch.Tensor, eager: torch.Tensor, multiple: float) -> float:
+def allowed_margin(
+    captured: CapturedGraph, choice: ChosenPositions, ours: torch.Tensor, eager: torch.Tensor, multiple: float
+) -> float:
     """Returns the allowed difference of numbers of which correct runs may choose either; 0 if `ours` is no choice.
 
     It is `multiple` times twice the maximum difference of eager from double precision.
@@ -87,11 +89,11 @@ def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.
     """Returns a node's value in eager and in double precision."""
     graph, tensors, numbers = captured.graph, captured.tensors, captured.numbers
     with torch.no_grad():
-        run = InStep(graph, tensors, symbols_at(graph, tensors, numbers), (operand.stable,), "float64")
+        run = LockstepInterpreter(graph, tensors, symbols_at(graph, tensors, numbers), (operand.stable,), "float64")
         return values_of(graph, tensors, {operand.name}, numbers)[operand.name], run.reach(operand.stable)
 
 
-def _repeats(choice: Choice, x: torch.Tensor, positions: torch.Tensor) -> bool:
+def _repeats(choice: ChosenPositions, x: torch.Tensor, positions: torch.Tensor) -> bool:
     """True if positions along the dim, as of `topk`, contain duplicates."""
     if choice.dim is None or not x.dim() or positions.dim() < x.dim():
         return False

@@ -21,7 +21,7 @@ import torch
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.runtime.in_step import InStep, widened
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter, widened
 from buddy.compiler.runtime.torch_values import to_torch
 
 # By target, which operand's rows are multiplied.
@@ -29,8 +29,8 @@ _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.def
 _SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
 
 
-class RandomlyRounded(InStep):
-    """As `InStep`, with random bits from `seed`; torch's own generator is not used for them."""
+class RandomlyRounded(LockstepInterpreter):
+    """As `LockstepInterpreter`, with random bits from `seed`; torch's own generator is not used for them."""
 
     def __init__(self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int) -> None:
         super().__init__(graph, tensors, symbols, (), "float64")

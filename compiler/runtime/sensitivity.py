@@ -28,9 +28,9 @@ import torch
 
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
-from buddy.compiler.runtime.in_step import InStep
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter
 from buddy.compiler.runtime.node_by_node import SEED, symbols_at
-from buddy.compiler.runtime.positions import choice_of, room
+from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.random_rounding import RandomlyRounded
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def compared(
         return report
     choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
     if choice is not None:
-        near = room(captured, choice, ours, eager, MULTIPLE)
+        near = allowed_margin(captured, choice, ours, eager, MULTIPLE)
         told = f"{near:.1e} of eager's choice"
         return msgspec.structs.replace(report, verdict="ok", where="", tolerance=told) if near else report
     is_close = report.verdict != "mismatch"
@@ -195,7 +195,7 @@ def limit_in_words(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
     with _generator_from(random):
-        run = InStep(captured.graph, captured.tensors, _symbols(captured), (), "float64")
+        run = LockstepInterpreter(captured.graph, captured.tensors, _symbols(captured), (), "float64")
         captured.exact = run.finish()
     found = (differences(one, other) for one, other in zip(expected, captured.exact, strict=True))
     return tuple(each._replace(whole=not run.in_narrow) for each in found)

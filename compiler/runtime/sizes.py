@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.sizes import Size, parsed, value_of
-from buddy.compiler.protocol.artifact import Symbol, TensorSpec
+from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 
-class Shape:
+class RuntimeShape:
     """The shape of a spec, evaluated for each call. A static one costs nothing."""
 
     def __init__(self, spec: TensorSpec) -> None:
@@ -27,7 +27,7 @@ class Shape:
         return 0 not in self.sizes
 
 
-def bind(symbols: Sequence[Symbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
+def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
     """Returns the value of each symbol in a call on `tensors` and `numbers`."""
     found = {}
     for symbol in symbols:

@@ -50,7 +50,7 @@ def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Seque
     return data.getvalue()
 
 
-class Taker:
+class ResultWriter:
     """Stores the results of a run: as `file` if requested, and in the folder `keep` unless it is ""."""
 
     def __init__(self, captured: CapturedGraph, wanted: bool, keep: str) -> None:

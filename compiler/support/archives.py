@@ -9,7 +9,7 @@ import zipfile
 FOLD, ROOM = 4, 2 << 30
 
 
-def too_large(archive: zipfile.ZipFile, size: int) -> str:
+def archive_too_large(archive: zipfile.ZipFile, size: int) -> str:
     """Returns an error message for an archive, in a file of `size` bytes, that would need far more memory; else "".
 
     Python's reader returns no more bytes of a member than the archive's directory states.

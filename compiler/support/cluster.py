@@ -37,7 +37,7 @@ def distributed() -> Any:
     return found
 
 
-def unanswered(address: str, error: Exception) -> ClusterError:
+def no_scheduler_error(address: str, error: Exception) -> ClusterError:
     todo = "start one with `dask scheduler` and `dask worker ADDRESS`"
     return ClusterError(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo))
 
@@ -47,7 +47,7 @@ def without_workers(address: str) -> ClusterError:
     return ClusterError(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
 
 
-def mapped(
+def map_on_cluster(
     address: str, act: Callable[[Item], Result], items: Sequence[Item], tell: Callable[[str], None] = lambda _text: None
 ) -> Iterator[tuple[Item, Result]]:
     """Yields the result of `act` for each of `items`, as completed; `act` is a module-level function on plain values.
@@ -58,7 +58,7 @@ def mapped(
     try:
         client = package.Client(address, timeout=START, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise unanswered(address, error) from error
+        raise no_scheduler_error(address, error) from error
     with client, client.as_current():
         try:
             client.wait_for_workers(1, timeout=START)

@@ -18,7 +18,7 @@ _ARM = ("aarch64", "arm64")
 
 
 @dataclass(frozen=True)
-class Counter:
+class CycleCounter:
     """A cycle counter; `name` is for users.
 
     LLVM's `intrinsics` are called in order, and the last one returns the number; without them, `assembly` are the
@@ -43,23 +43,23 @@ class Counter:
         return f"{declared}define i64 @buddy_ticks() {{\n{calls}  ret i64 %t\n}}\n"
 
 
-def counter_of(machine: str, flags: set[str]) -> Counter | None:
+def counter_of(machine: str, flags: set[str]) -> CycleCounter | None:
     """Returns the counter of a machine, by its name and Linux's flags of its processor, or `None`."""
     if machine in _X86:
-        return Counter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
+        return CycleCounter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
     if machine in _ARM:
         # `llvm.readcyclecounter` would read a register that user code may not read here; it may read the virtual
         # counter.
-        return Counter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
+        return CycleCounter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
     return None
 
 
-def counter() -> Counter | None:
+def counter() -> CycleCounter | None:
     """Returns the counter of this machine, or `None`."""
     return counter_of(platform.machine(), set(host_features().split()))
 
 
-def reader(found: Counter) -> Callable[[], int]:
+def reader(found: CycleCounter) -> Callable[[], int]:
     """Returns a function that reads the counter."""
     import llvmlite.binding as llvm
 
@@ -77,7 +77,7 @@ def reader(found: Counter) -> Callable[[], int]:
     return ticks
 
 
-class Pace:
+class TickRate:
     """The ticks per second, measured between `start` and `per_second` by the system's clock."""
 
     def __init__(self, read: Callable[[], int]) -> None:

@@ -11,7 +11,7 @@ import re
 import time
 from pathlib import Path
 
-from buddy.compiler.protocol.run_report import Load
+from buddy.compiler.protocol.run_report import MachineLoad
 from buddy.compiler.support.target import cores
 
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
@@ -31,14 +31,14 @@ class LoadMeter:
         self._alone = alone
         self._began, self._turns = self._now(), _turns()
 
-    def load(self) -> Load:
+    def load(self) -> MachineLoad:
         """Returns the load of the machine until now."""
         (wall, busy, own), (then, before, mine) = self._now(), self._began
         others, seconds = -1.0, wall - then
         if self._alone and busy is not None and before is not None and seconds >= _LEAST:
             others = min(max(0.0, (busy - before - (own - mine)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
-        return Load(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
+        return MachineLoad(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
 
     def _waiting(self) -> float:
         """Returns the fraction of its runnable time in which threads of this process waited for a core.

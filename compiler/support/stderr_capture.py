@@ -9,7 +9,7 @@ from typing import IO
 
 
 @contextlib.contextmanager
-def errors_into(file: IO[bytes]) -> Iterator[None]:
+def capture_stderr(file: IO[bytes]) -> Iterator[None]:
     """Redirects the process's stderr to `file` inside the `with` block."""
     before = os.dup(2)
     os.dup2(file.fileno(), 2)

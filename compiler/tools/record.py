@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import RunReport
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.tools.extract import Part, script_of
+from buddy.compiler.tools.extract import Subgraph, script_of
 
 SCRIPT, RECIPE = "session.py", "recipe.toml"
 
@@ -47,7 +47,7 @@ for name, module in GRAPHS.items():
 '''
 
 
-class Session:
+class Recording:
     """The recorded `graphs` in program order, those that it compiled itself first, and `notes` on what was left out.
 
     `recipe` is the default recipe to compile and open graphs with.
@@ -137,14 +137,14 @@ class Session:
 
 
 @contextmanager
-def record() -> Iterator[Session]:
+def record() -> Iterator[Recording]:
     """Records the graphs of the code inside; they are available after the context ends.
 
     Records what is passed to `torch.compile` inside, what was compiled with `backend="buddy"` before, and plain
     outermost calls of modules; if the code calls backward, the graphs of training. All of it runs in eager meanwhile.
     TorchDynamo is reset on both ends, and PyTorch's own entry points are replaced, for the whole process.
     """
-    session, tape = Session(), Tape()
+    session, tape = Recording(), Tape()
     try:
         with tape.running():
             yield session
@@ -156,7 +156,7 @@ def record() -> Iterator[Session]:
 
 def _write(folder: Path, number: int, captured: CapturedGraph) -> str:
     """Writes one graph as a script in a separate folder; returns its import name for a script in `folder`."""
-    made = script_of(Part(captured.graph, captured.tensors, captured.numbers))
+    made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
     place = folder / f"graph{number}"
     place.mkdir(parents=True, exist_ok=True)
     (place / f"{made.name}.py").write_text(made.text, "utf-8")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from textual.binding import Binding
 
-from buddy.app.actions import ACTIONS, PANES, Action, Situation, continuations
+from buddy.app.actions import ACTIONS, PANES, Action, Situation, sequence_continuations
 from buddy.app.screens.help import help_screen
 from buddy.app.widgets.bindings import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, resolve
-from buddy.app.workbench.palette import HIDDEN, listed
+from buddy.app.workbench.palette import HIDDEN, is_listed
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 
@@ -101,9 +101,9 @@ def test_every_action_is_in_the_help_of_its_pane_and_says_its_keys(pane: str) ->
 
 def test_every_action_has_a_key_or_a_place_in_the_palette() -> None:
     assert [action.id for action in ACTIONS if action.id in HIDDEN and not action.keys] == []
-    assert [action.id for action in ACTIONS if not action.keys and not listed(action)] == []
+    assert [action.id for action in ACTIONS if not action.keys and not is_listed(action)] == []
     # What the palette leaves out is moving about, the palette itself, and ten keys that are one action.
-    left_out = [action for action in ACTIONS if not listed(action)]
+    left_out = [action for action in ACTIONS if not is_listed(action)]
     assert all(action.id.startswith("move.") or action.id in HIDDEN for action in left_out)
 
 
@@ -115,7 +115,7 @@ def test_every_key_of_an_action_reaches_it(action: Action) -> None:
         for key in action.own_keys:
             first, *second = key.split()
             if second:
-                assert dict(continuations(first, pane))[second[0]] is action
+                assert dict(sequence_continuations(first, pane))[second[0]] is action
             else:
                 assert spelled_out(key) in single
 
@@ -149,14 +149,14 @@ def test_a_node_that_no_registry_lowers_stays_in_eager_and_says_so() -> None:
 
 
 def test_two_strokes_are_found_by_the_first() -> None:
-    in_ir = {key: action.id for key, action in continuations("g", "ir")}
+    in_ir = {key: action.id for key, action in sequence_continuations("g", "ir")}
     assert {key: in_ir[key] for key in "gdut"} == {
         "g": "move.top",
         "d": "ir.definition",
         "u": "ir.uses",
         "t": "graph-next",
     }
-    in_graph = {key: action.id for key, action in continuations("g", "graph")}
+    in_graph = {key: action.id for key, action in sequence_continuations("g", "graph")}
     assert in_graph["g"] == "move.top"
     assert in_graph["f"] == "ir.first-stage", "what works from every pane"
     assert "d" not in in_graph

@@ -7,11 +7,11 @@ import random
 import pytest
 
 from buddy.app.panes.comparison import View, change_counts, no_change
-from buddy.app.panes.diffing import marked
+from buddy.app.panes.diffing import highlight_changes
 from buddy.app.reports import formatting
 from buddy.app.reports.text.diff_parts import Hunk
 from buddy.app.reports.text.differences import CONTEXT, DiffRow, DiffRows, Layout
-from buddy.app.reports.text.folds import Fold
+from buddy.app.reports.text.folds import TextFold
 from buddy.app.reports.text.word_diff import changed_words
 
 LAYOUTS: tuple[Layout, ...] = ("unified", "beside")
@@ -113,7 +113,7 @@ def test_words_that_differ_are_marked() -> None:
     one, other = changed_words(before, after)
     assert [before[start:end] for start, end in one] == ["arith.addf"]
     assert [after[start:end] for start, end in other] == ["arith.mulf"]
-    assert marked(before, one, "r", "w") == [("  %1 = ", "r"), ("arith.addf", "w"), (" %0, %c : f32", "r")]
+    assert highlight_changes(before, one, "r", "w") == [("  %1 = ", "r"), ("arith.addf", "w"), (" %0, %c : f32", "r")]
 
 
 def test_renumbered_values_are_marked_only_where_nothing_else_differs() -> None:
@@ -125,7 +125,7 @@ def test_renumbered_values_are_marked_only_where_nothing_else_differs() -> None:
 
 def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
     assert changed_words("scf.for %i = %a to %b {", "return") == ((), ())
-    assert marked("return", (), "r", "w") == [("return", "r")]
+    assert highlight_changes("return", (), "r", "w") == [("return", "r")]
 
 
 def test_where_only_numbering_changed_that_is_said() -> None:
@@ -174,7 +174,7 @@ def test_functions_that_changed_are_a_line_each_with_how_much_of_them_did(layout
     # Lines 2-11 and 40-59 are functions that changed, 20-29 one that did not; 40 itself changed, too.
     hunks = [(5, 2, 5, 3), (39, 4, 40, 6), (50, 0, 53, 2)]
     diff = DiffRows(hunks, 70, 74, layout)
-    diff.narrow(None, [Fold(2, 11), Fold(20, 29), Fold(40, 59), Fold(42, 45)])
+    diff.narrow(None, [TextFold(2, 11), TextFold(20, 29), TextFold(40, 59), TextFold(42, 45)])
     heads = [(row.after, row.folded, row.added, row.removed) for row in map(diff.row, range(diff.count)) if row.folded]
     assert [head for head in heads if head[0] in (2, 40)] == [(2, 9, 3, 2), (40, 19, 7, 3)]
     assert all(diff.row(diff.row_of(line)).after == 40 for line in range(40, 60))
@@ -191,7 +191,7 @@ def test_functions_that_changed_are_a_line_each_with_how_much_of_them_did(layout
 def test_lines_lead_to_rows_whatever_is_folded(seed: int) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines)
-    folds = [Fold(line, min(line + 6, after_lines - 1)) for line in range(0, after_lines - 2, 9)]
+    folds = [TextFold(line, min(line + 6, after_lines - 1)) for line in range(0, after_lines - 2, 9)]
     diff.narrow(None, folds)
     hidden = sum(row.folded for row in map(diff.row, range(diff.count)) if row.kind != "fold")
     equal = sum(row.folded - 1 for row in map(diff.row, range(diff.count)) if row.kind == "fold")

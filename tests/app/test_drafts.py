@@ -15,7 +15,7 @@ import pytest
 
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.drafts import Draft, Left, drafts
+from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
 from buddy.app.workspace.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -54,20 +54,20 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 
 def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
-    draft = Draft(recipe, "03 one/two: x")
-    assert (draft.left("was"), drafts(recipe)) == (None, ([], []))
+    draft = EditorDraft(recipe, "03 one/two: x")
+    assert (draft.left("was"), saved_drafts(recipe)) == (None, ([], []))
     draft.drop()
     assert draft.keep("typed\r\n", "was") == ""
     draft.close()
-    again = Draft(recipe, "03 one/two: x")
-    assert (again.left("was"), again.left("is")) == (Left("typed\r\n", False), Left("typed\r\n", True))
+    again = EditorDraft(recipe, "03 one/two: x")
+    assert (again.left("was"), again.left("is")) == (SavedDraft("typed\r\n", False), SavedDraft("typed\r\n", True))
     again.close()
-    assert drafts(recipe) == (["03 one two x"], [])
-    assert drafts(recipe.with_name("another.toml")) == ([], [])
+    assert saved_drafts(recipe) == (["03 one two x"], [])
+    assert saved_drafts(recipe.with_name("another.toml")) == ([], [])
     draft.drop()
-    assert drafts(recipe) == ([], [])
+    assert saved_drafts(recipe) == ([], [])
     (tmp_path / "file").write_text("")
-    assert "could not be saved" in Draft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
+    assert "could not be saved" in EditorDraft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
 )
 async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
-    draft = Draft(tmp_path / "kept" / "program.toml", "x")
+    draft = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     draft.keep("typed", start)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = EditorScreen("Some", "text", draft=draft)
@@ -87,7 +87,7 @@ async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, s
 
 async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_start(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
-    draft = Draft(app.workspace.path_of(0), "x")
+    draft = EditorDraft(app.workspace.path_of(0), "x")
     draft.keep("typed", "was")
     draft.close()
     app.sessions.news = ["the settings are not used"]
@@ -114,7 +114,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         typed = bench.app.screen.area.text
     async with workbench("arith_add.py") as bench:
         app = bench.app
-        assert drafts(app.workspace.path).left == ["pipeline"]
+        assert saved_drafts(app.workspace.path).left == ["pipeline"]
         app.texts.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text == typed
@@ -122,14 +122,14 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         assert _opened(app), "it is not thrown away unasked"
         await bench.press("ctrl+c")
         await bench.until(lambda: not _opened(app), "the end of the editor")
-        assert drafts(app.workspace.path) == ([], [])
+        assert saved_drafts(app.workspace.path) == ([], [])
         app.texts.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
         await bench.until(lambda: not _opened(app), "the end of the editor")
         await bench.until(lambda: app.workspace.journal[0][1].title == "the pipeline edited as text", "the edit")
-        assert drafts(app.workspace.path) == ([], [])
+        assert saved_drafts(app.workspace.path) == ([], [])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed process has started")
@@ -148,7 +148,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench:
     async with workbench("arith_add.py") as bench:
         app = bench.app
         assert app.workspace.recipe.threads == 2
-        assert len(drafts(app.workspace.path).left) == 1
+        assert len(saved_drafts(app.workspace.path).left) == 1
         app.context.layout.show_pane("ir")
         app.texts.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")

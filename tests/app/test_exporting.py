@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.export import kinds_in
+from buddy.app.commands.export import parse_kinds
 from buddy.compiler.codegen.machines import NAMES
 from buddy.compiler.protocol.recipe import TARGETS
 
@@ -16,10 +16,10 @@ Open = Callable[..., Any]
 
 
 def test_kinds_are_told_apart_by_commas_and_spaces() -> None:
-    assert kinds_in("object, asm object") == ("object", "asm")
+    assert parse_kinds("object, asm object") == ("object", "asm")
     for text in ("", "elf", "object,,x"):
         with pytest.raises(ValueError, match="there are asm, object"):
-            kinds_in(text)
+            parse_kinds(text)
 
 
 def test_the_machines_to_choose_from_are_those_that_have_names() -> None:
@@ -37,7 +37,7 @@ async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open,
         app.exporting._kinds_typed("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")
-        app.exporting._folder_typed(str(tmp_path / "out"), kinds_in("asm llvm-ir"))
+        app.exporting._folder_typed(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
         await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
         assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
         readme = (tmp_path / "out" / "README.md").read_text()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.app.reports.text.abbreviations import TypeNames, abbreviated
-from buddy.app.reports.text.folds import Fold, Folds, unfolded
-from buddy.app.reports.text.search_hits import appearances, story, told
-from buddy.app.session.stages import StageRow, keyed
+from buddy.app.reports.text.abbreviations import TypeNames, abbreviate_types
+from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
+from buddy.app.reports.text.search_hits import first_and_last_text, stage_note, stages_with_hits
+from buddy.app.session.stages import StageRow, key_stages
 from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.compiler.protocol import Hits, LongType, Stage
 
@@ -23,7 +23,7 @@ def test_without_folds_rows_are_lines() -> None:
 
 
 def test_what_is_folded_is_on_no_row_and_stands_for_its_first_line() -> None:
-    folds = Folds(12, [Fold(2, 4), Fold(3, 4), Fold(7, 9)])
+    folds = Folds(12, [TextFold(2, 4), TextFold(3, 4), TextFold(7, 9)])
     assert rows(folds) == [0, 1, 2, 5, 6, 7, 10, 11]
     assert [folds.row_of(line) for line in range(12)] == [0, 1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 7]
     assert [folds.hides(line) for line in (2, 3, 5, 9)] == [False, True, False, True]
@@ -31,7 +31,7 @@ def test_what_is_folded_is_on_no_row_and_stands_for_its_first_line() -> None:
 
 
 def test_one_function_alone() -> None:
-    folds = Folds(12, [Fold(0, 2), Fold(5, 9)], window=(4, 7))
+    folds = Folds(12, [TextFold(0, 2), TextFold(5, 9)], window=(4, 7))
     assert rows(folds) == [4, 5]
     assert folds.row_of(0) == 0
     assert folds.row_of(11) == 1
@@ -39,9 +39,9 @@ def test_one_function_alone() -> None:
 
 
 def test_unfolding_a_line_opens_every_fold_that_hides_it() -> None:
-    folds = {Fold(0, 9), Fold(2, 5), Fold(7, 9)}
-    assert unfolded(folds, 3) == {Fold(7, 9)}
-    assert unfolded(folds, 0) == folds
+    folds = {TextFold(0, 9), TextFold(2, 5), TextFold(7, 9)}
+    assert unfold_line(folds, 3) == {TextFold(7, 9)}
+    assert unfold_line(folds, 0) == folds
 
 
 def test_bookmarks_are_set_and_taken_away_and_survive_as_data() -> None:
@@ -56,16 +56,16 @@ def test_bookmarks_are_set_and_taken_away_and_survive_as_data() -> None:
 
 
 def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> None:
-    board = [StageRow(stage, key) for key, stage in keyed(stages)]
-    listed = appearances(board, [Hits("t-lower", (3, 4), ("a", "b")), Hits("t-buffers", (9,), ("c",))])
+    board = [StageRow(stage, key) for key, stage in key_stages(stages)]
+    listed = stages_with_hits(board, [Hits("t-lower", (3, 4), ("a", "b")), Hits("t-buffers", (9,), ("c",))])
     assert [found.row.stage.name for found in listed] == ["lower", "canonicalize", "one-shot-bufferize"]
-    assert [told(found, place == 0) for place, found in enumerate(listed)] == [
+    assert [stage_note(found, place == 0) for place, found in enumerate(listed)] == [
         "2 lines, first",
         "2 lines, as lower",
         "1 line",
     ]
-    assert story(board, listed) == "first in lower (2 lines), gone after convert-linalg-to-loops"
-    assert story(board, listed[:0]) == "in no stage"
+    assert first_and_last_text(board, listed) == "first in lower (2 lines), gone after convert-linalg-to-loops"
+    assert first_and_last_text(board, listed[:0]) == "in no stage"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> No
     ],
 )
 def test_long_types_in_short(line: str, short: str) -> None:
-    assert abbreviated(line, "…") == short
+    assert abbreviate_types(line, "…") == short
 
 
 def test_a_type_has_one_name_in_all_texts() -> None:

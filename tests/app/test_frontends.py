@@ -1,4 +1,4 @@
-"""The road in, chosen in the workbench, and one node by two roads side by side. On the real engine."""
+"""Choosing the frontend in the workbench, and one node through two pipelines side by side. On the real engine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.screens.beside import BesideScreen
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -39,14 +39,14 @@ def program(tmp_path: Path) -> Path:
 
 async def beside(bench: Any) -> Any:
     """The screen, once both sides have come."""
-    await bench.until(lambda: isinstance(bench.app.screen, BesideScreen), "the screen")
+    await bench.until(lambda: isinstance(bench.app.screen, FrontendComparisonScreen), "the screen")
     screen = bench.app.screen
     await settled(bench, screen)
     return screen
 
 
 async def settled(bench: Any, screen: Any) -> None:
-    await bench.until(lambda: not bench.app.session._client._waiting, "both roads")
+    await bench.until(lambda: not bench.app.session._client._waiting, "both pipelines")
     await bench.until(lambda: all(view.note != "compiling" for view in screen._views), "the lines")
 
 
@@ -131,13 +131,13 @@ async def test_the_frontend_is_chosen_and_undone(workbench: Open, program: Path)
         await bench.settled()
         assert app.state.problem is None
         recipe = app.workspace.recipe
-        assert (recipe.frontend, recipe.flavour, recipe.preset) == ("torch-mlir", "tosa", "torch-mlir-tosa")
+        assert (recipe.frontend, recipe.dialect, recipe.preset) == ("torch-mlir", "tosa", "torch-mlir-tosa")
         assert "tosa" in [row.stage.phase for row in app.ir.rows]
-        assert app.sessions.command_line().endswith("--frontend torch-mlir --flavour tosa")
+        assert app.sessions.command_line().endswith("--frontend torch-mlir --dialect tosa")
         app.context.layout.show_pane("passes")
         await bench.press("F")
         await bench.settled()
-        assert app.workspace.recipe.flavour == "stablehlo"
+        assert app.workspace.recipe.dialect == "stablehlo"
         assert "stablehlo" in [row.stage.phase for row in app.ir.rows]
         await bench.press("F")
         await bench.settled()

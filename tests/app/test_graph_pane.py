@@ -21,7 +21,7 @@ async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: O
     async with workbench("mlp.py", size=(160, 50)) as bench:
         graph, recipe = bench.app.graph, bench.app.workspace
         await bench.press("f")
-        await bench.type("op:addmm road:linalg")
+        await bench.type("op:addmm lowering:linalg")
         await bench.press("enter")
         assert [row.name for row in graph.rows] == ["addmm", "addmm_1"]
         await bench.press("V")
@@ -37,7 +37,7 @@ async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: O
         await bench.type("time>1ms")
         await bench.press("enter")
         await bench.sees("no node has been timed yet")
-        assert graph.filter_text == "op:addmm road:linalg", "a filter that cannot be read changes nothing"
+        assert graph.filter_text == "op:addmm lowering:linalg", "a filter that cannot be read changes nothing"
         await bench.press("f", "ctrl+u", "enter")
         graph.show_node(next(row.stable for row in graph.rows if row.name == "addmm"))
         await bench.press("O")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 
-from buddy.app.commands.graphs import ending, graph_at, graph_cells, standing
+from buddy.app.commands.graphs import graph_at, graph_break_text, graph_cells, graph_status
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
 from buddy.app.widgets.cell_line import CellLine
@@ -64,26 +64,26 @@ def line(state: State, workspace: Workspace, width: int = 80) -> str:
 
 
 def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> None:
-    assert standing(state, workspace, 0)[0] == ""
+    assert graph_status(state, workspace, 0)[0] == ""
     state.began("compile", 2, workspace.recipe_of(0))
-    assert standing(state, workspace, 0)[0] == "compiling"
+    assert graph_status(state, workspace, 0)[0] == "compiling"
     state.apply(p.Assigned(2, 0, (p.Assignment("a", "eager"), p.Assignment("b", "linalg"))))
     state.apply(p.Compiled(2, 0, (), 0.1))
-    assert standing(state, workspace, 0)[0] == "1 in eager"
+    assert graph_status(state, workspace, 0)[0] == "1 in eager"
     run(state, workspace, 0)
     run(state, workspace, 1, verdict="mismatch")
     run(state, workspace, 2, in_eager=1)
-    assert [standing(state, workspace, k)[0] for k in range(3)] == ["ok", "MISMATCH", "ok, 1 in eager"]
+    assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["ok", "MISMATCH", "ok, 1 in eager"]
     workspace.edit(workspace.recipe.toggled(0), "off")
-    assert [standing(state, workspace, k)[0] for k in range(3)] == ["stale", "MISMATCH", "ok, 1 in eager"]
+    assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["stale", "MISMATCH", "ok, 1 in eager"]
     state.began("compile", 9, workspace.recipe)
     state.apply(p.Failed(9, p.Diagnostic("no")))
-    assert [standing(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
+    assert [graph_status(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
 
 
 def test_a_break_says_where_and_why() -> None:
-    assert ending(BROKEN) == "breaks off at two.py:13: a branch on a tensor's value"
-    assert ending(p.GraphInfo("whole", ())) == ""
+    assert graph_break_text(BROKEN) == "breaks off at two.py:13: a branch on a tensor's value"
+    assert graph_break_text(p.GraphInfo("whole", ())) == ""
 
 
 def test_the_line_lists_all_and_brackets_the_one_shown(state: State, workspace: Workspace) -> None:

@@ -15,7 +15,7 @@ import pytest
 from buddy.app.session import heartbeat
 from buddy.app.session.heartbeat import Heartbeat
 from buddy.app.session.session import Session
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.state import State
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
@@ -122,7 +122,7 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
 async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A login takes longer than any start here, and to give such an engine up would leave it running there."""
     monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
-    place = Remote("far", ssh=("sh", "-c", "exec sleep 600"))
+    place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
     living = asyncio.ensure_future(session.live())
     await asyncio.sleep(1.5)

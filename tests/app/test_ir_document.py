@@ -6,7 +6,7 @@ import pytest
 
 from buddy.app.panes.ir_document import IrDocument
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import Fold
+from buddy.app.reports.text.folds import TextFold
 from buddy.compiler.protocol import Stage, Symbol
 
 STAGE = Stage(0, "cse", "top", "after", 30)
@@ -28,7 +28,7 @@ def document() -> IrDocument:
 
 def test_nothing_is_shown_before_there_is_a_stage_and_after_it_is_gone(document: IrDocument) -> None:
     assert IrDocument().row_count == 0
-    document.refold([Fold(2, 9)])
+    document.refold([TextFold(2, 9)])
     document.clear()
     assert (document.row_count, document.text, document.folded) == (0, "", set())
 
@@ -36,12 +36,12 @@ def test_nothing_is_shown_before_there_is_a_stage_and_after_it_is_gone(document:
 def test_rows_are_lines_until_something_is_folded(document: IrDocument) -> None:
     assert lines(document) == list(range(30))
     assert not document.narrowed
-    document.refold([Fold(2, 9), Fold(20, 25)])
+    document.refold([TextFold(2, 9), TextFold(20, 25)])
     assert lines(document) == [0, 1, 2, *range(10, 21), *range(26, 30)]
     assert document.narrowed
     assert document.hides(5)
     assert not document.reveal(5)
-    assert document.folded == {Fold(20, 25)}
+    assert document.folded == {TextFold(20, 25)}
     assert document.source_of(3) == ("after", 3)
 
 
@@ -50,7 +50,7 @@ def test_functions_are_folded_when_a_text_is_first_shown_and_folds_of_a_text_are
     document.all_folded = True
     document.show(STAGE, None, None, document.folds_of(STAGE, FUNCTIONS))
     assert lines(document) == [0, 1, 2, 10, *range(20, 30)]
-    document.refold([Fold(10, 19)])
+    document.refold([TextFold(10, 19)])
     other = Stage(0, "dce", "top", "another", 5)
     document.show(other, None, None, document.folds_of(other, ()))
     assert lines(document) == [0, 1, 2, 3, 4]
@@ -62,7 +62,7 @@ def test_a_line_outside_the_function_that_alone_is_shown_ends_that(document: IrD
     document.only = "two"
     document.show(STAGE, None, None, document.folds_of(STAGE, FUNCTIONS))
     assert lines(document) == list(range(10, 20))
-    document.refold([Fold(12, 15)])
+    document.refold([TextFold(12, 15)])
     assert lines(document) == [10, 11, 12, *range(16, 20)]
     assert not document.reveal(14)
     assert document.only == "two"

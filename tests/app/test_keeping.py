@@ -16,7 +16,7 @@ from buddy.app.workbench.app import Workbench
 from buddy.app.workspace import session_file
 from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.app.workspace.runs import RunRecord, recorded
-from buddy.app.workspace.session_file import Kept, KeptSession, read_kept
+from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_kept
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
@@ -34,8 +34,8 @@ def marks(*lines: int) -> list[Any]:
     return Bookmarks(Bookmark(0, ("cse", 0), line, "x") for line in lines).to_data()
 
 
-def of_file(path: Path) -> tuple[Kept, KeptSession]:
-    file = KeptSession(path)
+def of_file(path: Path) -> tuple[SavedScreen, SessionFile]:
+    file = SessionFile(path)
     return file.read()[0], file
 
 
@@ -57,11 +57,11 @@ def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_awa
     path = tmp_path / "x.session"
     (_, one), (_, two) = of_file(path), of_file(path)
     for mine, kept in (
-        (one, Kept("ir", bookmarks=marks(1), runs=runs(1.0))),
-        (two, Kept("graph", bookmarks=marks(2), runs=runs(2.0))),
-        (one, Kept("ir", bookmarks=marks(1, 3), runs=runs(1.0, 3.0))),
-        (two, Kept("passes", bookmarks=[], runs=runs(2.0, 4.0))),
-        (one, Kept("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
+        (one, SavedScreen("ir", bookmarks=marks(1), runs=runs(1.0))),
+        (two, SavedScreen("graph", bookmarks=marks(2), runs=runs(2.0))),
+        (one, SavedScreen("ir", bookmarks=marks(1, 3), runs=runs(1.0, 3.0))),
+        (two, SavedScreen("passes", bookmarks=[], runs=runs(2.0, 4.0))),
+        (one, SavedScreen("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
     ):
         mine.want(kept)
         mine.write()
@@ -74,10 +74,10 @@ def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_awa
 def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     _, file = of_file(path)
-    file.want(Kept("ir", runs=runs(1.0)))
+    file.want(SavedScreen("ir", runs=runs(1.0)))
     file.write()
     before = path.stat()
-    file.want(Kept("ir", runs=runs(1.0)))
+    file.want(SavedScreen("ir", runs=runs(1.0)))
     assert file.is_written
     file.write()
     assert path.stat().st_mtime_ns == before.st_mtime_ns
@@ -87,18 +87,18 @@ def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkey
     """A disk is slow, and the workbench is left meanwhile."""
     go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_kept
 
-    def slow(path: Path, kept: Kept) -> None:
+    def slow(path: Path, kept: SavedScreen) -> None:
         at_it.set()
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
     monkeypatch.setattr(session_file, "write_kept", slow)
     _, file = of_file(tmp_path / "x.session")
-    file.want(Kept("ir"))
+    file.want(SavedScreen("ir"))
     writers = [threading.Thread(target=file.write) for _ in range(3)]
     writers[0].start()
     assert at_it.wait(PATIENCE)
-    file.want(Kept("passes"))
+    file.want(SavedScreen("passes"))
     for writer in writers[1:]:
         writer.start()
     assert not file.is_written
@@ -111,10 +111,10 @@ def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkey
 def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     path.write_bytes(b"mine")
-    file = KeptSession(path)
+    file = SessionFile(path)
     assert "could not be read" in file.read()[1]
     assert path.read_bytes() == b"mine"
-    file.want(Kept("ir"))
+    file.want(SavedScreen("ir"))
     file.write()
     assert (path.with_name("x.session.unread").read_bytes(), read_kept(path)[0].pane) == (b"mine", "ir")
 
@@ -149,7 +149,7 @@ async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> No
     app = opened(tmp_path)
     path = app.sessions._path
     _, file = of_file(path)
-    file.want(Kept("ir", bookmarks=["of another kind"]))
+    file.want(SavedScreen("ir", bookmarks=["of another kind"]))
     file.write()
     before = path.read_bytes()
     async with app.run_test(size=(100, 24)) as pilot:
@@ -162,7 +162,7 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
     go_on, real = threading.Event(), session_file.write_kept
     at_it: list[threading.Thread] = []
 
-    def stuck(path: Path, kept: Kept) -> None:
+    def stuck(path: Path, kept: SavedScreen) -> None:
         at_it.append(threading.current_thread())
         assert go_on.wait(PATIENCE)
         real(path, kept)
@@ -184,7 +184,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
     monkeypatch.setattr(sessions, "KEEP_SECONDS", 0.02)
     full, tried, real, told = True, 0, session_file.write_kept, []
 
-    def write(path: Path, kept: Kept) -> None:
+    def write(path: Path, kept: SavedScreen) -> None:
         nonlocal tried
         tried += 1
         if full:
@@ -213,7 +213,7 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
     path = opened(tmp_path).sessions._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)
-    file.want(Kept("passes", stage=("cse", 1), node="mm", inputs=chosen))
+    file.want(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen))
     file.write()
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:

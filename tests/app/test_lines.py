@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from buddy.app.session.lines import KEEP, PAGE, Line, LineCache, UnavailableError
+from buddy.app.session.lines import KEEP, PAGE, AnnotatedLine, LineCache, UnavailableError
 from buddy.compiler.protocol import Lines
 
 TOTAL = PAGE * (KEEP + 10)
@@ -45,8 +45,8 @@ async def test_a_missing_line_is_sent_for_and_told_of_when_it_has_come(source: S
     cache = LineCache(source.fetch, lambda text: told.set())
     assert cache.get("t", 3) is None
     await asyncio.wait_for(told.wait(), 60)
-    assert cache.get("t", 3) == Line("line 3", ("mm",))
-    assert cache.get("t", 4) == Line("line 4", ("mm", "add"))
+    assert cache.get("t", 3) == AnnotatedLine("line 3", ("mm",))
+    assert cache.get("t", 4) == AnnotatedLine("line 4", ("mm", "add"))
     assert source.asked == [0]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import LongJobs, Pace, told_left
+from buddy.app.session.progress import LongRequests, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
@@ -23,7 +23,7 @@ class Clock:
 
 def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
     clock = Clock()
-    pace = Pace(clock)
+    pace = ProgressRate(clock)
     pace.note(7, 0.0)
     assert pace.left() is None
     clock.now = 10.0
@@ -40,7 +40,7 @@ def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
 
 def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
     clock = Clock()
-    jobs = LongJobs(clock)
+    jobs = LongRequests(clock)
     rang = []
     for now, busy in ((0, True), (5, True), (12, False), (13, False), (20, True), (22, False)):
         clock.now = now
@@ -69,7 +69,7 @@ def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage])
 
 def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
     clock, state = Clock(), State()
-    state._pace = Pace(clock)
+    state._pace = ProgressRate(clock)
     state.began("compile", 7, Recipe())
     state.apply(Progress(7, "pass 3/60 tile", 0.04))
     clock.now = 3.0
@@ -90,7 +90,7 @@ def _said(state: State) -> str:
     ("seconds", "text"), [(None, ""), (0.5, ""), (40.2, "about 40 s left"), (600, "about 10 min left")]
 )
 def test_an_estimate_is_told_roughly(seconds: float | None, text: str) -> None:
-    assert told_left(seconds) == text
+    assert remaining_text(seconds) == text
 
 
 def test_the_bell_is_a_setting(tmp_path: object) -> None:

@@ -39,9 +39,9 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def in_flavour(bench: Any, flavour: str) -> None:
+def in_dialect(bench: Any, dialect: str) -> None:
     recipe = bench.app.workspace.recipe
-    bench.app.context.edits.edit(msgspec.structs.replace(recipe, flavour=flavour), f"{flavour}-first")
+    bench.app.context.edits.edit(msgspec.structs.replace(recipe, dialect=dialect), f"{dialect}-first")
 
 
 def nodes(bench: Any, target: str) -> list[Any]:
@@ -60,7 +60,7 @@ async def choose(bench: Any, title: str) -> None:
 async def test_the_table_says_which_registry_lowers_a_node_and_why_not_the_first(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(180, 50)) as bench:
         assert not bench.shows("why")
-        in_flavour(bench, "tosa")
+        in_dialect(bench, "tosa")
         await bench.settled()
         bench.app.graph.show_node(nodes(bench, "aten.mm.default")[1].stable)
         await bench.press("plus")

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from buddy.app.panes.navigation import Jumps, Matches, Place
-from buddy.app.panes.tabs import Tab, tab_at, tab_labels
-from buddy.app.panes.values import defined, definition_pattern, names, op_name, use_pattern, used
+from buddy.app.panes.navigation import JumpHistory, Matches, StagePosition
+from buddy.app.panes.tabs import PhaseTab, tab_at, tab_labels
+from buddy.app.panes.values import all_names, defined_values, definition_pattern, op_name, use_pattern, used_values
 from buddy.app.reports.text.patterns import read_pattern
 
 PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm", "ir", "asm")
-TABS = [Tab(name, number) for number, name in enumerate(PHASES, 1)]
+TABS = [PhaseTab(name, number) for number, name in enumerate(PHASES, 1)]
 
 
 def test_where_there_is_room_every_tab_has_its_number_and_name() -> None:
@@ -30,7 +30,7 @@ def test_where_there_is_not_far_tabs_keep_only_their_numbers(width: int, active:
 
 
 def test_a_mark_stays_when_the_name_goes() -> None:
-    failed = [*TABS[:8], Tab("ir", 9, "!"), TABS[9]]
+    failed = [*TABS[:8], PhaseTab("ir", 9, "!"), TABS[9]]
     assert "9!" in "".join(tab_labels(failed, "torch", 50))
 
 
@@ -72,25 +72,25 @@ def test_plain_text_is_not_read_as_an_expression() -> None:
 
 
 def test_jumps_go_back_and_forward_within_a_stage_and_across_stages() -> None:
-    jumps = Jumps()
+    jumps = JumpHistory()
     one, other = ("lower", 0), ("cse", 1)
-    jumps.leave(Place(one, 5))
-    jumps.leave(Place(other, 7))
-    here = Place(one, 90)
-    assert jumps.back(here) == Place(other, 7)
-    assert jumps.back(Place(other, 7)) == Place(one, 5)
-    assert jumps.back(Place(one, 5)) is None
-    assert jumps.forward(Place(one, 5)) == Place(other, 7)
-    assert jumps.forward(Place(other, 7)) == here
+    jumps.leave(StagePosition(one, 5))
+    jumps.leave(StagePosition(other, 7))
+    here = StagePosition(one, 90)
+    assert jumps.back(here) == StagePosition(other, 7)
+    assert jumps.back(StagePosition(other, 7)) == StagePosition(one, 5)
+    assert jumps.back(StagePosition(one, 5)) is None
+    assert jumps.forward(StagePosition(one, 5)) == StagePosition(other, 7)
+    assert jumps.forward(StagePosition(other, 7)) == here
 
 
 LINE = "  %3:2, %c = scf.for %i = %c0 to %12 iter_args(%a = %c0) -> (f32)"
 
 
 def test_values_defined_and_used_on_a_line() -> None:
-    assert defined(LINE) == ["%3", "%c"]
-    assert used(LINE) == ["%i", "%c0", "%12", "%a"]
-    assert used("  return %1 : f32") == ["%1"]
+    assert defined_values(LINE) == ["%3", "%c"]
+    assert used_values(LINE) == ["%i", "%c0", "%12", "%a"]
+    assert used_values("  return %1 : f32") == ["%1"]
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_a_use_is_of_the_whole_name() -> None:
 
 def test_names_on_a_line_are_values_symbols_labels_and_aliases_but_nothing_in_strings() -> None:
     line = '    %1 = func.call @f(%0) {a = #map1, s = "%no @no"} : !alias  // #arith.fastmath<none> ^bb2'
-    assert names(line) == ["%1", "@f", "%0", "#map1", "!alias", "^bb2"]
-    assert names("  br label %23, !dbg !7") == ["%23", "!7"]
-    assert names("  6b  jmp  .L2b2") == [".L2b2"]
+    assert all_names(line) == ["%1", "@f", "%0", "#map1", "!alias", "^bb2"]
+    assert all_names("  br label %23, !dbg !7") == ["%23", "!7"]
+    assert all_names("  6b  jmp  .L2b2") == [".L2b2"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from buddy.app.panes.module_tree import ModuleRow, all_modules, tree_rows
 from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
-from buddy.app.panes.node_graph import Neighbours, dot, svg
+from buddy.app.panes.node_graph import NodeNeighbours, dot, svg
 from buddy.compiler.protocol import NodeRow
 
 
@@ -27,15 +27,15 @@ ROWS = [
     node(3, "gelu", "aten.gelu.default", "encoder.layer.1", (2,), shape="128x3072, 128x1"),
     node(4, "item", "<built-in function getitem>", "pooler", (3,), shape="", dtype=""),
 ]
-ROADS = {"mm": "linalg", "addmm": "tosa", "gelu": "eager", "item": "linalg"}
-USES = Neighbours(ROWS)
+LOWERINGS = {"mm": "linalg", "addmm": "tosa", "gelu": "eager", "item": "linalg"}
+USES = NodeNeighbours(ROWS)
 SECONDS = {"mm": 2e-3, "addmm": 5e-4, "gelu": 3e-5}
 
 
 def passing(text: str) -> list[str]:
     test = read_filter(text)
     facts = (
-        NodeFacts(row, ROADS.get(row.name, ""), "main", len(USES.users(row)), seconds=SECONDS.get(row.name))
+        NodeFacts(row, LOWERINGS.get(row.name, ""), "main", len(USES.users(row)), seconds=SECONDS.get(row.name))
         for row in ROWS
     )
     return [fact.row.name for fact in facts if test(fact)]
@@ -54,7 +54,7 @@ def passing(text: str) -> list[str]:
         ("op:placeholder", ["x"]),
         ("shape:128x*", ["x", "mm", "addmm", "gelu"]),
         ("shape:128x1", ["gelu"]),
-        ("road:eager", ["gelu"]),
+        ("lowering:eager", ["gelu"]),
         ("road:linalg -op:mm", ["item"]),
         ("module:encoder.layer.1", ["addmm", "gelu"]),
         ("module:*.dense", ["mm", "addmm"]),

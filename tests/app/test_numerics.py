@@ -28,7 +28,7 @@ REPORT = NumericsReport(
 
 
 def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
-    told = numerics.sentences(REPORT, INFO)
+    told = numerics.summary_lines(REPORT, INFO)
     assert told[0].startswith(
         "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
     )
@@ -38,26 +38,26 @@ def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
 
 def test_nothing_is_said_of_what_was_not_measured() -> None:
     alone = replace(NODES[1], own=None, why="it has an effect")
-    told = numerics.sentences(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
+    told = numerics.summary_lines(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
     assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
 
 
 def test_where_nothing_was_compared_nothing_is_called_right() -> None:
     nothing = NumericsReport(0, "eager", tuple(NodeNumbers(name, "folded") for name in ("a", "b")))
     assert not nothing.ok
-    assert numerics.sentences(nothing, INFO)[0].startswith("not compared")
+    assert numerics.summary_lines(nothing, INFO)[0].startswith("not compared")
     assert numerics.as_json(nothing, INFO)["ok"] is None
 
 
 def test_where_double_precision_has_a_nan_eager_is_not_named() -> None:
     origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
-    told = numerics.sentences(replace(REPORT, reference="float64", origins=origins), INFO)
+    told = numerics.summary_lines(replace(REPORT, reference="float64", origins=origins), INFO)
     assert told[2].startswith("the first NaN in double precision is in exp")
     assert told[3].startswith("the first NaN in compiled code is in exp (also in double precision)")
 
 
 def test_the_first_wrong_node_stands_on_top_and_what_is_not_finite_before_the_rest() -> None:
-    assert [found.node for found in numerics.worst(REPORT, 3)] == ["gelu.0", "exp.0", "mm.0"]
+    assert [found.node for found in numerics.worst_nodes(REPORT, 3)] == ["gelu.0", "exp.0", "mm.0"]
 
 
 def test_json_has_null_for_what_is_no_finite_number() -> None:
@@ -69,7 +69,7 @@ def test_json_has_null_for_what_is_no_finite_number() -> None:
 
 
 def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
-    program, alone = numerics.growth(REPORT, INFO).series
+    program, alone = numerics.error_growth(REPORT, INFO).series
     assert (list(program.x), list(program.y)) == ([1.0], [1e-2])
     assert list(alone.names) == ["mm", "gelu"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.commands.external_editor import EditorError, NoEditorError, edited_by, editor_words
+from buddy.app.commands.external_editor import EditorError, NoEditorError, edit_in_external_editor, editor_words
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
@@ -31,7 +31,10 @@ def script(body: str) -> list[str]:
 
 
 def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> None:
-    assert edited_by(script("path.write_text(path.read_text() + path.name)"), "03-cse.mlir", "a\n") == "a\n03-cse.mlir"
+    assert (
+        edit_in_external_editor(script("path.write_text(path.read_text() + path.name)"), "03-cse.mlir", "a\n")
+        == "a\n03-cse.mlir"
+    )
     assert not list(folder.iterdir())
 
 
@@ -49,7 +52,7 @@ def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> No
 )
 def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
     with pytest.raises(EditorError, match=said) as error:
-        edited_by(script(body), "x.mlir", "text")
+        edit_in_external_editor(script(body), "x.mlir", "text")
     assert not isinstance(error.value, NoEditorError)
     assert len(list(folder.iterdir())) == kept
     assert not kept or Path(str(error.value).rpartition(" in ")[2]).exists()
@@ -57,7 +60,7 @@ def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, 
 
 def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
     with pytest.raises(NoEditorError, match="does not start"):
-        edited_by(["/no/such/editor"], "x.mlir", "text")
+        edit_in_external_editor(["/no/such/editor"], "x.mlir", "text")
     with pytest.raises(NoEditorError, match="No closing quotation"):
         editor_words("emacs -nw '")
     assert editor_words("code --wait") == ["code", "--wait"]
@@ -70,7 +73,9 @@ def test_an_interrupt_is_the_editors_and_not_ours() -> None:
         "own = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
         "os.kill(os.getppid(), signal.SIGINT); time.sleep(0.2); path.write_text(f'handled {own}')"
     )
-    assert edited_by(script(body), "x.mlir", "text") == "handled True", "a child that inherits SIG_IGN has no handler"
+    assert edit_in_external_editor(script(body), "x.mlir", "text") == "handled True", (
+        "a child that inherits SIG_IGN has no handler"
+    )
     assert signal.getsignal(signal.SIGINT) is before
 
 

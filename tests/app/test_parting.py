@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.bisection import criterion, finding_lines, write_finding
+from buddy.app.reports.bisection import finding_lines, parse_criterion, write_finding
 from buddy.app.screens.finding import FindingScreen
-from buddy.compiler.protocol import Criterion, Culprit, Finding
+from buddy.compiler.protocol import BisectionResult, Criterion, Culprit
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
 
 Open = Callable[..., Any]
-FOUND = Finding(
+FOUND = BisectionResult(
     "flip-one-sign (plug.py) is at fault",
     Recipe(steps=(PassStep("flip-one-sign", enabled=False),)),
     wrong="its results differ from eager's",
@@ -62,11 +62,11 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
 
 
 def test_a_criterion_is_two_numbers() -> None:
-    assert criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, each=5.0)
-    assert criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, each=20.0)
+    assert parse_criterion("differs", "10, 5 s") == Criterion("differs", tolerance=10.0, each=5.0)
+    assert parse_criterion("slower", "1.5 20") == Criterion("slower", slower=1.5, each=20.0)
     for text in ("", "much", "1", "0 3", "1 inf", "nan 2"):
         with pytest.raises(ValueError, match="number"):
-            criterion("any", text)
+            parse_criterion("any", text)
 
 
 def test_an_answer_is_told_from_its_end(tmp_path: Path) -> None:

@@ -22,21 +22,21 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from buddy.app import screens
-from buddy.app.reports.node_history import Said
-from buddy.app.reports.plots import Axis, Plot, Series
+from buddy.app.reports.node_history import NodeRemark
+from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.preset_facts import PipelineFacts
-from buddy.app.reports.profile import Flame
+from buddy.app.reports.profile import FlameNode
 from buddy.app.reports.text.patterns import read_pattern
-from buddy.app.reports.trials import Attempt
-from buddy.app.screens.beside import BesideScreen
+from buddy.app.reports.trials import PassPreview
 from buddy.app.screens.code import CodeScreen
 from buddy.app.screens.confirm import ConfirmScreen
 from buddy.app.screens.detail import DetailScreen, TextScreen
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.finding import FindingScreen
 from buddy.app.screens.flame import FlameScreen
-from buddy.app.screens.follow import FateScreen, FollowScreen, Step
-from buddy.app.screens.hot import HotScreen
+from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
+from buddy.app.screens.hot_spots import HotSpotScreen
 from buddy.app.screens.ir_editor import IrEditor
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.screens.modal import AnsweringScreen
@@ -53,7 +53,7 @@ from buddy.app.screens.trials import TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
-from buddy.compiler.protocol import Finding, HotSpot, NodeTrace, Sampling, Stage, Tried
+from buddy.compiler.protocol import BisectionResult, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 
@@ -87,11 +87,11 @@ class Shown:
     filled: Callable[[Any], None] = lambda _screen: None
 
 
-FLAME = Flame("model", 1.0, inside={
-    "encoder": Flame("encoder", 0.75, inside={"mm": Flame("mm", 0.5, "mm.0"), "add": Flame("add", 0.25, "add.0")}),
-    "head": Flame("head", 0.25, "mm.1"),
+FLAME = FlameNode("model", 1.0, inside={
+    "encoder": FlameNode("encoder", 0.75, inside={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}),
+    "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip
-FINDING = Finding(
+FINDING = BisectionResult(
     "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
     name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
 )  # fmt: skip
@@ -100,8 +100,14 @@ TRACES = [
     NodeTrace("a", 1, 0, (2,), (False,), ("add = …",)),
     NodeTrace("b", 2, 3, (3,), (True,), ("%0 = tensor.empty()",)),
 ]
-STEPS_OF_NODE = [Step(StageRow(stage, (stage.name, 0)), trace) for stage, trace in zip(STAGES, TRACES, strict=True)]
-SAID = [Said("capture", "aten.add.Tensor"), Said("lowering", "by linalg in @forward"), Said("machine code", "…", 3)]
+STEPS_OF_NODE = [
+    ProvenanceStep(StageRow(stage, (stage.name, 0)), trace) for stage, trace in zip(STAGES, TRACES, strict=True)
+]
+SAID = [
+    NodeRemark("capture", "aten.add.Tensor"),
+    NodeRemark("lowering", "by linalg in @forward"),
+    NodeRemark("machine code", "…", 3),
+]
 SAMPLING = Sampling(1000, 900, 997, (
     HotSpot("main", 64, 600, "vfmadd231ps zmm0, zmm1, [rax]", 4, ("add",)),
     HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
@@ -111,9 +117,9 @@ PRESETS = [
     PipelineFacts("mlir", Recipe(steps=(PassStep("cse"),)), problem="cse failed in @forward"),
 ]
 ATTEMPTS = [
-    Attempt(PassStep("canonicalize", anchor="func.func"), Tried(1, 0, True, (("arith.constant", -2),), 1.0)),
-    Attempt(PassStep("convert-scf-to-cf"), Tried(1, 1, True, (("cf.br", 12), ("scf.for", -4)), 1.0)),
-    Attempt(PassStep("lower-affine"), Tried(1, 2, problem="failed to legalize operation 'affine.for'")),
+    PassPreview(PassStep("canonicalize", anchor="func.func"), Tried(1, 0, True, (("arith.constant", -2),), 1.0)),
+    PassPreview(PassStep("convert-scf-to-cf"), Tried(1, 1, True, (("cf.br", 12), ("scf.for", -4)), 1.0)),
+    PassPreview(PassStep("lower-affine"), Tried(1, 2, problem="failed to legalize operation 'affine.for'")),
 ]
 PLOT = Plot(
     "Error growth",
@@ -121,7 +127,7 @@ PLOT = Plot(
         Series("grown", (0, 1, 2, 3), (1e-8, 3e-8, 2e-7, 1e-6), names=("a", "b", "c", "d")),
         Series("own", (0, 3), (1e-8, 2e-8), "points", ("a", "d")),
     ),
-    Axis("node"), Axis("max|d|", log=True), "relative to eager",
+    PlotAxis("node"), PlotAxis("max|d|", log=True), "relative to eager",
 )  # fmt: skip
 
 
@@ -192,9 +198,9 @@ SCREENS = {
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
     "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
-    "fate": Shown(FateScreen, made=lambda app: FateScreen("add", SAID)),
+    "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml is there already. Replace it?")),
-    "hot": Shown(HotScreen, made=lambda app: HotScreen(SAMPLING, {"add": "add"})),
+    "hot": Shown(HotSpotScreen, made=lambda app: HotSpotScreen(SAMPLING, {"add": "add"})),
     "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
     "presets-beside": Shown(
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
@@ -211,7 +217,7 @@ OF_MODULES = {
 OF_GRAPHS = {
     "graphs-panes": Shown(),
     "graphs": Shown(PickerScreen, keys=("g", "l", OPEN)),
-    "beside": Shown(BesideScreen, keys=("down", "down", "g", "B", OPEN), text="torch.aten"),
+    "beside": Shown(FrontendComparisonScreen, keys=("down", "down", "g", "B", OPEN), text="torch.aten"),
 }
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from buddy.app.workspace.pipeline_text import (
     PipelineError,
-    check,
+    check_pipeline,
     completions,
-    misfit,
     mlir_pipeline,
+    option_error,
     parse,
     pipeline_text,
     steps_of,
@@ -87,7 +87,7 @@ def test_comments_spell_passes_that_are_off() -> None:
 )
 def test_what_is_wrong_is_told_with_its_place(text: str, place: int, message: str) -> None:
     with pytest.raises(PipelineError) as caught:
-        check(parse(text), CATALOGUE)
+        check_pipeline(parse(text), CATALOGUE)
     assert caught.value.offset == place
     assert message in caught.value.message
 
@@ -130,10 +130,10 @@ def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str
      ("2,0,1", "0,1,2", ""), ("1,x", "0,1,2", "x is not a whole number"), ("1,,2", "0,1,2", "empty text is not")],
 )  # fmt: skip
 def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, reason: str) -> None:
-    assert (misfit(text, default) == "") == (reason == "")
-    assert reason in misfit(text, default)
+    assert (option_error(text, default) == "") == (reason == "")
+    assert reason in option_error(text, default)
 
 
 def test_a_word_that_an_option_does_not_take_is_told_with_those_that_it_does() -> None:
-    assert misfit("aggressive", "normal", ("normal", "aggressive")) == ""
-    assert misfit("wild", "normal", ("normal", "aggressive")) == "wild is not one of normal, aggressive"
+    assert option_error("aggressive", "normal", ("normal", "aggressive")) == ""
+    assert option_error("wild", "normal", ("normal", "aggressive")) == "wild is not one of normal, aggressive"

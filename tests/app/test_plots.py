@@ -9,7 +9,17 @@ import pytest
 from textual.app import App
 
 from buddy.app.reports import formatting
-from buddy.app.reports.plots import Axis, Plot, Series, counted, placed, round_steps, scale_of, scales, thinned
+from buddy.app.reports.plots import (
+    Plot,
+    PlotAxis,
+    Series,
+    bar_series,
+    round_steps,
+    scale_of,
+    scales,
+    thin_points,
+    visible_points,
+)
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.widgets.plot_view import PlotView
 from buddy.themes.palette import DEFAULT
@@ -18,16 +28,16 @@ from tests.app.picturing import at_rest, passed_on
 
 ERRORS = Series("grown", tuple(range(8)), (0.0, 1e-8, 3e-8, 2e-7, math.nan, 1e-6, -1.0, 1e-5), names=tuple("abcdefgh"))
 OWN = Series("own", (0.0, 4.0, 7.0), (1e-8, 1e-8, 2e-8), "points", ("x", "y", "z"))
-GROWTH = Plot("Error growth", (ERRORS, OWN), Axis("node"), Axis("max|d|", log=True), "relative to eager")
+GROWTH = Plot("Error growth", (ERRORS, OWN), PlotAxis("node"), PlotAxis("max|d|", log=True), "relative to eager")
 BARS = Plot(
     "Times",
-    (counted(("eager", "buddy", "before"), (3.0, 1.0, 2.0), "s"),),
-    Axis("", names=("eager", "buddy", "before")),
+    (bar_series(("eager", "buddy", "before"), (3.0, 1.0, 2.0), "s"),),
+    PlotAxis("", names=("eager", "buddy", "before")),
 )
 
 
 def test_on_a_logarithmic_axis_zero_stands_below_all_and_what_is_negative_nowhere() -> None:
-    scale = scale_of(Axis(log=True), [0.0, 1e-8, 1e-5])
+    scale = scale_of(PlotAxis(log=True), [0.0, 1e-8, 1e-5])
     assert scale.place(1e-5) == pytest.approx(-5)
     assert scale.place(0.0) == -9
     assert scale.place(-1.0) is None
@@ -39,18 +49,18 @@ def test_marks_are_round_and_no_more_than_fit() -> None:
     assert round_steps(0.0, 1.0, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert round_steps(3.0, 97.0, 5) == pytest.approx([20, 40, 60, 80])
     assert round_steps(2.0, 2.0, 5) == [2.0]
-    within_a_decade = scale_of(Axis(log=True), [2.0, 6.0])
+    within_a_decade = scale_of(PlotAxis(log=True), [2.0, 6.0])
     assert [within_a_decade.told(place) for place in within_a_decade.ticks(math.log10(2), math.log10(6), 5)] == [
         "2", "3", "4", "5", "6",
     ]  # fmt: skip
-    assert scale_of(Axis(log=True), [1.0, 1e30]).ticks(0, 30, 4) == [0, 8, 16, 24]
-    assert scale_of(Axis(names=("a", "b", "c", "d")), []).ticks(-0.5, 3.5, 2) == [0, 2]
+    assert scale_of(PlotAxis(log=True), [1.0, 1e30]).ticks(0, 30, 4) == [0, 8, 16, 24]
+    assert scale_of(PlotAxis(names=("a", "b", "c", "d")), []).ticks(-0.5, 3.5, 2) == [0, 2]
 
 
 def test_a_long_line_keeps_the_extremes_of_every_column() -> None:
     spike = Series("", tuple(range(10_000)), tuple(1.0 if x == 4321 else 0.0 for x in range(10_000)))
-    points = placed(spike, *scales(Plot("", (spike,))))
-    kept = thinned(points, 0, 9999, 50)
+    points = visible_points(spike, *scales(Plot("", (spike,))))
+    kept = thin_points(points, 0, 9999, 50)
     assert len(kept) <= 4 * 51
     assert 4321 in {point.number for point in kept}
     assert [point.number for point in kept] == sorted(point.number for point in kept)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from buddy.app.reports import formatting, profile
-from buddy.app.screens.hot import HotScreen
+from buddy.app.screens.hot_spots import HotSpotScreen
 from buddy.compiler.protocol import GraphInfo, HotSpot, NodeRow, NodeTime, Peak, ProfileReport, Sampling, Timing
 
 ROWS = tuple(
@@ -28,7 +28,7 @@ REPORT = ProfileReport(
 
 
 def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None:
-    sort, product, exp = profile.timed(REPORT, INFO)
+    sort, product, exp = profile.timed_nodes(REPORT, INFO)
     assert [each.row.name for each in (sort, product, exp)] == ["sort", "mm", "exp"]
     assert product.rate == pytest.approx(2e9)
     assert product.intensity == 4
@@ -40,7 +40,7 @@ def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None
 
 
 def test_moves_are_measured_by_their_bytes() -> None:
-    moved = profile.Timed(ROWS[0], NodeTime("mm.0", 1e-3, operations=0, bytes=1e7, regions=1), Peak(4.0, 20.0))
+    moved = profile.TimedNode(ROWS[0], NodeTime("mm.0", 1e-3, operations=0, bytes=1e7, regions=1), Peak(4.0, 20.0))
     assert moved.share == pytest.approx(0.5)
 
 
@@ -50,24 +50,24 @@ def test_arithmetic_has_a_roof_for_each_kind_of_element() -> None:
 
 
 def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
-    each = profile.Timed(ROWS[0], NodeTime("mm.0", 1e-4, operations=1e6, bytes=1e7, regions=1), Peak(4.0, 20.0))
+    each = profile.TimedNode(ROWS[0], NodeTime("mm.0", 1e-4, operations=1e6, bytes=1e7, regions=1), Peak(4.0, 20.0))
     assert each.from_caches
     assert profile.share_text(each) == "500% c"
     near = msgspec.structs.replace(REPORT, nodes=(each.time,))
-    assert any("was in caches" in line for line in profile.told(near))
-    assert not any("was in caches" in line for line in profile.told(REPORT))
+    assert any("was in caches" in line for line in profile.summary_lines(near))
+    assert not any("was in caches" in line for line in profile.summary_lines(REPORT))
 
 
 def test_samples_are_told_with_who_had_the_others() -> None:
     sampling = Sampling(200, 150, 4000, elsewhere=(("libtorch_cpu.so", 40), ("", 10)))
-    said = profile.sampled_words(sampling)
+    said = profile.sampling_text(sampling)
     assert said.startswith("75.0% of 200 samples (4,000 per second of CPU time) in compiled code")
     assert said.endswith("libtorch_cpu.so 20.0%, generated code 5.0%")
-    assert "no hot instructions: no such call" in profile.sampled_words(Sampling(problem="no such call"))
+    assert "no hot instructions: no such call" in profile.sampling_text(Sampling(problem="no such call"))
 
 
 def test_the_tree_of_modules_adds_up_to_a_run() -> None:
-    root = profile.flame(REPORT, INFO)
+    root = profile.flame_tree(REPORT, INFO)
     assert root.seconds == pytest.approx(REPORT.whole)
     assert [(flame.name, flame.seconds) for flame in root.by_time()] == [
         ("down", 3e-3), ("up", 2e-3), (profile.AROUND, pytest.approx(1.5e-3)), ("exp", 1e-3),
@@ -80,7 +80,7 @@ def test_the_tree_of_modules_adds_up_to_a_run() -> None:
 
 
 def test_stacks_are_lines_of_modules_and_nanoseconds() -> None:
-    lines = profile.folded(profile.flame(REPORT, INFO)).splitlines()
+    lines = profile.folded_stacks(profile.flame_tree(REPORT, INFO)).splitlines()
     assert lines[0] == "forward;down;sort 3000000"
     assert "forward;up;deep;mm 2000000" in lines
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 8_000_000
@@ -90,8 +90,8 @@ def test_a_module_of_the_name_of_a_node_keeps_both_apart_in_sum() -> None:
     rows = (ROWS[0], NodeRow(1, "deep.0", "call_function", "deep", "t", "", "", module="up"))
     nodes = (NODES[0], NodeTime("deep.0", 1e-3, regions=1))
     report = ProfileReport(0, nodes, (), REPORT.plain, Timing(3e-3, 0, 0, 1), 0.0, whole=3e-3, inside=3e-3)
-    root = profile.flame(report, GraphInfo("forward", rows))
-    assert sum(int(line.rpartition(" ")[2]) for line in profile.folded(root).splitlines()) == 3_000_000
+    root = profile.flame_tree(report, GraphInfo("forward", rows))
+    assert sum(int(line.rpartition(" ")[2]) for line in profile.folded_stacks(root).splitlines()) == 3_000_000
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_times_have_the_digits_that_count(seconds: float, told: str) -> None:
 
 def test_a_column_tells_whose_time_a_node_is_part_of() -> None:
     names = {row.stable: row.name for row in ROWS}
-    assert [profile.told_time(node, names) for node in (*NODES, None)] == ["2.000", "in mm", "1.000", "3.000", ""]
+    assert [profile.node_time_text(node, names) for node in (*NODES, None)] == ["2.000", "in mm", "1.000", "3.000", ""]
 
 
 def test_instructions_are_told_with_their_share_and_nodes() -> None:
     spots = (HotSpot("f", 0x2A, 150, "vaddps zmm0, zmm1", 7, ("mm.0",)), HotSpot("g", 4, 50))
-    screen = HotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
+    screen = HotSpotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
     first = "".join(text for text, _ in screen._table.row_cells(0, 120))
     assert first.split() == [">", "75.0%", "@f+2a", "vaddps", "zmm0,", "zmm1", "mm"]
     assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, from mm")

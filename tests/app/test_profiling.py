@@ -9,7 +9,7 @@ import pytest
 
 from buddy.app.commands.profile import roofline
 from buddy.app.screens.flame import FlameScreen, FlameTree
-from buddy.app.screens.hot import HotScreen
+from buddy.app.screens.hot_spots import HotSpotScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.compiler.support.cycle_counter import counter
 from tests.app.test_profile import INFO, REPORT
@@ -52,7 +52,7 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
         await bench.press("q")
         if app.state.profile.sampling.spots:
             await bench.press("g", "H")
-            await bench.until(lambda: isinstance(app.screen, HotScreen), "the instructions")
+            await bench.until(lambda: isinstance(app.screen, HotSpotScreen), "the instructions")
             await bench.pilot.pause(0.05)
             text = app.screen.current.text
             await bench.press("enter")

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.node_history import Said, fate_of
+from buddy.app.reports.node_history import NodeRemark, node_history
 from buddy.app.screens.code import CodeScreen
 from buddy.app.screens.detail import DetailScreen
-from buddy.app.screens.follow import FateScreen, FollowScreen
+from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen
 from buddy.app.screens.picker import PickerScreen
 from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
 
@@ -37,7 +37,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         assert app.ir.stage.name == "expand-math-to-polynomials"
         assert app.ir.line_number == steps[place].trace.lines[0]
         await bench.press("g", "w")
-        screen = await bench.opened(FateScreen)
+        screen = await bench.opened(NodeHistoryScreen)
         assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
         said = screen._table.rows[-1]
         assert said.who == "machine code"
@@ -100,13 +100,13 @@ def test_remarks_are_told_in_the_order_of_the_line() -> None:
         (IN_VAIN, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
         ("fuse", "mm.0", "kept"), ("pack", "add.0", "skipped"),
     ]  # fmt: skip
-    found = fate_of(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)
+    found = node_history(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)
     assert found == [
-        Said("capture", "aten.mm.default · f32[2x2] · m.py:7"),
-        Said("fuse", "kept"),
-        Said("recipe", "not by tosa"),
-        Said("lowering", "by linalg in @f: x"),
-        Said("pack", "packed", 2),
+        NodeRemark("capture", "aten.mm.default · f32[2x2] · m.py:7"),
+        NodeRemark("fuse", "kept"),
+        NodeRemark("recipe", "not by tosa"),
+        NodeRemark("lowering", "by linalg in @f: x"),
+        NodeRemark("pack", "packed", 2),
     ]
 
 

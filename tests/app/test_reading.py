@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.panes.values import defined, use_pattern
+from buddy.app.panes.values import defined_values, use_pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.results import ResultList, ResultsScreen
@@ -80,7 +80,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         ir.move_to(place)
         await bench.press("l", "l")
         value = ir.value
-        assert value not in defined(text_at(bench))
+        assert value not in defined_values(text_at(bench))
         underlined = {
             segment.text
             for strip in bench.app.screen._compositor.render_strips()
@@ -89,7 +89,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         }
         assert underlined == {value}
         await bench.press("g", "d")
-        await bench.until(lambda: value in defined(text_at(bench)), "the definition")
+        await bench.until(lambda: value in defined_values(text_at(bench)), "the definition")
         await bench.press("g", "r")
         await bench.opened(ResultsScreen)
         await bench.press("G", "enter")

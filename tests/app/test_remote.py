@@ -18,7 +18,7 @@ from buddy.app.session.lines import PAGE
 from buddy.app.session.log_file import NO_LOG
 from buddy.app.session.resuming_transport import ResumingTransport
 from buddy.app.session.session import Session
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.transport import EngineLost
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
@@ -43,9 +43,9 @@ def far() -> Iterator[Path]:
         yield Path(folder)
 
 
-def remote(far: Path) -> Remote:
+def remote(far: Path) -> RemoteHost:
     ssh = (sys.executable, str(ROOT / "benchmarks" / "support" / "far.py"), str(far), str(DELAY))
-    return Remote("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=120.0)
+    return RemoteHost("far", ssh, program=str(far / "buddy-tui"), folder=str(ROOT), patience=120.0)
 
 
 async def compiled(bench: Any) -> None:
@@ -145,7 +145,7 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
 ) -> None:
     tried = tmp_path / "tried"
     code = f"import sys; open({str(tried)!r}, 'a').write('x'); print('Host key verification failed.', file=sys.stderr)"
-    place = Remote("far", (sys.executable, "-c", f"{code}; sys.exit(255)"))
+    place = RemoteHost("far", (sys.executable, "-c", f"{code}; sys.exit(255)"))
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory="") as bench:
         await bench.until(lambda: bench.app.state.engine == "lost", "the end")
         await asyncio.sleep(1.0)
@@ -158,7 +158,7 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
 async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
     """Another one is begun in its place, and nothing of the first is left."""
     tried = tmp_path / "tried"
-    place = Remote("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
+    place = RemoteHost("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
     living = asyncio.ensure_future(session.live())
     while not (tried.exists() and tried.read_text().endswith("\n")):
@@ -176,7 +176,9 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
 async def test_a_link_that_is_given_up_while_it_begins_is_ended(tmp_path: Path) -> None:
     """`R` for a silent engine comes between two tries as well as in one whose process is not there yet."""
     begun = tmp_path / "begun"
-    link = ResumingTransport(Remote("far", ("sh", "-c", f"echo $$ > {begun}; exec sleep 600")), NO_LOG, lambda _: None)
+    link = ResumingTransport(
+        RemoteHost("far", ("sh", "-c", f"echo $$ > {begun}; exec sleep 600")), NO_LOG, lambda _: None
+    )
     opening = asyncio.ensure_future(link.open())
     await asyncio.sleep(0)
     link.kill()

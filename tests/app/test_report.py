@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from buddy.app.actions import PANES, Situation
 from buddy.app.panes.report import outputs_lines
 from buddy.app.reports import formatting
-from buddy.app.screens.detail import folded
+from buddy.app.screens.detail import wrap_line
 from buddy.app.screens.runs import RunsScreen
-from buddy.app.session.file_changes import OnDisk
+from buddy.app.session.file_changes import FileStates
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, length
 from buddy.app.workbench import status_lines
@@ -20,7 +20,7 @@ from buddy.app.workspace.runs import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.run_report import Load
+from buddy.compiler.protocol.run_report import MachineLoad
 
 EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
 
@@ -101,7 +101,7 @@ def test_files_that_changed_are_known_and_those_out_of_sight_are_not(tmp_path: P
     first, second = tmp_path / "a.py", tmp_path / "b.py"
     for path in (first, second):
         path.write_text("1")
-    disk = OnDisk()
+    disk = FileStates()
     disk.take([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
     assert disk.changed() == []
     first.write_text("22")
@@ -128,10 +128,10 @@ def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
 
 
 def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
-    state.shown.report = replace(report(), load=Load(1.5, 0.7, 2, 2450))
+    state.shown.report = replace(report(), load=MachineLoad(1.5, 0.7, 2, 2450))
     assert "machine: load 1.50 on 2 cores, other processes used 0.7 cores, 2450 MHz" in shown(state, recipe, 120)
-    assert formatting.load(Load(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
-    assert formatting.load(Load(-1.0, -1.0, 1)) == "machine: load unknown"
+    assert formatting.load_text(MachineLoad(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
+    assert formatting.load_text(MachineLoad(-1.0, -1.0, 1)) == "machine: load unknown"
     told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
@@ -201,18 +201,18 @@ def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
 )
 def test_text_to_read_is_broken_between_words_and_nothing_is_lost(line: Cells, width: int) -> None:
     whole = "".join(text for text, _ in line)
-    pieces = ["".join(text for text, _ in piece) for piece in folded(line, width)]
+    pieces = ["".join(text for text, _ in piece) for piece in wrap_line(line, width)]
     assert all(len(piece) <= width for piece in pieces)
     assert " ".join(pieces).split() == whole.split()
 
 
 def test_a_word_longer_than_the_line_is_cut() -> None:
-    pieces = ["".join(text for text, _ in piece) for piece in folded([("x" * 25, "text")], 10)]
+    pieces = ["".join(text for text, _ in piece) for piece in wrap_line([("x" * 25, "text")], 10)]
     assert pieces == ["x" * 10, "x" * 10, "x" * 5]
 
 
 def test_facts_that_do_not_fit_are_left_out_whole() -> None:
     facts = ["1/3", "0.43 ms", "line 1 of 1,234"]
-    assert formatting.fitting(facts, " · ", 80) == "1/3 · 0.43 ms · line 1 of 1,234"
-    assert formatting.fitting(facts, " · ", 30) == "1/3 · 0.43 ms"
-    assert formatting.fitting(facts, " · ", 2) == ""
+    assert formatting.join_fitting(facts, " · ", 80) == "1/3 · 0.43 ms · line 1 of 1,234"
+    assert formatting.join_fitting(facts, " · ", 30) == "1/3 · 0.43 ms"
+    assert formatting.join_fitting(facts, " · ", 2) == ""

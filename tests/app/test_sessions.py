@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.workspace.command_line import Shown, command
-from buddy.app.workspace.runs import told_recipe
+from buddy.app.workspace.command_line import ScreenState, command
+from buddy.app.workspace.runs import recipe_summary
 from buddy.app.workspace.session_file import is_first_script, read_kept
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
@@ -176,23 +176,23 @@ def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> No
 def test_the_command_line_says_what_options_can_say_and_else_names_the_file(recipe: Recipe) -> None:
     preset = replace(recipe, source="m.py")
     kept = Path("/kept.toml")
-    assert command(preset, preset, kept, Shown("outputs")) == "buddy-tui run m.py"
+    assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
     edited = replace(preset.toggled(1), threads=2, choices=(OpChoice("mm.0", "eager"),), arguments=("--size", "3"))
-    assert command(edited, preset, kept, Shown("ir", "lower", graphs=2)) == (
+    assert command(edited, preset, kept, ScreenState("ir", "lower", graphs=2)) == (
         "buddy-tui dump m.py --stage lower --threads 2 --disable one-shot-bufferize --eager mm.0 --graph 0 -- --size 3"
     )
-    shown = Shown("ir", "canonicalize#2", "lower", structural=True)
+    shown = ScreenState("ir", "canonicalize#2", "lower", structural=True)
     assert command(preset, preset, kept, shown) == (
         "buddy-tui diff m.py --stage lower --stage 'canonicalize#2' --structural"
     )
     longer = replace(preset, steps=(*preset.steps, PassStep("cse")))
-    assert command(longer, preset, kept, Shown("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
+    assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 
 
 def test_a_recipe_is_told_by_what_differs_from_its_preset(recipe: Recipe) -> None:
-    assert told_recipe(recipe, recipe) == "default"
-    assert told_recipe(recipe.toggled(0), recipe) == "default -1"
-    assert told_recipe(replace(recipe, steps=(*recipe.steps, PassStep("cse")), flavour="tosa"), recipe) == (
+    assert recipe_summary(recipe, recipe) == "default"
+    assert recipe_summary(recipe.toggled(0), recipe) == "default -1"
+    assert recipe_summary(replace(recipe, steps=(*recipe.steps, PassStep("cse")), dialect="tosa"), recipe) == (
         "default +1 tosa"
     )
 

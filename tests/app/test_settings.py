@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from buddy.app.actions import ACTIONS, BY_ID, replace_keys
-from buddy.app.actions.key_map import Keymap, clashes
+from buddy.app.actions.key_map import Keymap, describe_clashes
 from buddy.app.cli import main
-from buddy.app.cli.config import template
+from buddy.app.cli.config import settings_template
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.settings import FIELDS, Settings, read_settings, take_up
+from buddy.app.workspace.settings import FIELDS, Settings, apply_settings, read_settings
 from tests.app.picturing import passed_on
 
 
@@ -39,11 +39,11 @@ def test_settings_are_read(path: Path) -> None:
 
 def test_every_field_is_explained_and_in_the_template(path: Path) -> None:
     assert set(FIELDS) == set(Settings.__struct_fields__)
-    path.write_text(template())
+    path.write_text(settings_template())
     found, problem = read_settings(path)
     assert problem == ""
     assert (found.auto_run, found.keys) == (False, {})
-    assert all(name in template() for name in FIELDS)
+    assert all(name in settings_template() for name in FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_theme_that_is_not_there_and_a_broken_one_are_named(path: Path) -> Non
     path.write_text('theme = "mine"')
     (path.parent / "themes").mkdir()
     (path.parent / "themes" / "mine.toml").write_text('base = "buddy-dark"\n[roles]\ntext = "no colour"\n')
-    _, problems = take_up(path)
+    _, problems = apply_settings(path)
     assert len(problems) == 2
     assert "mine.toml, line 3" in problems[0]
     assert "the default is used" in problems[1]
@@ -102,7 +102,7 @@ def test_keys_given_to_an_action_are_those_of_the_help_and_what_they_replace_is_
     assert not keymap.is_dead("space", "passes")
     assert keymap.is_dead("q", "ir")
     taken = [action for action in ACTIONS if action.pane == "graph" and "x" in action.own_keys]
-    assert len([clash for clash in clashes() if clash.startswith("x: ")]) == len(taken)
+    assert len([clash for clash in describe_clashes() if clash.startswith("x: ")]) == len(taken)
 
 
 def test_config_says_where_it_is_and_what_holds(

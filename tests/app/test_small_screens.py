@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.screens.follow import FateScreen
+from buddy.app.screens.follow import NodeHistoryScreen
 
 Open = Callable[..., Any]
 
@@ -16,7 +16,7 @@ Open = Callable[..., Any]
 async def test_at_40_by_10_tables_show_rows_rather_than_more_about_one(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(40, 10)) as bench:
         await bench.press("g", "w")
-        await bench.until(lambda: isinstance(bench.app.screen, FateScreen), "the fate")
+        await bench.until(lambda: isinstance(bench.app.screen, NodeHistoryScreen), "the fate")
         await bench.pilot.pause()
         await bench.sees(">capture")
         await bench.sees("lowering")

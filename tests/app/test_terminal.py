@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.workspace.session_file import Kept, read_kept
+from buddy.app.workspace.session_file import SavedScreen, read_kept
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.
@@ -115,7 +115,7 @@ def test_runs_and_bookmarks_of_a_workbench_that_is_killed_are_the_next_ones(
     other.until("Runs", PATIENCE)
 
 
-def kept_in(folder: Path) -> list[Kept]:
+def kept_in(folder: Path) -> list[SavedScreen]:
     return [read_kept(path)[0] for path in folder.rglob("*.session")]
 
 

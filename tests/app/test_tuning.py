@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.tune import wanted
-from buddy.app.reports.tuning import VariationError, plot_of, summary, told
+from buddy.app.commands.tune import parse_tune_request
+from buddy.app.reports.tuning import VariationError, attempt_line, plot_of, summary
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -22,15 +22,15 @@ TRIES = (
 
 
 def test_seconds_and_variations_stand_in_any_order() -> None:
-    assert wanted("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
-    assert wanted("") == (60.0, ())
-    assert wanted("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
+    assert parse_tune_request("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
+    assert parse_tune_request("") == (60.0, ())
+    assert parse_tune_request("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a="])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(VariationError):
-        wanted(text)
+        parse_tune_request(text)
 
 
 def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
@@ -39,8 +39,8 @@ def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
     assert tuple(best.y) == (0.8, 0.8, 0.5)
     assert tuple(tried.x) == (1.0, 2.0, 4.0)
     assert "1 more" in plot_of(TRIES).note
-    assert told(TRIES[0]) == "1: 0.800 x eager, best so far"
-    assert told(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
+    assert attempt_line(TRIES[0]) == "1: 0.800 x eager, best so far"
+    assert attempt_line(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
 
 
 def test_what_came_of_it_names_only_what_changed() -> None:

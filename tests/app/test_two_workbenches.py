@@ -15,10 +15,10 @@ import pytest
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
-from buddy.app.workspace.drafts import Draft, Left, drafts
-from buddy.app.workspace.locks import FileLock, alone, is_held
+from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
+from buddy.app.workspace.locks import FileLock, exclusive_lock, is_held
 from buddy.app.workspace.runs import RunRecord
-from buddy.app.workspace.session_file import Kept, merged, read_kept
+from buddy.app.workspace.session_file import SavedScreen, merged, read_kept
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -59,24 +59,24 @@ def opened(store: Path, recipe: Recipe) -> Workspace:
 def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> None:
     recipe = tmp_path / "program.toml"
     with typing_elsewhere(recipe, "theirs") as other:
-        mine = Draft(recipe, "pipeline")
+        mine = EditorDraft(recipe, "pipeline")
         assert (mine.beside, mine.left("was")) == (True, None)
-        assert drafts(recipe) == ([], ["pipeline"])
+        assert saved_drafts(recipe) == ([], ["pipeline"])
         mine.keep("mine", "was")
         mine.drop()
         mine.keep("mine again", "was")
         mine.close()
-        assert drafts(recipe) == (["pipeline"], ["pipeline"])
+        assert saved_drafts(recipe) == (["pipeline"], ["pipeline"])
         other.send_signal(signal.SIGKILL)
     found = set()
     for _ in range(2):
-        draft = Draft(recipe, "pipeline")
+        draft = EditorDraft(recipe, "pipeline")
         assert not draft.beside
         found.add(draft.left("was"))
         draft.drop()
         draft.close()
-    assert found == {Left("theirs", False), Left("mine again", False)}
-    assert (drafts(recipe), list(tmp_path.glob(".*.unsaved*"))) == (([], []), [])
+    assert found == {SavedDraft("theirs", False), SavedDraft("mine again", False)}
+    assert (saved_drafts(recipe), list(tmp_path.glob(".*.unsaved*"))) == (([], []), [])
 
 
 def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> None:
@@ -84,17 +84,17 @@ def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> No
     with typing_elsewhere(recipe, "typed") as other:
         other.send_signal(signal.SIGKILL)
         other.wait()
-        assert drafts(tmp_path / "program.toml") == (["pipeline of graph 2"], [])
-        draft = Draft(recipe, "pipeline")
-        assert (draft.left("was"), draft.beside) == (Left("typed", False), False)
+        assert saved_drafts(tmp_path / "program.toml") == (["pipeline of graph 2"], [])
+        draft = EditorDraft(recipe, "pipeline")
+        assert (draft.left("was"), draft.beside) == (SavedDraft("typed", False), False)
         draft.close()
 
 
 async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
-    theirs = Draft(tmp_path / "kept" / "program.toml", "x")
+    theirs = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     theirs.keep("theirs", "text")
-    mine = Draft(tmp_path / "kept" / "program.toml", "x")
+    mine = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     async with app.run_test(size=(100, 24)) as pilot:
         screen = EditorScreen("Some", "text", draft=mine)
         app.push_screen(screen)
@@ -102,7 +102,7 @@ async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: P
             await pilot.pause(0.05)
         assert screen.area.text == "text"
         await pilot.press("M", "ctrl+c", "ctrl+c")
-    assert theirs.left("text") == Left("theirs", False)
+    assert theirs.left("text") == SavedDraft("theirs", False)
     theirs.close()
 
 
@@ -232,12 +232,12 @@ def test_runs_and_bookmarks_of_both_are_kept() -> None:
 
     timing = Timing(1.0, 1.0, 1.0, 1)
     report = RunReport(0, (), timing, timing, 0, 0, 0.0)
-    base = Kept("graph", runs=runs(1.0), bookmarks=marks(1, 2))
-    theirs = Kept("ir", runs=runs(1.0, 3.0), bookmarks=marks(1, 2, 3))
-    mine = Kept("passes", runs=runs(1.0, 2.0), bookmarks=marks(1, 4))
+    base = SavedScreen("graph", runs=runs(1.0), bookmarks=marks(1, 2))
+    theirs = SavedScreen("ir", runs=runs(1.0, 3.0), bookmarks=marks(1, 2, 3))
+    mine = SavedScreen("passes", runs=runs(1.0, 2.0), bookmarks=marks(1, 4))
     found = merged(base, theirs, mine)
     assert (found.pane, found.runs, found.bookmarks) == ("passes", runs(1.0, 2.0, 3.0), marks(1, 3, 4))
-    assert merged(base, Kept(bookmarks=5), mine).bookmarks == marks(4)
+    assert merged(base, SavedScreen(bookmarks=5), mine).bookmarks == marks(4)
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     one, two = FileLock(path), FileLock(path)
     assert (one.take(), two.take(), is_held(path)) == (True, False, True)
-    with alone(path):
+    with exclusive_lock(path):
         """Whoever was stopped over one write keeps nobody waiting."""
     one.release()
     assert (path.exists(), two.share(), one.share(), is_held(path)) == (False, False, True, True)
@@ -255,4 +255,4 @@ def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
     assert path.exists(), "one has it still"
     one.release()
     assert list(tmp_path.iterdir()) == []
-    assert read_kept(path) == (Kept(), "")
+    assert read_kept(path) == (SavedScreen(), "")

@@ -9,9 +9,9 @@ import pytest
 
 from buddy.app.cli.arguments import Parser, add_engine_options, add_input_options
 from buddy.app.panes.status import Status
-from buddy.app.screens.picker import Choice, ChoiceList
+from buddy.app.screens.picker import ChoiceList, PickerChoice
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.input_parsing import from_here, typed_path, typed_seconds, typed_seed
+from buddy.app.workspace.input_parsing import relative_to_current, typed_path, typed_seconds, typed_seed
 from buddy.app.workspace.settings import Settings
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -81,7 +81,7 @@ def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(
 
 
 def test_a_list_to_choose_from_outlives_a_terminal_of_no_width() -> None:
-    entries = ChoiceList([Choice("name", "what it is, in more words than fit", 1)])
+    entries = ChoiceList([PickerChoice("name", "what it is, in more words than fit", 1)])
     assert all(entries.foot(width) for width in range(-2, 12))
 
 
@@ -96,11 +96,11 @@ def test_a_command_whose_quotation_is_open_is_refused(capsys: pytest.CaptureFixt
 
 def test_places_in_this_folder_are_called_by_what_is_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert from_here(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
-    assert from_here(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
-    assert from_here("<string>:3") == "<string>:3"
+    assert relative_to_current(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
+    assert relative_to_current(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"
+    assert relative_to_current("<string>:3") == "<string>:3"
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
-    assert from_here("/a.py:3") == "/a.py:3"
+    assert relative_to_current("/a.py:3") == "/a.py:3"
     monkeypatch.chdir(tmp_path)

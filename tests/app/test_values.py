@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.value_pages import COLUMNS, ROWS, Pages, entries_of, role_of, written
+from buddy.app.reports.value_pages import COLUMNS, ROWS, ValuePages, entries_of, role_of, value_text
 from buddy.app.screens.values import ValuesScreen
 from buddy.compiler.protocol import KeptTensor, Values
 
@@ -29,8 +29,8 @@ example_inputs = (torch.arange(2 * 100 * 70, dtype=torch.float32).reshape(2, 100
      (math.nan, "nan"), (True, "True"), (12345678901234, "123456789~"), ("1+2j", "1+2j"), (None, ".")],
 )  # fmt: skip
 def test_a_value_fits_its_cell(value: Any, text: str) -> None:
-    assert written(value, 11 if text == "-1.2346e+05" else 10) == text
-    assert len(written(value)) <= 10
+    assert value_text(value, 11 if text == "-1.2346e+05" else 10) == text
+    assert len(value_text(value)) <= 10
 
 
 def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> None:
@@ -44,7 +44,7 @@ def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> 
 
 
 def test_pages_ask_for_the_blocks_that_are_missing_and_no_others() -> None:
-    pages = Pages()
+    pages = ValuePages()
     assert pages.missing(0, 10, 0, 5) == [(0, 0)]
     pages.take(Values(1, 70, 40, 0, 0, ((1.0,) * COLUMNS,) * ROWS, tuple(map(str, range(ROWS))), tuple(range(COLUMNS))))
     assert pages.missing(0, 10, 0, 5) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from buddy.app.reports.text.unified import unified
+from buddy.app.reports.text.unified import unified_diff
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.trials import TrialsScreen
 from buddy.compiler.protocol.recipe import PluginFile, to_toml
@@ -80,7 +80,7 @@ async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> 
 def test_a_unified_diff_is_one_that_diff_would_write() -> None:
     before = "".join(f"line {k}\n" for k in range(1, 31))
     after = before.replace("line 3\n", "LINE 3\n").replace("line 20\n", "")
-    text = unified(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
+    text = unified_diff(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
     assert text.splitlines()[:4] == ["--- a", "+++ b", "@@ -1,6 +1,6 @@", " line 1"]
     assert "@@ -17,7 +17,6 @@\n line 17\n line 18\n line 19\n-line 20\n line 21\n" in text
 

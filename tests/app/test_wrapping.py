@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.text.constant_expansion import Expansions, gaps
-from buddy.app.reports.text.wrapping import pieces
-from buddy.app.session.lines import Line
-from buddy.app.widgets.tall_rows import Spot, above, below, scrolled, showing
+from buddy.app.reports.text.constant_expansion import Expansions, find_gaps
+from buddy.app.reports.text.wrapping import wrap_segments
+from buddy.app.session.lines import AnnotatedLine
+from buddy.app.widgets.tall_rows import RowLine, above, below, scrolled, showing
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
 HEIGHTS = [1, 3, 1, 9, 1, 2, 1, 1, 4, 1]
@@ -25,24 +25,24 @@ def height(row: int) -> int:
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 20, 40, 200])
 @pytest.mark.parametrize("text", [LINE, "", "x" * 100, " " * 50, "a, " * 40])
 def test_pieces_are_the_line_and_fit(text: str, room: int) -> None:
-    found = pieces(text, room)
+    found = wrap_segments(text, room)
     assert "".join(text[piece.first : piece.last] for piece in found) == text
     assert all(piece.indent + piece.last - piece.first <= room for piece in found)
     assert all(piece.last > piece.first for piece in found) or not text
 
 
 def test_pieces_break_behind_spaces_and_commas_and_continue_a_little_to_the_right() -> None:
-    first, second, *_ = pieces(LINE, 60)
+    first, second, *_ = wrap_segments(LINE, 60)
     assert LINE[first.last - 1] in " ,"
     assert (first.indent, second.indent) == (0, 8)
 
 
-SPOTS = [Spot(row, line) for row, lines in enumerate(HEIGHTS) for line in range(lines)]
+SPOTS = [RowLine(row, line) for row, lines in enumerate(HEIGHTS) for line in range(lines)]
 
 
 def test_lines_below_and_above_are_counted_over_rows() -> None:
-    assert below(Spot(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
-    assert below(Spot(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
+    assert below(RowLine(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
+    assert below(RowLine(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
     for place, spot in enumerate(SPOTS):
         for lines in range(12):
             assert above(spot, lines, height) == SPOTS[max(0, place - lines)]
@@ -50,11 +50,11 @@ def test_lines_below_and_above_are_counted_over_rows() -> None:
 
 @pytest.mark.parametrize("top", SPOTS)
 @pytest.mark.parametrize("row", range(len(HEIGHTS)))
-def test_the_cursor_s_row_is_whole_on_the_screen_where_it_fits(row: int, top: Spot) -> None:
+def test_the_cursor_s_row_is_whole_on_the_screen_where_it_fits(row: int, top: RowLine) -> None:
     shown = [spot for spot in below(showing(row, top, PAGE, height), PAGE, len(HEIGHTS), height) if spot.row == row]
     assert len(shown) == min(HEIGHTS[row], PAGE)
     visible = below(top, PAGE, len(HEIGHTS), height)
-    if [spot for spot in visible if spot.row == row] == [Spot(row, line) for line in range(HEIGHTS[row])]:
+    if [spot for spot in visible if spot.row == row] == [RowLine(row, line) for line in range(HEIGHTS[row])]:
         assert showing(row, top, PAGE, height) == top, "what is on the screen stays where it is"
 
 
@@ -68,14 +68,14 @@ def test_scrolling_goes_by_lines_and_stops_at_the_ends(lines: int) -> None:
 def test_constants_are_put_back_one_at_a_time_and_elided_again() -> None:
     full = f"a dense<{'0123456789' * 30}> b dense<{'x' * 400}> c"
     short = f"a dense<{'0123456789' * 3}01… (268 more characters)> b dense<{'x' * 32}… (368 more characters)> c"
-    assert [full[gap.start : gap.start + gap.missing] for gap in gaps(short)] == [
+    assert [full[gap.start : gap.start + gap.missing] for gap in find_gaps(short)] == [
         ("0123456789" * 30)[32:],
         "x" * 368,
     ]
-    filled, line = Expansions(), Line(short, ("mm",))
+    filled, line = Expansions(), AnnotatedLine(short, ("mm",))
     place, gap = filled.next_gap("t", 4, short) or pytest.fail("a gap")
     filled.fill("t", 4, place, full[gap.start : gap.start + gap.missing], 0)
-    assert filled.applied("t", 4, line) == Line(
+    assert filled.applied("t", 4, line) == AnnotatedLine(
         f"a dense<{'0123456789' * 30}> b dense<{'x' * 32}… (368 more characters)> c", ("mm",)
     )
     assert filled.applied("t", 5, line) is line
@@ -89,7 +89,7 @@ def test_constants_are_put_back_one_at_a_time_and_elided_again() -> None:
 
 
 def test_a_line_that_was_cut_says_that_its_gap_is_the_rest() -> None:
-    assert gaps("abc… (1,000 more characters)") == [(3, 1000, True)]
+    assert find_gaps("abc… (1,000 more characters)") == [(3, 1000, True)]
 
 
 MANY = """

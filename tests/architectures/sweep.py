@@ -23,10 +23,10 @@ import torch
 
 from buddy.compiler.driver.compilation import CompilationError, Compiler
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.backend import Settings, buddy_backend, compile_aten
+from buddy.compiler.frontend.backend import BackendSettings, buddy_backend, compile_aten
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.pieces import cut_around
+from buddy.compiler.frontend.graph_splitter import cut_around
 from buddy.compiler.graph.operations.random import PhiloxOp
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.runtime.compare import compare
@@ -63,12 +63,12 @@ class Watch:
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         return buddy_backend(module, inputs, compile_graph=self._compile)
 
-    def _compile(self, aten: AtenGraph, settings: Settings) -> Runner:
+    def _compile(self, aten: AtenGraph, settings: BackendSettings) -> Runner:
         self.graphs += 1
         self._count(aten, settings)
         return compile_aten(aten, settings)
 
-    def _count(self, aten: AtenGraph, settings: Settings) -> None:
+    def _count(self, aten: AtenGraph, settings: BackendSettings) -> None:
         try:
             graph = to_buddy(aten).graph
         except UnsupportedGraphError as refusal:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.driver.modules import Run, TopLevel, runnable
+from buddy.compiler.driver.modules import Run, TopLevelModule, runnable
 from buddy.compiler.graph import Graph, GraphDriver
 from buddy.compiler.mlir.bindings import ir
 
@@ -20,7 +20,7 @@ def run_linked(driver: GraphDriver, graph: Graph, pack: bool) -> Run:
         subgraph.lower_to_top_level_ir()
     module = _linked(main.module, [subgraph._imported_module for subgraph in driver.subgraphs])
     assert module.operation.verify()
-    return runnable(TopLevel(module, main.arguments), graph)
+    return runnable(TopLevelModule(module, main.arguments), graph)
 
 
 def _linked(main: Any, others: Sequence[Any]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.figures import geometric_mean, interval
-from buddy.compiler.tools.bench.plan import Plan, PlanError, Subject, check_sides, read_suite
+from buddy.compiler.tools.bench.plan import BenchPlan, BenchPlanError, BenchSubject, check_sides, read_suite
 
 ROOT = Path(__file__).resolve().parents[2]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -55,8 +55,8 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
 @pytest.mark.slow
 @pytest.mark.full("compiles three times; one whose results are wrong is always tried")
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
-    broken = Subject("broken", str(script.with_name("absent.py")))
-    plan = Plan((broken, Subject("small", str(script))), ("buddy", "eager"), rounds=5)
+    broken = BenchSubject("broken", str(script.with_name("absent.py")))
+    plan = BenchPlan((broken, BenchSubject("small", str(script))), ("buddy", "eager"), rounds=5)
     first, found = session.run(plan, tmp_path)
     assert [subject["name"] for subject in first["subjects"]] == ["broken"]
     failed, timed = found["subjects"]
@@ -72,7 +72,7 @@ def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_p
 def test_wrong_results_are_not_timed(tmp_path: Path) -> None:
     path = tmp_path / "random.py"
     path.write_text("import torch\nmodel = torch.nn.Dropout(0.5).train()\nexample_inputs = torch.ones(64)\n")
-    (found,) = session.run(Plan((Subject("random", str(path)),), ("eager",), rounds=5), tmp_path)
+    (found,) = session.run(BenchPlan((BenchSubject("random", str(path)),), ("eager",), rounds=5), tmp_path)
     assert "differ from eager" in found["subjects"][0]["sides"]["eager"]["error"]
 
 
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_suite_is_said(bench: Bench, tmp_path: Path) -> Non
 
 
 def test_unknown_sides_and_threads_are_refused(bench: Bench, script: Path) -> None:
-    with pytest.raises(PlanError, match="inductor"):
+    with pytest.raises(BenchPlanError, match="inductor"):
         check_sides(["inducter"])
     done = bench(script, "--threads", "0")
     assert done.returncode == 2
@@ -126,12 +126,12 @@ def test_means_and_intervals() -> None:
 
 def test_against_the_fastest_of_the_others() -> None:
     times = {"buddy": [1.0, 2.0, 1.0], "eager": [3.0, 6.0, 3.0], "inductor": [1.5, 3.0, 1.5]}
-    found = session.against_others(times)
+    found = session.compare_with_peers(times)
     assert (found["fastest"], found["ratio"], found["interval"]) == ("inductor", 1.5, [1.5, 1.5])
 
 
 def test_frozen_weights_are_held_against_all_others_and_those_in_place_against_their_like() -> None:
     times = {"buddy": [2.0] * 5, "buddy-frozen": [1.0] * 5, "eager": [6.0] * 5, "freezing": [1.5] * 5}
-    found = session.against_others(times)
+    found = session.compare_with_peers(times)
     assert (found["fastest"], found["ratio"]) == ("eager", 3.0)
     assert (found["frozen"]["fastest"], found["frozen"]["ratio"]) == ("freezing", 1.5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.cli.surroundings import PARTS, short
+from buddy.app.cli.surroundings import PARTS, abbreviate_home
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,9 +59,9 @@ def test_every_optional_part_is_told_of() -> None:
 
 def test_the_home_folder_is_short_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    assert short("in /home/me/x, /home/me, /home/men/y, '/home/me'") == "in ~/x, ~, /home/men/y, '~'"
+    assert abbreviate_home("in /home/me/x, /home/me, /home/men/y, '/home/me'") == "in ~/x, ~, /home/men/y, '~'"
     monkeypatch.setenv("HOME", "/")
-    assert short("/a") == "/a"
+    assert abbreviate_home("/a") == "/a"
 
 
 def test_without_an_engine_it_still_tells_what_is_here() -> None:

@@ -37,17 +37,17 @@ def script(folder: Path, text: str) -> str:
 
 def test_run_tells_which_registry_lowers_what_and_why_not_the_first(cli: Verb, tmp_path: Path) -> None:
     path = script(tmp_path, DOUBLES)
-    (graph,) = json.loads(cli("run", path, "--json", "--repeats", "1", "--flavour", "tosa").stdout)["graphs"]
+    (graph,) = json.loads(cli("run", path, "--json", "--repeats", "1", "--dialect", "tosa").stdout)["graphs"]
     assert graph["lowered_by"] == {"linalg": 4}
     assert graph["other_registry"][0] == {"node": "mm.0", "by": "linalg", "reason": "tosa: no f64 matmul"}
     assert graph["other_registry"][-1] == {"node": "cumsum.0", "by": "linalg", "reason": "tosa: no cumulative sum"}
-    text = cli("run", path, "--repeats", "1", "--flavour", "tosa").stdout
+    text = cli("run", path, "--repeats", "1", "--dialect", "tosa").stdout
     assert "not by the first registry: mm.0: tosa: no f64 matmul" in text
     assert "not by the first registry" not in cli("run", path, "--repeats", "1").stdout
 
 
 def test_dump_prints_the_table_of_nodes(cli: Verb, tmp_path: Path) -> None:
-    done = cli("dump", script(tmp_path, DOUBLES), "--nodes", "--flavour", "tosa")
+    done = cli("dump", script(tmp_path, DOUBLES), "--nodes", "--dialect", "tosa")
     assert done.returncode == 0
     heading, *rows = done.stdout.splitlines()
     assert heading.split() == ["node", "target", "as", "function", "why"]

@@ -10,7 +10,7 @@ import pytest
 
 from buddy.app.cli import arguments, run
 from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, recipe_in, with_eager_nodes
-from buddy.app.workspace.frontends import as_wanted
+from buddy.app.workspace.frontends import apply_overrides
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -30,7 +30,7 @@ def recipe(*words: str) -> Recipe:
 
 
 def recipes(*words: str) -> list[Recipe]:
-    options, script = arguments.parse(run.parser(), ["a.py", *words])
+    options, script = arguments.parse_with_script_arguments(run.parser(), ["a.py", *words])
     return base_recipes(options, tuple(presets().values()), script)
 
 
@@ -41,8 +41,8 @@ def test_without_options_it_is_the_default_preset() -> None:
 
 
 def test_options_change_their_fields() -> None:
-    found = recipe("--preset", "upstream", "--flavour", "tosa", "--partition", "whole", "--threads", "2")
-    assert (found.preset, found.flavour, found.partition, found.threads) == ("upstream", "tosa", "whole", 2)
+    found = recipe("--preset", "upstream", "--dialect", "tosa", "--partition", "whole", "--threads", "2")
+    assert (found.preset, found.dialect, found.partition, found.threads) == ("upstream", "tosa", "whole", 2)
     assert found.steps == presets()["upstream"].recipe.steps
 
 
@@ -60,8 +60,8 @@ def written(path: Path, text: str) -> str:
 
 
 def test_a_recipe_without_steps_gets_those_of_its_frontend(tmp_path: Path) -> None:
-    found = recipe("--recipe", written(tmp_path / "mine.toml", "frontend = 'torch-mlir'\nflavour = 'tosa'"))
-    assert (found.frontend, found.flavour) == ("torch-mlir", "tosa")
+    found = recipe("--recipe", written(tmp_path / "mine.toml", "frontend = 'torch-mlir'\ndialect = 'tosa'"))
+    assert (found.frontend, found.dialect) == ("torch-mlir", "tosa")
     assert found.steps == presets()["torch-mlir-tosa"].recipe.steps
     assert recipe("--recipe", str(tmp_path / "mine.toml"), "--preset", "default").frontend == "dynamo"
 
@@ -98,15 +98,15 @@ def test_this_compiler_takes_no_flags_of_anothers(tmp_path: Path) -> None:
 def test_flags_of_a_backend_that_is_not_asked_for_are_refused_in_the_workbench_too() -> None:
     known, flags = tuple(presets().values()), {"backend_flags": ("--iree-opt-level=O3",)}
     with pytest.raises(ValueError, match="give --backend too"):
-        as_wanted(recipe(), known, flags)
-    assert as_wanted(recipe(), known, {**flags, "backend": "iree"}).backend_flags == flags["backend_flags"]
+        apply_overrides(recipe(), known, flags)
+    assert apply_overrides(recipe(), known, {**flags, "backend": "iree"}).backend_flags == flags["backend_flags"]
 
 
 def test_a_recipe_from_a_file_keeps_its_steps(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text(to_toml(recipe("--disable", "cse", "--flavour", "tosa")))
+    path.write_text(to_toml(recipe("--disable", "cse", "--dialect", "tosa")))
     found = recipe("--recipe", str(path), "--enable", "cse#1")
-    assert found.flavour == "tosa"
+    assert found.dialect == "tosa"
     enabled = [step.enabled for step in found.steps if step.name == "cse"]
     assert enabled == [True] + [False] * (len(enabled) - 1)
 
@@ -146,12 +146,12 @@ def test_a_node_may_be_in_one_graph_alone() -> None:
 
 
 def test_each_graph_takes_the_recipe_that_is_for_it_and_no_choice_of_another(tmp_path: Path) -> None:
-    for number, flavour in ((0, "tosa"), (2, "linalg")):
-        mine = msgspec.structs.replace(recipe("--flavour", flavour), graph=number).with_choice(f"n{number}", "eager")
+    for number, dialect in ((0, "tosa"), (2, "linalg")):
+        mine = msgspec.structs.replace(recipe("--dialect", dialect), graph=number).with_choice(f"n{number}", "eager")
         (tmp_path / f"{number}.toml").write_text(to_toml(mine))
     found = graph_recipes(recipes(*(f"--recipe={tmp_path}/{number}.toml" for number in (0, 2))), range(3))
     assert [entry.graph for entry in found] == [0, 1, 2]
-    assert [entry.flavour for entry in found] == ["tosa", "tosa", "linalg"]
+    assert [entry.dialect for entry in found] == ["tosa", "tosa", "linalg"]
     assert [entry.choice_map() for entry in found] == [{"n0": "eager"}, {}, {"n2": "eager"}]
 
 

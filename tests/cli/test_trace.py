@@ -95,9 +95,9 @@ def test_a_node_stands_beside_torch_mlirs(cli: Verb, tmp_path: Path) -> None:
     done = cli("trace", str(script), "gelu", "--beside", "torch-mlir-tosa", "--json")
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads(done.stdout)["graphs"]
-    ours, theirs = graph["roads"]
-    assert (ours["road"], theirs["road"]) == ("this compiler", "torch-mlir to tosa")
-    ((toplevel,), phases) = (road["nodes"][0]["stages"] for road in (ours, theirs))
+    ours, theirs = graph["pipelines"]
+    assert (ours["pipeline"], theirs["pipeline"]) == ("this compiler", "torch-mlir to tosa")
+    ((toplevel,), phases) = (pipeline["nodes"][0]["stages"] for pipeline in (ours, theirs))
     assert any("math.erf" in line["text"] for line in toplevel["lines"])
     assert [stage["phase"] for stage in phases] == ["imported", "torch-backend", "tosa"]
     for stage, op in zip(phases, ("torch.aten.gelu", "torch.aten.gelu", "tosa.erf"), strict=True):

@@ -36,7 +36,7 @@ def test_run_prints_one_object_and_all_else_goes_to_stderr(cli: Verb) -> None:
 
 
 def test_run_without_json_is_for_people(cli: Verb) -> None:
-    done = cli("run", "samples/arith_add.py", "--repeats", "2", "--flavour", "tosa")
+    done = cli("run", "samples/arith_add.py", "--repeats", "2", "--dialect", "tosa")
     assert done.returncode == 0, done.stderr
     assert "1 nodes compiled, 0 in eager" in done.stdout
     assert "verdict" in done.stdout

@@ -23,7 +23,7 @@ def test_the_fate_of_a_node_from_capture_to_machine_code(cli: Verb) -> None:
 
 
 def test_why_a_compilation_ended_at_a_node(cli: Verb) -> None:
-    done = cli("why", "samples/mlp.py", "addmm", "--flavour", "tosa", "--disable", "tosa-to-linalg", "--json")
+    done = cli("why", "samples/mlp.py", "addmm", "--dialect", "tosa", "--disable", "tosa-to-linalg", "--json")
     (graph,) = json.loads(done.stdout)["graphs"]
     assert done.returncode == 1
     assert graph["error"]["node"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from buddy.compiler.codegen.objects import remarks
-from buddy.compiler.codegen.objects.remarks import RemarksError, Said, parsed
+from buddy.compiler.codegen.objects.remarks import ObjectRemark, RemarksError, parsed
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.protocol import LLVM
 from buddy.compiler.protocol.presets import default_recipe
@@ -25,8 +25,8 @@ remark: graph:5:0: 17 virtual registers copies 1.164000e+03 total copies cost ge
 warning: something else
 """
     assert parsed(printed) == [
-        Said(3, "vectorized loop (vectorization width: 16, interleaved count: 4)", 2),
-        Said(0, "4 spills 1.0e+01 total spills cost generated in function"),
+        ObjectRemark(3, "vectorized loop (vectorization width: 16, interleaved count: 4)", 2),
+        ObjectRemark(0, "4 spills 1.0e+01 total spills cost generated in function"),
     ]
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from buddy.compiler.codegen.objects import objects_of, workers
-from buddy.compiler.codegen.objects.workers import Worker
+from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.mlir.bindings import ir
 
 # Sums of a vector's first elements: modules of different sizes.
@@ -45,9 +45,9 @@ MODULES = [bytecode(terms) for terms in (1, 5, 2, 9, 3, 7)]
 
 
 @pytest.fixture
-def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Worker]]:
+def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ObjectWorker]]:
     """Two processes beside this one, which no other test sees."""
-    found: list[Worker] = []
+    found: list[ObjectWorker] = []
     monkeypatch.setattr(workers, "_workers", found)
     monkeypatch.setattr(workers, "cores", lambda: 3)
     workers.start()
@@ -67,27 +67,29 @@ def images(modules: list[bytes]) -> list[bytes]:
     return [found.data for found in made]
 
 
-def test_the_bytes_do_not_tell_who_made_them(beside: list[Worker], alone: list[bytes]) -> None:
+def test_the_bytes_do_not_tell_who_made_them(beside: list[ObjectWorker], alone: list[bytes]) -> None:
     assert len(beside) == 2
     assert images(MODULES) == alone
-    assert len(workers.there()) == 2
+    assert len(workers.running_workers()) == 2
 
 
-def test_a_process_has_a_part_in_it(beside: list[Worker], alone: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_has_a_part_in_it(
+    beside: list[ObjectWorker], alone: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered: list[int] = []
-    answers = Worker.answers
-    monkeypatch.setattr(Worker, "answers", lambda self: answered.extend(found := answers(self)) or found)
+    answers = ObjectWorker.answers
+    monkeypatch.setattr(ObjectWorker, "answers", lambda self: answered.extend(found := answers(self)) or found)
     assert images(MODULES * 3) == alone * 3
     assert answered
 
 
 @pytest.mark.parametrize("when", ["before", "while it is at work"])
 def test_what_a_process_does_not_live_to_do_is_done_here(
-    beside: list[Worker], alone: list[bytes], when: str, monkeypatch: pytest.MonkeyPatch
+    beside: list[ObjectWorker], alone: list[bytes], when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = Worker.ask
+    ask = ObjectWorker.ask
 
-    def ask_and_kill(worker: Worker, number: int, level: int, path: str) -> bool:
+    def ask_and_kill(worker: ObjectWorker, number: int, level: int, path: str) -> bool:
         taken = ask(worker, number, level, path)
         os.kill(worker.process.pid, signal.SIGKILL)
         return taken
@@ -96,12 +98,12 @@ def test_what_a_process_does_not_live_to_do_is_done_here(
         for worker in beside:
             os.kill(worker.process.pid, signal.SIGKILL)
     else:
-        monkeypatch.setattr(Worker, "ask", ask_and_kill)
+        monkeypatch.setattr(ObjectWorker, "ask", ask_and_kill)
     assert images(MODULES) == alone
-    assert not workers.there()
+    assert not workers.running_workers()
 
 
-def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(beside: list[Worker]) -> None:
+def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(beside: list[ObjectWorker]) -> None:
     with ir.Context() as context, ir.Location.unknown():
         context.allow_unregistered_dialects = True
         written = io.BytesIO()
@@ -112,16 +114,16 @@ def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(besi
     assert all(not worker.pending for worker in beside)
 
 
-def test_two_threads_do_not_take_each_others_answers(beside: list[Worker], alone: list[bytes]) -> None:
+def test_two_threads_do_not_take_each_others_answers(beside: list[ObjectWorker], alone: list[bytes]) -> None:
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(images, [MODULES * 3, [*MODULES, *MODULES[::-1]] * 2]))
     assert found == [alone * 3, [*alone, *alone[::-1]] * 2]
     assert [worker.taken.locked() for worker in beside] == [False, False]
 
 
-def test_a_fork_knows_no_processes(beside: list[Worker]) -> None:
+def test_a_fork_knows_no_processes(beside: list[ObjectWorker]) -> None:
     child = os.fork()
     if not child:
-        os._exit(len(workers.there()))
+        os._exit(len(workers.running_workers()))
     assert os.waitpid(child, 0)[1] == 0
-    assert len(workers.there()) == 2
+    assert len(workers.running_workers()) == 2

@@ -66,7 +66,7 @@ def test_a_command_is_one_that_the_program_takes(command: str) -> None:
     elif verb in ("cache", "coverage", "doctor", "passes", "replay"):
         import_module(f"buddy.app.cli.{verb}").parser().parse_args(rest)
     else:
-        arguments.parse(import_module(f"buddy.app.cli.{verb}").parser(), rest)
+        arguments.parse_with_script_arguments(import_module(f"buddy.app.cli.{verb}").parser(), rest)
 
 
 def naming() -> list[str]:

@@ -214,7 +214,7 @@ STAGES = {
 def stages(tmp_path_factory: pytest.TempPathFactory, cli: Callable[..., Any]) -> Path:
     """All stages of `arith_add`, as `dump` writes them: TOSA first, MLIR's own passes."""
     folder = tmp_path_factory.mktemp("stages")
-    done = cli("dump", "samples/arith_add.py", "--flavour", "tosa", "--preset", "upstream", "--all", "-o", folder)
+    done = cli("dump", "samples/arith_add.py", "--dialect", "tosa", "--preset", "upstream", "--all", "-o", folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -23,10 +23,10 @@ from tests.models import stack
 from tests.programs import assert_same, captured
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
 @pytest.mark.parametrize("preset", ["default", "upstream"])
-def test_both_hand_over_the_same_program(flavour: str, preset: str) -> None:
-    found, recipe = captured(*stack(2)), default_recipe(preset=preset, flavour=flavour)  # type: ignore[arg-type]
+def test_both_hand_over_the_same_program(dialect: str, preset: str) -> None:
+    found, recipe = captured(*stack(2)), default_recipe(preset=preset, dialect=dialect)  # type: ignore[arg-type]
     shown, straight = Compiler(found.graph).compile(recipe).artifact, compile_graph(found.graph, recipe)
     assert straight.arguments == shown.arguments
     assert (straight.results, straight.arena, straight.threads) == (shown.results, shown.arena, shown.threads)

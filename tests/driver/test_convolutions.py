@@ -168,4 +168,4 @@ def test_other_numbers_of_dims() -> None:
 
 @pytest.mark.parametrize("name", ["residual", "squeezed", "patches", "pooled"])
 def test_tosa_gives_the_same_numbers(name: str) -> None:
-    check(PROGRAMS[name](6), torch.randn(2, 6, 13, 17), flavour="tosa")
+    check(PROGRAMS[name](6), torch.randn(2, 6, 13, 17), dialect="tosa")

@@ -215,7 +215,7 @@ def test_of_ops_left_over_the_first_of_the_kind_named_gives_the_node() -> None:
     for own, derived in ((["sin.0"], []), (["exp.0"], ["a.0"]), (["exp.1"], []), (["cos.0"], [])):
         locations.intern(own, derived)
     with ir.Context(), ir.Location.unknown():
-        diagnostic = diagnosis.left_over(ir.Module.parse(LEFT_OVER).operation, Recipe(), locations)
+        diagnostic = diagnosis.leftover_ops(ir.Module.parse(LEFT_OVER).operation, Recipe(), locations)
     assert diagnostic is not None
     assert diagnostic.what == "math.exp and 2 other kinds of op are left: not machine code"
     assert diagnostic.where == "after the last pass, 2 of them, the first from exp.0"

@@ -20,10 +20,10 @@ from buddy.compiler.protocol.profile_report import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.cycle_counter import Pace, counter, counter_of, reader
+from buddy.compiler.support.cycle_counter import TickRate, counter, counter_of, reader
 from buddy.compiler.tools.profile import hot, sampling
-from buddy.compiler.tools.profile.attribution import attributed
-from buddy.compiler.tools.profile.instrumented import COUNTING, counted, plain
+from buddy.compiler.tools.profile.attribution import attribute_time
+from buddy.compiler.tools.profile.instrumented import COUNTING, with_counting, without_counting
 from buddy.compiler.tools.profile.measure import profile
 from buddy.compiler.tools.profile.sampling import SamplingError
 from buddy.compiler.tools.profile.work import Traffic, operations_of
@@ -42,7 +42,7 @@ def line() -> Line:
 
 @pytest.fixture(scope="module")
 def artifact(line: Line) -> Artifact:
-    return line.compile(counted(default_recipe())).artifact
+    return line.compile(with_counting(default_recipe())).artifact
 
 
 @pytest.fixture(scope="module")
@@ -62,15 +62,15 @@ def test_counting_is_a_step_that_is_off_and_is_put_in_where_a_recipe_lacks_it() 
     (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING]
     assert not recipe.steps[place].enabled
     assert recipe.steps[place - 1].name == "pass-sizes"
-    assert counted(recipe) == recipe.with_step(place, enabled=True)
-    assert plain(counted(recipe)) == recipe
-    assert counted(lacking_it(recipe)) == counted(recipe)
-    assert counted(counted(recipe)) == counted(recipe)
+    assert with_counting(recipe) == recipe.with_step(place, enabled=True)
+    assert without_counting(with_counting(recipe)) == recipe
+    assert with_counting(lacking_it(recipe)) == with_counting(recipe)
+    assert with_counting(with_counting(recipe)) == with_counting(recipe)
 
 
 def test_counting_works_without_a_plan_of_memory_and_under_upstreams_passes(line: Line) -> None:
     recipe = lacking_it(without(default_recipe(preset="upstream"), "plan-memory", "pass-sizes"))
-    found = line.compile(counted(recipe)).artifact
+    found = line.compile(with_counting(recipe)).artifact
     assert {name for region in found.regions for name in region.nodes} >= {"embed/addmm.0", "head/addmm.0"}
 
 
@@ -136,7 +136,11 @@ def test_threads_and_ops_in_eager_are_timed_where_they_are_waited_for() -> None:
     relu = next(op.stable for op in found.program.graph.body if op.target.startswith("relu"))
     recipe = msgspec.structs.replace(default_recipe(), threads=2).with_choice(relu, EAGER)
     report = profile(
-        found.program, found.compile(recipe).artifact, found.compile(counted(recipe)).artifact, repeats=2, threads=2
+        found.program,
+        found.compile(recipe).artifact,
+        found.compile(with_counting(recipe)).artifact,
+        repeats=2,
+        threads=2,
     )
     timed = {node.node: node for node in report.nodes}
     assert timed[relu].seconds > 0
@@ -146,7 +150,7 @@ def test_threads_and_ops_in_eager_are_timed_where_they_are_waited_for() -> None:
 
 def test_a_group_is_told_at_the_node_that_works_most(line: Line, artifact: Artifact) -> None:
     seconds = [1.0 if region.parent >= 0 or region.what != "@layers" else 4.0 for region in artifact.regions]
-    told = attributed(line.program.graph, artifact.regions, seconds, {})
+    told = attribute_time(line.program.graph, artifact.regions, seconds, {})
     times = {node.node: node for node in told.nodes}
     assert times["layers.1.up/addmm.0"].fused == ("layers.1/gelu.0",)
     assert times["layers.1/gelu.0"].into == "layers.1.up/addmm.0"
@@ -165,7 +169,7 @@ def test_the_counter_runs_and_its_pace_is_that_of_a_processor() -> None:
     first = read()
     assert read() > first
     # Virtual counters of AArch64 begin at a megahertz, no processor of today is beyond ten gigahertz.
-    assert 1e6 <= Pace(read).per_second() <= 1e10
+    assert 1e6 <= TickRate(read).per_second() <= 1e10
 
 
 def test_a_counter_that_changes_its_pace_is_told_of() -> None:
@@ -255,12 +259,12 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
         raise SamplingError("not here")
 
     monkeypatch.setattr(sampling, "_event", refused)
-    assert hot.sampled(lambda: None, [], 1).problem == "not here"
+    assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
 
 
 def test_addresses_belong_to_the_function_that_they_are_in() -> None:
     sampler = SimpleNamespace(addresses=Counter({104: 3, 110: 1, 4: 2}), lost=0, hertz=100)
-    found = hot._told(sampler, [hot.Code("g", 110, 5), hot.Code("f", 100, 8)])  # type: ignore[arg-type]
+    found = hot._told(sampler, [hot.CodeRange("g", 110, 5), hot.CodeRange("f", 100, 8)])  # type: ignore[arg-type]
     assert found.spots == (HotSpot("f", 4, 3), HotSpot("g", 0, 1))
     assert (found.samples, found.inside, found.elsewhere) == (6, 4, (("", 2),))
 

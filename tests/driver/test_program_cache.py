@@ -68,10 +68,10 @@ def test_a_second_process_would_find_the_program(cache: Path, compilations: list
     assert len(compilations) == 1
 
 
-def test_another_graph_or_flavour_is_another_program(cache: Path, compilations: list[int]) -> None:
+def test_another_graph_or_dialect_is_another_program(cache: Path, compilations: list[int]) -> None:
     run(2)
     assert_same(run(3), expected(3))
-    assert_same(run(2, flavour="tosa"), expected(2))
+    assert_same(run(2, dialect="tosa"), expected(2))
     assert len(compilations) == 3
 
 
@@ -100,10 +100,10 @@ def test_a_lowering_of_the_users_is_not_found_in_a_cache(
 def test_changed_source_of_the_compiler_is_another_key(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, recipe = graph_of(2), default_recipe()
     artifact = compilation.Compiler(graph).compile(recipe).artifact
-    program_cache.keep(graph, recipe, artifact)
-    assert program_cache.find(graph, recipe) == artifact
+    program_cache.store_program(graph, recipe, artifact)
+    assert program_cache.find_program(graph, recipe) == artifact
     monkeypatch.setattr(program_cache, "_code", lambda: "edited")
-    assert program_cache.find(graph, recipe) is None
+    assert program_cache.find_program(graph, recipe) is None
 
 
 def test_what_the_caches_hold_is_told_and_cleared(cache: Path) -> None:

@@ -18,11 +18,11 @@ from tests.support.filecheck_text import filecheck
 
 
 @pytest.mark.parametrize("preset", ["default", "upstream"])
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
-def test_inputs_and_weights_are_bit_identical_after_runs(flavour: str, preset: str) -> None:
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
+def test_inputs_and_weights_are_bit_identical_after_runs(dialect: str, preset: str) -> None:
     line = Line(*stack())
     before = [tensor.clone() for tensor in line.program.tensors]
-    program = LoadedProgram(line.compile(default_recipe(flavour=flavour, preset=preset)).artifact)
+    program = LoadedProgram(line.compile(default_recipe(dialect=dialect, preset=preset)).artifact)
     for _ in range(3):
         program(line.program.tensors)
     assert all(torch.equal(a, b) for a, b in zip(before, line.program.tensors, strict=True))
@@ -72,13 +72,13 @@ def test_results_that_share_memory_in_eager_are_each_right(function: Callable[..
     assert_same(line.run(default_recipe(preset=preset)), theirs)
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
 @pytest.mark.parametrize("preset", ["default", "upstream"])
-def test_a_model_agrees_with_eager(flavour: str, preset: str) -> None:
+def test_a_model_agrees_with_eager(dialect: str, preset: str) -> None:
     model, x = stack()
     with torch.no_grad():
         theirs = model(x)
-    assert_same(Line(model, x).run(default_recipe(flavour=flavour, preset=preset)), [theirs])
+    assert_same(Line(model, x).run(default_recipe(dialect=dialect, preset=preset)), [theirs])
 
 
 def test_changed_weights_are_seen_by_the_next_run() -> None:
@@ -149,7 +149,7 @@ def test_any_op_can_be_kept_in_eager_by_hand() -> None:
 
 def test_a_lowering_that_gives_up_says_why_and_the_next_one_takes_over() -> None:
     line = Line(lambda x: x / 3, torch.randn(9))
-    (assignment,) = line.compile(default_recipe(flavour="tosa")).assignments
+    (assignment,) = line.compile(default_recipe(dialect="tosa")).assignments
     assert assignment.lowering == "linalg"
     assert assignment.reason.startswith("tosa: ")
     assert assignment.choices == ("tosa", "linalg", TORCH_MLIR, EAGER)

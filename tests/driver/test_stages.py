@@ -59,15 +59,15 @@ def test_op_counts_say_what_a_pass_took_and_gave(line: Line) -> None:
 
 
 def test_a_pass_that_changes_nothing_says_so(line: Line) -> None:
-    stages = {stage.name: stage for stage in line.compile(default_recipe(flavour="linalg")).stages}
+    stages = {stage.name: stage for stage in line.compile(default_recipe(dialect="linalg")).stages}
     assert not stages["tosa-to-linalg"].changed
     assert stages["one-shot-bufferize"].changed
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
-def test_two_compilers_give_the_same_stages_byte_for_byte(flavour: str) -> None:
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
+def test_two_compilers_give_the_same_stages_byte_for_byte(dialect: str) -> None:
     first, second = Line(*stack(FEW)), Line(*stack(FEW))
-    recipe = default_recipe(flavour=flavour)
+    recipe = default_recipe(dialect=dialect)
     first.compile(recipe)
     second.compile(recipe)
     assert texts(first) == texts(second)

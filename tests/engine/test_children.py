@@ -13,7 +13,7 @@ import pytest
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.worker_messages import Activity, Done, Refused, Reply, Trouble
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
+from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def master() -> Iterator[Channel]:
 
 def ended(
     master: Channel, work: Callable[[Channel], Reply], timeout: float, renewed: bool = False
-) -> tuple[Ended, list[str], float]:
+) -> tuple[TaskEnd, list[str], float]:
     """How a child ended, what it said on the way, and the seconds it had."""
     said: list[str] = []
 

@@ -16,7 +16,7 @@ import pytest
 
 from buddy.app.session.client import EngineClient
 from buddy.compiler.engine import worker
-from buddy.compiler.engine.worker import Listener, Worker
+from buddy.compiler.engine.worker import EngineWorker, Listener
 from buddy.compiler.protocol import Bisect, Criterion, Open, Tune, Variation
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe
 from buddy.compiler.protocol.worker_messages import CompilerMessage
@@ -163,7 +163,7 @@ async def test_a_worker_that_does_not_come_up_is_replaced_when_it_is_given_up(
     (tmp_path / "says_nothing.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     listener = Listener(lambda state: None, lambda *printed: None, lambda: False)
-    silent = Worker("silent", "says_nothing", CompilerMessage, listener)
+    silent = EngineWorker("silent", "says_nothing", CompilerMessage, listener)
     silent.start()
     monkeypatch.setattr(worker, "LATE_START", 600.0)
     silent.give_up_start()

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from buddy.compiler.engine.listening import Listening
+from buddy.compiler.engine.listening import ListeningSocket
 from buddy.compiler.protocol import Progress
 
 
@@ -17,7 +17,7 @@ from buddy.compiler.protocol import Progress
 async def test_a_process_that_connects_at_the_last_moment_is_let_go_of(steps: int) -> None:
     """`steps` is how far the event loop has got with the connection when the job is cancelled."""
     with socket.socket(socket.AF_UNIX) as process:
-        async with Listening(Progress) as listening:
+        async with ListeningSocket(Progress) as listening:
             waiting = asyncio.create_task(listening.peer())
             await asyncio.sleep(0)
             process.connect(listening.address)

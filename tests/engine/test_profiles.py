@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.engine.profiles import doubt
+from buddy.compiler.engine.profiles import profile_warning
 from buddy.compiler.protocol.profile_report import NodeTime, Peak, ProfileReport
 from buddy.compiler.protocol.run_report import Timing
 
@@ -15,6 +15,6 @@ def report(operations: float, peak: Peak) -> ProfileReport:
 
 
 def test_a_peak_that_code_exceeds_was_measured_on_a_busy_machine() -> None:
-    assert doubt(report(4e7, Peak(50.0, 10.0))) == ""
-    assert "was busy" in doubt(report(8e7, Peak(50.0, 10.0)))
-    assert "could not be measured" in doubt(report(4e7, Peak()))
+    assert profile_warning(report(4e7, Peak(50.0, 10.0))) == ""
+    assert "was busy" in profile_warning(report(8e7, Peak(50.0, 10.0)))
+    assert "could not be measured" in profile_warning(report(4e7, Peak()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.engine.relay import RelayError, end, engines_folder, relay
+from buddy.compiler.engine.relay import RelayError, end_engine, engines_folder, run_relay
 
 REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another place"
 
@@ -48,7 +48,7 @@ def test_a_folder_of_another_user_is_refused(
     monkeypatch.setattr("os.getuid", lambda: other)
     with pytest.raises(RelayError, match=REFUSAL):
         engines_folder()
-    assert (relay("some-engine", 1.0, start=False), end("some-engine")) == (1, 1)
+    assert (run_relay("some-engine", 1.0, start=False), end_engine("some-engine")) == (1, 1)
     assert REFUSAL in capfd.readouterr().out
 
 

@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 
 from buddy.app.session.client import EngineClient, EngineLost
-from buddy.app.session.ssh import Remote, checked_host
+from buddy.app.session.ssh import RemoteHost, check_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
 from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
@@ -42,9 +42,9 @@ class Far:
         self.program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
         self.program.chmod(0o700)
 
-    def remote(self, patience: float = 120.0, program: str = "", delay: float = 0.0) -> Remote:
+    def remote(self, patience: float = 120.0, program: str = "", delay: float = 0.0) -> RemoteHost:
         ssh = (sys.executable, str(FAR), str(self.folder), str(delay))
-        return Remote("far", ssh, program=program or str(self.program), patience=patience)
+        return RemoteHost("far", ssh, program=program or str(self.program), patience=patience)
 
     @contextlib.contextmanager
     def state(self, name: str) -> Iterator[None]:
@@ -294,7 +294,7 @@ def test_what_killed_engines_have_left_is_removed_after_a_day(far: Far) -> None:
 # ---- what cannot be reached ----------------------------------------------------------------------------------------
 
 
-async def lost(remote: Remote) -> EngineLost:
+async def lost(remote: RemoteHost) -> EngineLost:
     with pytest.raises(EngineLost) as caught:
         await asyncio.wait_for(EngineClient(remote).start(), PATIENCE)
     return caught.value
@@ -322,7 +322,7 @@ COMPLAINTS = (
 @pytest.mark.parametrize(("said", "told", "lasting"), COMPLAINTS)
 async def test_what_ssh_complains_of_is_explained(tmp_path: Path, said: str, told: str, lasting: bool) -> None:
     ssh = (sys.executable, "-c", f"import sys; print({said!r}, file=sys.stderr); sys.exit(255)")
-    error = await lost(Remote("far", ssh))
+    error = await lost(RemoteHost("far", ssh))
     assert told in error.reason
     assert error.lasting is lasting
 
@@ -362,7 +362,7 @@ def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:
         "a@b@c",
         "bücher",
     )
-    assert [checked_host(text) for text in hosts] == list(hosts)
+    assert [check_host(text) for text in hosts] == list(hosts)
     wrong = [
         "",
         "-oProxyCommand=touch /tmp/x",
@@ -377,7 +377,7 @@ def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:
     ]
     for text in [*wrong, *(f"box{character}x" for character in "`$;&|<>(){}'\"\\*?!#\t\r\u200b")]:
         with pytest.raises(ValueError, match="is not a host"):
-            checked_host(text)
+            check_host(text)
 
 
 def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) ->
     ]
     programs = ["".join(random.choices(pieces, k=random.randint(1, 6))) for _ in range(300)]
     printer = 'f() { printf "%s\\0" "$@"; }; f '
-    lines = [printer + Remote("box", program=program).start("ab")[-1] for program in programs]
+    lines = [printer + RemoteHost("box", program=program).start("ab")[-1] for program in programs]
     done = subprocess.run(["sh", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = [word for program in programs for word in (program, "engine", "--keep", "ab", "--wait", "600")]
     assert done.stdout.split("\0")[:-1] == expected
@@ -412,7 +412,7 @@ def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) ->
 
 
 def test_options_stand_before_ours_and_the_command_is_quoted() -> None:
-    command = Remote("me@box", ("ssh", "-F", "file"), ("Port=2222",), "my venv/it's").start("ab" * 16)
+    command = RemoteHost("me@box", ("ssh", "-F", "file"), ("Port=2222",), "my venv/it's").start("ab" * 16)
     assert command[:6] == ["ssh", "-F", "file", "-T", "-o", "Port=2222"]
     assert command[-3:-1] == ["--", "me@box"]
     assert command[-1] == f"'my venv/it'\"'\"'s' engine --keep {'ab' * 16} --wait 600"

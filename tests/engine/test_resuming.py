@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.protocol.resuming import GoneError, Greeted, LinkError, ResumableStream, greeting, refusal
+from buddy.compiler.protocol.resuming import GoneError, Greeted, ResumableStream, StreamError, greeting, refusal
 
 
 def exchange(seed: int) -> None:
@@ -68,14 +68,14 @@ def test_a_side_that_cannot_go_on_says_so() -> None:
 def test_what_is_no_record_is_told_of(junk: bytes) -> None:
     stream = ResumableStream()
     stream.write(b"12345678")
-    with pytest.raises(LinkError):
+    with pytest.raises(StreamError):
         stream.feed(junk)
 
 
 def test_what_comes_before_junk_is_not_lost() -> None:
     here, there = ResumableStream(), ResumableStream()
     assert there.feed(here.write(b"first") + b"logout\n") == b"first"
-    with pytest.raises(LinkError, match="logout"):
+    with pytest.raises(StreamError, match="logout"):
         there.feed(b"")
     there.resume(here.received)
     assert there.feed(here.resume(there.received) + here.write(b"second")) == b"second"
@@ -101,9 +101,9 @@ def test_a_greeting_is_found_behind_what_a_shell_prints() -> None:
 def test_greetings_that_lead_nowhere_say_why() -> None:
     with pytest.raises(GoneError, match="it ended: out of memory"):
         Greeted().feed(refusal("it ended:\nout of memory"))
-    with pytest.raises(LinkError, match="version 7"):
+    with pytest.raises(StreamError, match="version 7"):
         Greeted().feed(b"buddy-link 7 0\n")
-    with pytest.raises(LinkError, match="is not a greeting"):
+    with pytest.raises(StreamError, match="is not a greeting"):
         Greeted().feed(b"buddy-link 1 -3\n")
-    with pytest.raises(LinkError, match="not from an engine"):
+    with pytest.raises(StreamError, match="not from an engine"):
         Greeted().feed(b"y\n" * (1 << 16))

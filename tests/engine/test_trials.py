@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from buddy.compiler.engine.trials import Trials
+from buddy.compiler.engine.trials import PassTrialHandler
 from buddy.compiler.protocol import Tried, TriedAll, TryPasses
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.text.lines import IndexedText
@@ -28,7 +28,7 @@ def tried(*candidates: PassStep, content: str = MODULE, **bounds: float) -> tupl
     store, frames = TextStore(), []
     store.put("t", IndexedText(content, array("I"), ((),)))
     frame = TryPasses(1, "t", candidates, **bounds)  # type: ignore[arg-type]
-    asyncio.run(Trials(store, frames.append).try_passes(frame, Job(1)))
+    asyncio.run(PassTrialHandler(store, frames.append).try_passes(frame, Job(1)))
     *outcomes, end = frames
     return outcomes, end
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from buddy.compiler.engine import watching
-from buddy.compiler.engine.watching import Watching
+from buddy.compiler.engine.watching import WatchHandler
 from buddy.compiler.protocol import FilesChanged, Watch
 from buddy.compiler.support.processes.jobs import Job
 
@@ -22,7 +22,7 @@ class Waiting:
 
     def __init__(self, folder: Path, *names: str) -> None:
         self.sent: list[Any] = []
-        self._names, self._watching = names, Watching(self.sent.append)
+        self._names, self._watching = names, WatchHandler(self.sent.append)
         self._watch = self._watching.watch(Watch(1, names, str(folder)), Job(1))
 
     async def __aenter__(self) -> Waiting:
@@ -120,7 +120,7 @@ async def test_what_is_written_bit_by_bit_is_told_once_it_is_whole(folder: Path)
 
 
 async def test_what_is_written_after_the_program_was_opened_and_before_it_is_watched_has_changed(folder: Path) -> None:
-    watching = Watching((sent := []).append)
+    watching = WatchHandler((sent := []).append)
 
     async def answer() -> FilesChanged:
         await asyncio.wait_for(watching.watch(Watch(1, ("a.py", "b.py"), str(folder)), Job(1)), 120)
@@ -150,7 +150,7 @@ async def test_what_is_written_after_the_program_was_opened_and_before_it_is_wat
 
 
 async def test_what_the_program_writes_each_time_it_is_opened_is_no_change_but_for_the_first(folder: Path) -> None:
-    watching = Watching((sent := []).append)
+    watching = WatchHandler((sent := []).append)
     for expected, patience in (([FilesChanged(1, ("a.py",))], 120.0), ([], 1.0), ([], 1.0)):
         await asyncio.sleep(0.05)
         watching.opening()

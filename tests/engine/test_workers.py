@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from buddy.app.session.client import EngineClient, EngineLost
-from buddy.app.session.log_file import Log
-from buddy.compiler.engine.worker import Listener, Worker
+from buddy.app.session.log_file import LogOptions
+from buddy.compiler.engine.worker import EngineWorker, Listener
 from buddy.compiler.protocol import (
     Cancel,
     Captured,
@@ -115,7 +115,7 @@ async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path
 async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_up() -> None:
     told: list[WorkerState] = []
     listener = Listener(told.append, lambda *printed: None, lambda: False)
-    worker = Worker("compiler", "buddy.compiler.engine.nowhere", CompilerMessage, listener)
+    worker = EngineWorker("compiler", "buddy.compiler.engine.nowhere", CompilerMessage, listener)
     worker.start()
     while len(told) < 6:
         await asyncio.sleep(0.01)
@@ -287,7 +287,7 @@ async def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 async def test_what_nobody_waits_for_any_more_is_stopped(tmp_path: Path) -> None:
-    client, file = EngineClient(log=Log(tmp_path / "log", "debug")), tmp_path / "watched"
+    client, file = EngineClient(log=LogOptions(tmp_path / "log", "debug")), tmp_path / "watched"
     file.touch()
     await client.start()
     try:

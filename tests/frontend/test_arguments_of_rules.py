@@ -74,10 +74,10 @@ def expression(lowering: Any) -> Callable[..., Any] | None:
     )
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
-def test_an_argument_that_an_expression_does_not_know_is_refused(flavour: str) -> None:
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
+def test_an_argument_that_an_expression_does_not_know_is_refused(dialect: str) -> None:
     x = new_op(default_ops_map()["tanh.default"], "x", "x", metas=[TensorMeta((3,), TensorDType.Float32)])
     node = new_op(type(x), "y", "tanh.default", [x], [TensorMeta((3,), TensorDType.Float32)])
     node._keyword_arguments = {"sharpness": 2}
     with pytest.raises(LoweringError, match="sharpness"):
-        registries()[flavour]["TanhOp"](node, {})
+        registries()[dialect]["TanhOp"](node, {})

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import backend
-from buddy.compiler.frontend.backend import Settings
+from buddy.compiler.frontend.backend import BackendSettings
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -272,7 +272,7 @@ def _resident_kib() -> int:
 
 
 def test_threads_are_those_of_torch_unless_given() -> None:
-    assert Settings().recipe().threads == torch.get_num_threads()
-    assert Settings.of({"threads": 3}).recipe().threads == 3
+    assert BackendSettings().recipe().threads == torch.get_num_threads()
+    assert BackendSettings.of({"threads": 3}).recipe().threads == 3
     with pytest.raises(ValueError, match="threads is 'all'; it may be 0, for as many as torch uses, to 1024"):
-        Settings.of({"threads": "all"})
+        BackendSettings.of({"threads": "all"})

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from buddy.compiler.frontend import backend
-from buddy.compiler.frontend.backend_settings import Settings
+from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe, to_toml
 from buddy.compiler.support import disk_cache
@@ -57,19 +57,19 @@ def two_threads() -> Iterator[None]:
 
 
 def test_options_are_fields_of_a_recipe() -> None:
-    options = {"preset": "upstream", "flavour": "tosa", "partition": "whole", "opt_level": 1, "threads": 3}
-    recipe = Settings.of({**options, "choices": {"gelu.0": "eager"}}).recipe()
+    options = {"preset": "upstream", "dialect": "tosa", "partition": "whole", "opt_level": 1, "threads": 3}
+    recipe = BackendSettings.of({**options, "choices": {"gelu.0": "eager"}}).recipe()
     found = {name: getattr(recipe, name) for name in options}
     assert found == options
     assert recipe.choices == (OpChoice("gelu.0", "eager"),)
     steps = [{"name": "canonicalize"}, PassStep("cse")]
-    assert Settings.of({"steps": steps}).recipe().steps == (PassStep("canonicalize"), PassStep("cse"))
+    assert BackendSettings.of({"steps": steps}).recipe().steps == (PassStep("canonicalize"), PassStep("cse"))
 
 
 def test_passes_and_their_options_are_options() -> None:
     line = Line(lambda x, y: torch.softmax(x @ y, -1), torch.randn(9, 16), torch.randn(16, 24))
     options = {"fuse-rows": False, "contractions-to-kernels.rows": 3, "canonicalize#2": False, "lowering:mm.0": "tosa"}
-    default, ours = (line.compile(Settings.of(given).recipe()) for given in ({}, options))
+    default, ours = (line.compile(BackendSettings.of(given).recipe()) for given in ({}, options))
     names = [stage.name for stage in default.stages]
     _, second, *_ = (place for place, name in enumerate(names) if name == "canonicalize")
     off = {second, names.index("fuse-rows")}
@@ -86,14 +86,14 @@ def test_a_lowering_is_an_option(options: dict[str, Any]) -> None:
 
 
 def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
-    recipe = replace(default_recipe(flavour="tosa"), threads=2, opt_level=3)
+    recipe = replace(default_recipe(dialect="tosa"), threads=2, opt_level=3)
     path = tmp_path / "best.toml"
     path.write_text(to_toml(recipe))
-    assert Settings.of({"recipe": path, "freeze": True}).recipe() == recipe
-    assert Settings.of({"recipe": path}).recipe() == unpacked(recipe)
-    assert Settings.of({"recipe": recipe, "freeze": True, "threads": 1, "flavour": "linalg"}).recipe() == replace(
-        recipe, threads=1, flavour="linalg"
-    )
+    assert BackendSettings.of({"recipe": path, "freeze": True}).recipe() == recipe
+    assert BackendSettings.of({"recipe": path}).recipe() == unpacked(recipe)
+    assert BackendSettings.of(
+        {"recipe": recipe, "freeze": True, "threads": 1, "dialect": "linalg"}
+    ).recipe() == replace(recipe, threads=1, dialect="linalg")
     net, x = Net().eval(), torch.randn(3, 16)
     with torch.no_grad():
         agree(compiled(net, options={"recipe": str(path), "fallback": "error"})(x), net(x))
@@ -111,7 +111,7 @@ WRONG = [
     ({"source": "x.py"}, "no option 'source'"),
     ({"fallback": "never"}, "fallback is 'never'; it may be eager or error"),
     ({"preset": "fast"}, "no preset 'fast'; there are default, upstream"),
-    ({"flavour": "tosaa"}, "flavour is 'tosaa': it may be 'linalg' or 'tosa'"),
+    ({"dialect": "tosaa"}, "dialect is 'tosaa': it may be 'linalg' or 'tosa'"),
     ({"partition": 3}, "partition is 3: it may be 'layers' or 'whole'"),
     ({"opt_level": 9}, "opt_level is 9: Expected `int` <= 3"),
     ({"steps": [{"nam": "cse"}]}, "steps is .*: Object contains unknown field `nam`"),
@@ -125,7 +125,7 @@ WRONG = [
         {"recipe": replace(default_recipe(), backend="iree")},
         "recipe: backend is 'iree'; torch.compile only supports graphs",
     ),
-    ({"recipe": replace(default_recipe(), flavour="stablehlo")}, "flavour is 'stablehlo': it may be 'linalg' or"),
+    ({"recipe": replace(default_recipe(), dialect="stablehlo")}, "dialect is 'stablehlo': it may be 'linalg' or"),
     ({"backend": "iree"}, "no option 'backend'"),
 ]
 
@@ -135,21 +135,21 @@ WRONG = [
 )
 def test_an_option_that_cannot_be_is_named_with_those_that_can(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Settings.of(options)
+        BackendSettings.of(options)
 
 
 def test_a_damaged_recipe_is_refused_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
-    path.write_text("flavour = 3")
-    with pytest.raises(ValueError, match=r"mine\.toml is not a recipe: .*flavour"):
-        Settings.of({"recipe": path})
+    path.write_text("dialect = 3")
+    with pytest.raises(ValueError, match=r"mine\.toml is not a recipe: .*dialect"):
+        BackendSettings.of({"recipe": path})
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"mode": "reduce-overhead"}, "no mode 'reduce-overhead'; it has default and max-autotune"),
-        ({"options": {"flavor": "tosa"}}, r"no option 'flavor' \(did you mean flavour\?\)"),
+        ({"options": {"flavor": "tosa"}}, r"no option 'flavor' \(did you mean dialect\?\)"),
     ],
 )
 def test_what_is_wrong_is_told_by_the_first_call(given: dict[str, Any], message: str) -> None:
@@ -158,8 +158,8 @@ def test_what_is_wrong_is_told_by_the_first_call(given: dict[str, Any], message:
 
 
 def test_the_default_mode_is_no_mode() -> None:
-    assert Settings.of(None, "default") == Settings.of(None) == Settings.of({})
-    assert Settings.of(None, "max-autotune").tune > 0
+    assert BackendSettings.of(None, "default") == BackendSettings.of(None) == BackendSettings.of({})
+    assert BackendSettings.of(None, "max-autotune").tune > 0
 
 
 @pytest.mark.slow
@@ -338,7 +338,7 @@ def test_a_deep_copy_has_weights_of_its_own() -> None:
 
 
 def test_a_recipe_is_pickled() -> None:
-    recipe = Settings.of({"lowering:gelu": "eager", "fuse-rows": False}).recipe()
+    recipe = BackendSettings.of({"lowering:gelu": "eager", "fuse-rows": False}).recipe()
     assert pickle.loads(pickle.dumps(recipe)) == recipe
     assert isinstance(copy.deepcopy(recipe), Recipe)
 

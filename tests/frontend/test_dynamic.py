@@ -215,7 +215,7 @@ def test_views_by_strides_that_a_piece_is_not_told_are_in_eager() -> None:
         return [x.as_strided((2, 2), (1, 2)) * 2, x.t(), x[1:], x + 1]
 
     def in_pieces(module: torch.fx.GraphModule, inputs: Any) -> Any:
-        return run_aot(module, inputs, lambda aten: backend.compile_aten(aten, backend.Settings()))
+        return run_aot(module, inputs, lambda aten: backend.compile_aten(aten, backend.BackendSettings()))
 
     compiled = torch.compile(f, backend=in_pieces, dynamic=True)
     for columns in (7, 5):

@@ -1,4 +1,4 @@
-"""The same programs by every road in give eager's numbers; torch-mlir's passes are stages that lead to nodes."""
+"""The same programs by every frontend give eager's numbers; torch-mlir's passes are stages that lead to nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.driver.compilation import CompilationError, Compiler
 from buddy.compiler.frontend.torch_dialect import of_captured
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import TORCH_MLIR, prefix_keys
-from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.executable import LoadedProgram
 from tests.programs import assert_same, captured
 from tests.support.tiers import sampled
 
@@ -35,23 +35,23 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("road", frontends.ROADS)
+@pytest.mark.parametrize("frontend", frontends.FRONTENDS)
 @pytest.mark.parametrize(
     "name", sampled(frontends.PROGRAMS, ["mlp"], "larger programs by the frontends that the MLP takes")
 )
-def test_a_program_by_a_road_gives_eagers_numbers(name: str, road: str, tmp_path: Path) -> None:
-    if road in NEEDS_ONNX:
+def test_a_program_by_a_frontend_gives_eagers_numbers(name: str, frontend: str, tmp_path: Path) -> None:
+    if frontend in NEEDS_ONNX:
         pytest.importorskip("onnx")
-    assert frontends.error(list(frontends.compared(frontends.model_of(name), road, tmp_path))) < TOLERANCE
+    assert frontends.error(list(frontends.compared(frontends.model_of(name), frontend, tmp_path))) < TOLERANCE
 
 
 @pytest.mark.slow
 @pytest.mark.full("the whole ResNet-18, which its tiny one stands for")
-@pytest.mark.parametrize("road", ["torch-mlir, linalg", "torch-mlir, TOSA", "torch-mlir, StableHLO"])
-def test_the_whole_resnet_by_torch_mlir_gives_eagers_numbers(road: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("frontend", ["torch-mlir, linalg", "torch-mlir, TOSA", "torch-mlir, StableHLO"])
+def test_the_whole_resnet_by_torch_mlir_gives_eagers_numbers(frontend: str, tmp_path: Path) -> None:
     # 18 layers of sums of up to 4608 terms: ten times what the tiny one is allowed.
     assert (
-        frontends.error(list(frontends.compared(frontends.model_of("resnet18", whole=True), road, tmp_path)))
+        frontends.error(list(frontends.compared(frontends.model_of("resnet18", whole=True), frontend, tmp_path)))
         < 10 * TOLERANCE
     )
 

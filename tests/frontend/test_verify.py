@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.frontend import VerificationError
-from buddy.compiler.frontend.backend_settings import VERIFY_VARIABLE, Settings
+from buddy.compiler.frontend.backend_settings import VERIFY_VARIABLE, BackendSettings
 from buddy.compiler.passes import base
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol.presets import default_recipe
@@ -102,18 +102,18 @@ def test_the_environment_asks_for_it_and_an_option_goes_before_it(
     torch._dynamo.reset()
     compiled(signs, recipe=wrong, verify=False)(*INPUTS)
     monkeypatch.setenv(VERIFY_VARIABLE, "warn")
-    assert Settings.of({}).verify == "warn"
+    assert BackendSettings.of({}).verify == "warn"
     monkeypatch.setenv(VERIFY_VARIABLE, "sometimes")
     with pytest.raises(
         ValueError, match=f"{VERIFY_VARIABLE} is 'sometimes' in the environment; it may be 1, warn or 0"
     ):
-        Settings.of({})
+        BackendSettings.of({})
 
 
 @pytest.mark.parametrize("value", ["error", "yes", 1, None])
 def test_another_value_is_refused(value: Any) -> None:
     with pytest.raises(ValueError, match=r"verify is .*; it may be True .raise an error"):
-        Settings.of({"verify": value})
+        BackendSettings.of({"verify": value})
 
 
 def test_a_gradient_that_is_wrong_is_one_of_the_backward_graph(wrong: Recipe) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend import DynamoCompiler, backend, refreeze
-from buddy.compiler.frontend.backend_settings import Settings
+from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import from_toml, to_toml
@@ -394,7 +394,7 @@ def test_a_recipe_of_the_workbench_packs_nothing_unless_frozen(tmp_path: Path) -
 )
 def test_what_freeze_cannot_be(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
-        Settings.of(options)
+        BackendSettings.of(options)
 
 
 def test_frozen_weights_are_documented_as_constants() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 
 from buddy.compiler.graph import partition
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.partition import Call, Partition, by_layers, main_function
+from buddy.compiler.graph.partition import Partition, PartitionCall, by_layers, main_function
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
 from tests.models import Block, Stack, stack
@@ -20,8 +20,8 @@ def graph() -> Graph:
     return captured(*stack()).graph
 
 
-def calls(parts: Partition) -> list[Call]:
-    return [item for item in parts.body if isinstance(item, Call)]
+def calls(parts: Partition) -> list[PartitionCall]:
+    return [item for item in parts.body if isinstance(item, PartitionCall)]
 
 
 def test_equal_layers_share_one_function(graph: Graph) -> None:
@@ -49,7 +49,7 @@ def test_a_function_knows_which_of_its_inputs_are_parameters(graph: Graph) -> No
 
 
 def test_the_whole_partition_makes_no_functions(graph: Graph) -> None:
-    assert partition.whole(graph) == Partition((), tuple(graph.operations))
+    assert partition.as_one_function(graph) == Partition((), tuple(graph.operations))
 
 
 def test_a_choice_at_one_call_site_gives_that_site_its_own_copy(graph: Graph) -> None:

@@ -12,8 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description, runs_elsewhere
-from buddy.compiler.frontend.backend_settings import Settings
+from buddy.app.reports.reproducer import (
+    DESCRIPTION,
+    FORMAT,
+    ReproducerDescription,
+    StageFile,
+    external_python,
+    read_description,
+)
+from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.importers.sources.kinds import kind_of
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
@@ -82,7 +89,7 @@ def test_a_small_file_may_hold_much_all_the_same() -> None:
     assert len(data.getvalue()) * 100 < 4 << 22
     assert _read(InputChoice("file", title="x.npz", content=data.getvalue()))["x"].shape == (1 << 22,)
     with zipfile.ZipFile(io.BytesIO(data.getvalue())) as archive:
-        assert not archives.too_large(archive, len(data.getvalue()))
+        assert not archives.archive_too_large(archive, len(data.getvalue()))
 
 
 def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path) -> None:
@@ -145,7 +152,7 @@ def test_plain_recipes_ask_for_nothing() -> None:
 def test_torch_compile_takes_no_such_recipe_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "theirs.toml").write_text(to_toml(HARMFUL["names a file"]))
     with pytest.raises(ValueError, match="snapshot-op-locations"):
-        Settings.of({"recipe": str(tmp_path / "theirs.toml")})
+        BackendSettings.of({"recipe": str(tmp_path / "theirs.toml")})
 
 
 # ---- reproducers -----------------------------------------------------------------------------------------------------
@@ -154,7 +161,7 @@ def test_torch_compile_takes_no_such_recipe_from_a_file(tmp_path: Path) -> None:
 def described(folder: Path, script: str, source: str = "model.py") -> Path:
     folder.mkdir(exist_ok=True)
     stages = (StageFile("fx", "stages/00-fx.txt", "0" * 64),)
-    found = Description(FORMAT, source, (), script, 0, "", "", {}, "", stages)
+    found = ReproducerDescription(FORMAT, source, (), script, 0, "", "", {}, "", stages)
     (folder / DESCRIPTION).write_text(json.dumps({name: getattr(found, name) for name in found.__struct_fields__
                                                   if name != "stages"} | {"stages": []}))  # fmt: skip
     return folder
@@ -174,5 +181,5 @@ def test_a_reproducer_names_no_script_outside_of_its_folder(tmp_path: Path, scri
 def test_what_a_reproducer_would_run_elsewhere_is_known(tmp_path: Path) -> None:
     cases = {"os:system": True, "/home/you/x.py": True, "model.mlir:main": False, "model.pt2": False}
     for source, runs in cases.items():
-        assert bool(runs_elsewhere(read_description(described(tmp_path, "", source)))) == runs
-    assert not runs_elsewhere(read_description(described(tmp_path, "script/x.py")))
+        assert bool(external_python(read_description(described(tmp_path, "", source)))) == runs
+    assert not external_python(read_description(described(tmp_path, "script/x.py")))

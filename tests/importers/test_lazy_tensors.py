@@ -47,6 +47,6 @@ def test_where_there_is_no_back_end_that_is_said(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(lazy_tensors, "is_lazy", lambda value: isinstance(value, torch.Tensor))
     monkeypatch.setattr(lazy_tensors.torch, "_C", OfAnother())
     with pytest.raises(SourceError) as caught:
-        lazy_tensors.traced({"result": torch.ones(1)})
+        lazy_tensors.trace_lazily({"result": torch.ones(1)})
     assert "has no TorchScript backend of Lazy Tensor" in caught.value.diagnostic.what
     assert "TorchDynamo" in caught.value.diagnostic.todo

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from buddy.compiler.driver.compilation import Compiler
-from buddy.compiler.importers.sources import Program, SourceError, load_program
+from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
 from buddy.compiler.protocol.entry_phase import entering
@@ -108,7 +108,7 @@ EXPECTED: dict[str, tuple[str, Eager]] = {
 }
 
 
-def named(program: Program) -> dict[str, CapturedGraph]:
+def named(program: CapturedProgram) -> dict[str, CapturedGraph]:
     """The graphs by the names of their functions, without the part of the file that they are in."""
     return {graph.info.name.partition(" ")[0]: graph for graph in program.graphs}
 

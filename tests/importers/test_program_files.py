@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch.utils import bundled_inputs
 
-from buddy.compiler.importers.sources import Program, SourceError, load_program
+from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.importers.sources.pickles import UnsafeError, nothing_runs
+from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.protocol import Diagnostic
 
 
@@ -94,7 +94,7 @@ def test_kinds_are_told_by_content(folder: Path) -> None:
     }
 
 
-def results_of(program: Program, x: torch.Tensor) -> torch.Tensor:
+def results_of(program: CapturedProgram, x: torch.Tensor) -> torch.Tensor:
     """What the one graph gives in eager with `x` in the place of its input."""
     (captured,) = program.graphs
     assert captured.eager is not None
@@ -247,7 +247,7 @@ def test_an_exported_program_whose_sizes_would_run_code(folder: Path, tmp_path: 
 def test_what_is_no_expression_of_sizes(text: str) -> None:
     import sympy
 
-    with nothing_runs(), pytest.raises(UnsafeError):
+    with without_running_code(), pytest.raises(UnsafeError):
         sympy.sympify(text, locals={})
 
 
@@ -255,7 +255,7 @@ def test_expressions_of_sizes_are_read() -> None:
     import sympy
 
     s = sympy.Symbol("s77", positive=True, integer=True)
-    with nothing_runs():
+    with without_running_code():
         assert sympy.sympify("2*s77 + Max(s77, 3)//2", locals={"s77": s}).free_symbols == {s}
         assert sympy.sympify("Symbol('s77', positive=True, integer=True)", locals={}) == s
 

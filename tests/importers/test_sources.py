@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.importers.sources import Program, SourceError, load_program
+from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.protocol import Diagnostic
 
 Write = Callable[..., str]
@@ -28,11 +28,11 @@ def script(tmp_path: Path) -> Write:
     return write
 
 
-def names(program: Program) -> list[str]:
+def names(program: CapturedProgram) -> list[str]:
     return [graph.info.name for graph in program.graphs]
 
 
-def targets(program: Program, graph: int = 0) -> list[str]:
+def targets(program: CapturedProgram, graph: int = 0) -> list[str]:
     return [op.target for op in program.graphs[graph].graph.operations]
 
 

@@ -24,13 +24,13 @@ from tests.programs import Line, step_number
 # What an MLIR module prints beside ops: the module, ends of regions, attribute aliases, block labels and `else`.
 _NO_OP = re.compile(r"^\s*(module|#|\}|\^|$)")
 
-WAYS = [(flavour, preset) for flavour in ("linalg", "tosa") for preset in ("default", "upstream")]
+WAYS = [(dialect, preset) for dialect in ("linalg", "tosa") for preset in ("default", "upstream")]
 
 
 @pytest.fixture(scope="module", params=WAYS, ids="-".join)
 def line(request: pytest.FixtureRequest) -> Line:
     line = Line(*stack(2))
-    line.compile(default_recipe(flavour=request.param[0], preset=request.param[1]))
+    line.compile(default_recipe(dialect=request.param[0], preset=request.param[1]))
     return line
 
 

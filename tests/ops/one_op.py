@@ -1,4 +1,4 @@
-"""A function of one ATen op for each op class, and the ops that it becomes in the top-level IR of either flavour."""
+"""A function of one ATen op for each op class, and the ops that it becomes in the top-level IR of either dialect."""
 
 from __future__ import annotations
 

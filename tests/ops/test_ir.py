@@ -12,8 +12,8 @@ from tests.programs import captured
 from tests.support.filecheck_text import filecheck
 
 
-def top_level(flavour: Any, function: Any, *shapes: tuple[int, ...]) -> str:
-    return str(lower_top_level(captured(function, *map(torch.ones, shapes)).graph, flavour))
+def top_level(dialect: Any, function: Any, *shapes: tuple[int, ...]) -> str:
+    return str(lower_top_level(captured(function, *map(torch.ones, shapes)).graph, dialect))
 
 
 def test_arith_add_in_linalg() -> None:

@@ -103,8 +103,8 @@ def test_gradients_through_factors_wherever_rows_and_columns_lie() -> None:
 )
 def test_vectors_whose_signs_are_lapacks_stay_in_eager(function: Callable[..., Any], stays: bool) -> None:
     line = Line(function, torch.eye(3))
-    roads = [found.lowering for found in line.compiler.assignments(default_recipe())]
-    assert (EAGER in roads) is stays
+    lowerings = [found.lowering for found in line.compiler.assignments(default_recipe())]
+    assert (EAGER in lowerings) is stays
 
 
 @pytest.mark.filterwarnings("error:compiled again")

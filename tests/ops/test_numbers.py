@@ -1,4 +1,4 @@
-"""Every lowering computes what eager computes, in both flavours and under both presets."""
+"""Every lowering computes what eager computes, in both dialects and under both presets."""
 
 from __future__ import annotations
 
@@ -67,26 +67,26 @@ def classes(name: str) -> dict[str, str]:
     return {op.stable: type(op).__name__ for op in program(name).graph.operations}
 
 
-def assignments(name: str, flavour: str) -> Iterator[tuple[str, Assignment]]:
+def assignments(name: str, dialect: str) -> Iterator[tuple[str, Assignment]]:
     """The op class and the assignment of each node that computes."""
     found = classes(name)
-    for assignment in Compiler(program(name).graph).assignments(default_recipe(flavour=flavour)):
+    for assignment in Compiler(program(name).graph).assignments(default_recipe(dialect=dialect)):
         if found[assignment.node] != GetItemOp.__name__:
             yield found[assignment.node], assignment
 
 
-CROSSED = pytest.mark.full("each flavour and each preset has another test of these groups")
+CROSSED = pytest.mark.full("each dialect and each preset has another test of these groups")
 
 
-# TOSA has no words for its ops: its flavour lowers them as the other one does.
-WITHOUT_TOSA = pytest.mark.full("the other flavour's test of this group meets the same lowerings")
+# TOSA has no words for its ops: its dialect lowers them as the other one does.
+WITHOUT_TOSA = pytest.mark.full("the other dialect's test of this group meets the same lowerings")
 EVERYWHERE = {("linalg", "default"), ("tosa", "upstream")}
 CASES = [
-    pytest.param(name, flavour, preset, marks=[] if (flavour, preset) in EVERYWHERE else CROSSED)
-    if (name, flavour) != ("linear algebra", "tosa")
-    else pytest.param(name, flavour, preset, marks=WITHOUT_TOSA)
+    pytest.param(name, dialect, preset, marks=[] if (dialect, preset) in EVERYWHERE else CROSSED)
+    if (name, dialect) != ("linear algebra", "tosa")
+    else pytest.param(name, dialect, preset, marks=WITHOUT_TOSA)
     for name in CORE
-    for flavour in ("linalg", "tosa")
+    for dialect in ("linalg", "tosa")
     for preset in ("default", "upstream")
 ]
 OTHERS = [name for name in GROUPS if name not in CORE]
@@ -94,10 +94,10 @@ RARE = ("places in images", "floats resampled")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "flavour", "preset"), CASES)
-def test_compiled_agrees_with_eager(name: str, flavour: str, preset: str) -> None:
-    shown = (flavour, preset) == ("tosa", "default")  # tests of passes look at stages too
-    assert_agrees(name, default_recipe(flavour=flavour, preset=preset), shown)
+@pytest.mark.parametrize(("name", "dialect", "preset"), CASES)
+def test_compiled_agrees_with_eager(name: str, dialect: str, preset: str) -> None:
+    shown = (dialect, preset) == ("tosa", "default")  # tests of passes look at stages too
+    assert_agrees(name, default_recipe(dialect=dialect, preset=preset), shown)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_other_types_and_shapes_agree_with_eager(name: str) -> None:
 @pytest.mark.parametrize("name", TYPES_OF_TOSA)
 @pytest.mark.slow
 def test_other_types_and_shapes_of_tosa_agree_with_eager(name: str) -> None:
-    assert_agrees(name, default_recipe(flavour="tosa", preset="upstream"))
+    assert_agrees(name, default_recipe(dialect="tosa", preset="upstream"))
 
 
 @pytest.mark.parametrize("name", dict.fromkeys((*CORE, *TYPES_OF_TOSA)))
@@ -162,7 +162,7 @@ def test_every_op_class_has_a_lowering() -> None:
     assert classes - lowered == {"GetItemOp"}
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
 @pytest.mark.parametrize(
     ("cls", "target", "further", "shape", "reference"),
     [
@@ -171,7 +171,7 @@ def test_every_op_class_has_a_lowering() -> None:
     ],
 )
 def test_ops_of_graphs_built_by_hand(
-    cls: type[Op], target: str, further: tuple[object, ...], shape: tuple[int, ...], reference: object, flavour: str
+    cls: type[Op], target: str, further: tuple[object, ...], shape: tuple[int, ...], reference: object, dialect: str
 ) -> None:
     x = torch.randn(2, 6)
     graph = Graph()
@@ -179,7 +179,7 @@ def test_ops_of_graphs_built_by_hand(
     node = new_op(cls, "node", target, [argument, *further], [TensorMeta(shape, TensorDType.Float32)])
     for op in (argument, node, new_op(OutputOp, "output", "output", [(node,)])):
         graph.add_node(op)
-    artifact = Compiler(graph).compile(default_recipe(flavour=flavour)).artifact
+    artifact = Compiler(graph).compile(default_recipe(dialect=dialect)).artifact
     assert callable(reference)
     assert_same(LoadedProgram(artifact)([x]), [reference(x)])
 
@@ -189,6 +189,6 @@ def test_tosa_rounds_halves_once_where_eager_does_and_as_often_as_it_does(dtype:
     functions = {"sigmoid": torch.sigmoid, "logit": torch.logit, **{f"power {n}": lambda x, n=n: x**n for n in (3, -2)}}
     x = torch.linspace(0.05, 0.95, 400).to(dtype)
     graph = captured(lambda x: [f(x) for f in functions.values()], x)
-    results = LoadedProgram(compile_graph(graph.graph, default_recipe(flavour="tosa")))(graph.tensors)
+    results = LoadedProgram(compile_graph(graph.graph, default_recipe(dialect="tosa")))(graph.tensors)
     for (name, function), ours in zip(functions.items(), results, strict=True):
         assert (ours != function(x)).float().mean() < 0.03, name

@@ -1,4 +1,4 @@
-"""For a function of one ATen op, the top-level IR holds the op of that meaning in the flavour's own dialect."""
+"""For a function of one ATen op, the top-level IR holds the op of that meaning in the dialect's own dialect."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def graph_of(name: str) -> Any:
 
 
 @cache
-def top_level(name: str, flavour: Any) -> str:
-    return str(lower_top_level(graph_of(name), flavour))
+def top_level(name: str, dialect: Any) -> str:
+    return str(lower_top_level(graph_of(name), dialect))
 
 
 def ops_in(text: str) -> set[str]:
@@ -103,7 +103,7 @@ def test_tosa_first_holds_the_tosa_op_or_says_that_there_is_none(names: list[str
     def mismatch(name: str) -> str:
         expected = CASES[name].tosa
         if isinstance(expected, str):
-            assignments = Compiler(graph_of(name)).assignments(default_recipe(flavour="tosa"))
+            assignments = Compiler(graph_of(name)).assignments(default_recipe(dialect="tosa"))
             assignment, *_ = [a for a in assignments if a.lowering != "func"]  # without those that pick a result
             found = (assignment.lowering, assignment.reason)
             return "" if found == ("linalg", f"tosa: {expected}") else f"{found}, expected tosa: {expected}"
@@ -127,12 +127,12 @@ def test_linalg_first_holds_a_linalg_op_or_the_view_that_the_op_is(names: list[s
     assert_each(names, mismatch)
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
 @in_parts(CASES, 8)
-def test_the_function_has_the_types_that_eager_has(names: list[str], flavour: Any) -> None:
+def test_the_function_has_the_types_that_eager_has(names: list[str], dialect: Any) -> None:
     def mismatch(name: str) -> str:
         case = CASES[name]
-        arguments, result = signature_in(top_level(name, flavour))
+        arguments, result = signature_in(top_level(name, dialect))
         wanted, eager = [type_of(tensor) for tensor in case.inputs], case.function(*case.inputs)
         if arguments != wanted:
             return f"takes {arguments}, expected {wanted}"
@@ -145,9 +145,9 @@ def test_the_function_has_the_types_that_eager_has(names: list[str], flavour: An
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "flavour", sampled(["linalg", "tosa"], ["linalg"], "test_numbers has all of these in this flavour too")
+    "dialect", sampled(["linalg", "tosa"], ["linalg"], "test_numbers has all of these in this dialect too")
 )
-def test_all_of_them_agree_with_eager(flavour: Any) -> None:
+def test_all_of_them_agree_with_eager(dialect: Any) -> None:
     every = tuple(tensor for case in CASES.values() for tensor in case.inputs)
 
     def program(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -155,14 +155,14 @@ def test_all_of_them_agree_with_eager(flavour: Any) -> None:
         return [case.function(*(next(given) for _ in case.inputs)) for case in CASES.values()]
 
     graph = captured(program, *every)
-    loaded = LoadedProgram(compile_graph(graph.graph, default_recipe(flavour=flavour)))
+    loaded = LoadedProgram(compile_graph(graph.graph, default_recipe(dialect=dialect)))
     with torch.no_grad():
         assert_same(run_guarded(loaded, graph.tensors, "last"), program(*every), list(CASES))
 
 
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
 @pytest.mark.parametrize("cls", [TransposeMatmulFusedOp, TransposeAddMMFusedOp])
-def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], flavour: Any) -> None:
+def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], dialect: Any) -> None:
     tensors = [normal(4, 5), normal(6, 5), normal(6)][: 2 + (cls is TransposeAddMMFusedOp)]
     graph, operands = Graph(), []
     for i, tensor in enumerate(tensors):
@@ -171,6 +171,6 @@ def test_products_by_a_transpose_made_by_graph_passes(cls: type[Op], flavour: An
     node = new_op(cls, "node", "linear.default", operands, [TensorMeta((4, 6), TensorDType.Float32)])
     for op in (*operands, node, new_op(OutputOp, "output", "output", [(node,)])):
         graph.add_node(op)
-    compilation = Compiler(graph).compile(default_recipe(flavour=flavour))
-    assert [a.lowering for a in compilation.assignments] == [flavour]
+    compilation = Compiler(graph).compile(default_recipe(dialect=dialect))
+    assert [a.lowering for a in compilation.assignments] == [dialect]
     assert_same(LoadedProgram(compilation.artifact)(tensors), [torch.nn.functional.linear(*tensors)])

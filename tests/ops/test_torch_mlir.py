@@ -1,4 +1,4 @@
-"""The road through torch-mlir: by hand for any node, with eager's answer, and with a reason where there is none."""
+"""Lowering by torch-mlir: by hand for any node, with eager's answer, and with a reason where there is none."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def program(x: torch.Tensor, y: torch.Tensor, n: torch.Tensor, parts: torch.Tens
 INPUTS = (normal(3, 4), normal(3, 4), whole(-5, 5, 4, 2).int(), normal(5, 2))
 
 
-def by_hand(line: Line, road: str) -> dict[str, tuple[str, str]]:
-    """The road and the reason of each node when all of them are sent down `road`, where the answer is eager's."""
-    choices = tuple(OpChoice(op.stable, road) for op in line.program.graph.operations)
+def by_hand(line: Line, lowering: str) -> dict[str, tuple[str, str]]:
+    """The lowering and the reason of each node when all of them are sent down `lowering`, where the answer is eager's."""
+    choices = tuple(OpChoice(op.stable, lowering) for op in line.program.graph.operations)
     recipe = msgspec.structs.replace(default_recipe(), choices=tuple(sorted(choices)))
     found = {a.node: (a.lowering, a.reason) for a in line.compile(recipe).assignments}
     assert_same(line.run(recipe), program(*INPUTS))
@@ -45,10 +45,10 @@ def by_hand(line: Line, road: str) -> dict[str, tuple[str, str]]:
 
 def test_every_node_can_be_sent_through_torch_mlir_by_hand() -> None:
     line = Line(program, *INPUTS)
-    roads = by_hand(line, TORCH_MLIR)
-    sent = [node for node, (road, _) in roads.items() if road == TORCH_MLIR]
-    assert len(sent) >= 8, roads
-    assert EAGER not in {road for road, _ in roads.values()}
+    lowerings = by_hand(line, TORCH_MLIR)
+    sent = [node for node, (lowering, _) in lowerings.items() if lowering == TORCH_MLIR]
+    assert len(sent) >= 8, lowerings
+    assert EAGER not in {lowering for lowering, _ in lowerings.values()}
 
 
 def test_what_the_importer_needs_to_know_of_torch_crosses_processes() -> None:
@@ -125,8 +125,8 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     with monkeypatch.context() as patch:
         patch.setattr(apart, "_torch_mlir", [apart._Process()])
         patch.setattr(apart, "SECONDS", 0.0)
-        backend._made(line.program.graph, recipe, backend.Settings(), None)
-        assert program_cache.find(line.program.graph, recipe) is None
+        backend._made(line.program.graph, recipe, backend.BackendSettings(), None)
+        assert program_cache.find_program(line.program.graph, recipe) is None
         patch.setattr(apart, "SECONDS", 60.0)
         (text,) = apart._torch_mlir[0]._known
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
@@ -134,8 +134,8 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     apart.lowered(LIVES)
     apart._torch_mlir[0]._process.kill()
     assert "linalg.generic" in apart.lowered(text)
-    backend._made(line.program.graph, recipe, backend.Settings(), None)
-    assert program_cache.find(line.program.graph, recipe) is not None
+    backend._made(line.program.graph, recipe, backend.BackendSettings(), None)
+    assert program_cache.find_program(line.program.graph, recipe) is not None
 
 
 def test_a_lowering_that_does_not_read_a_tensor_is_not_taken() -> None:

@@ -10,7 +10,7 @@ from buddy.compiler.codegen.calling_convention import regions_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.base import PassError
 from buddy.compiler.passes.count_cycles import CountCycles
-from buddy.compiler.protocol.artifact import Region
+from buddy.compiler.protocol.artifact import TimedRegion
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import Compiled
 
@@ -62,21 +62,21 @@ class _Sets:
             context.locations.intern(names)  # type: ignore[attr-defined]
 
 
-def regions(found: Compiled) -> tuple[Region, ...]:
+def regions(found: Compiled) -> tuple[TimedRegion, ...]:
     with found.context:
         return regions_of(found.module.operation)
 
 
 def test_a_shared_function_has_regions_for_each_of_its_calls_with_the_nodes_of_that_call() -> None:
     assert regions(compiled()) == (
-        Region(("add", "mm"), "f", "@pair"),
-        Region(("a",), "f", "linalg.fill"),
-        Region(("add_1", "mm_1"), "f", "@pair"),
-        Region(("b",), "f", "@single"),
-        Region(("mm",), "pair", "linalg.fill", 0),
-        Region(("add",), "pair", "memref.copy", 0),
-        Region(("mm_1",), "pair", "linalg.fill", 2),
-        Region(("add_1",), "pair", "memref.copy", 2),
+        TimedRegion(("add", "mm"), "f", "@pair"),
+        TimedRegion(("a",), "f", "linalg.fill"),
+        TimedRegion(("add_1", "mm_1"), "f", "@pair"),
+        TimedRegion(("b",), "f", "@single"),
+        TimedRegion(("mm",), "pair", "linalg.fill", 0),
+        TimedRegion(("add",), "pair", "memref.copy", 0),
+        TimedRegion(("mm_1",), "pair", "linalg.fill", 2),
+        TimedRegion(("add_1",), "pair", "memref.copy", 2),
     )
 
 

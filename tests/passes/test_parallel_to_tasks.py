@@ -14,9 +14,9 @@ from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.parallel_to_tasks import ParallelToTasks
 from buddy.compiler.passes.pass_runner import run_step
 from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.runtime.executable import call_executable
 from buddy.compiler.runtime.linker import Library
-from buddy.compiler.runtime.loaded import call
-from buddy.compiler.runtime.openmp import SEQUENTIAL, Fork, torch_fork
+from buddy.compiler.runtime.openmp import SEQUENTIAL, ForkDefinition, torch_fork
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import Compiled
 
@@ -47,7 +47,7 @@ class Shared:
         self.remarks = [remark.text for remark in pass_context.remarks if remark.pass_name == _FIRST]
         self._linked: dict[int, Library] = {}
 
-    def __call__(self, *tensors: torch.Tensor, fork: Fork | None = None) -> None:
+    def __call__(self, *tensors: torch.Tensor, fork: ForkDefinition | None = None) -> None:
         """Call `@f` on `tensors`, which it may write to."""
         found = fork or torch_fork()
         if id(found) not in self._linked:
@@ -55,7 +55,7 @@ class Shared:
                 objects = functions.compile_functions(self.module.operation, self.locations, 3)
             images = [each.data for each in objects]
             self._linked[id(found)] = Library(images, {"f": len(tensors)}, found.symbols, found.ir)
-        call(self._linked[id(found)]["f"], tensors)
+        call_executable(self._linked[id(found)]["f"], tensors)
 
 
 # out[number of the iteration] += x[...] * s, over any bounds and steps of two dims.
@@ -316,7 +316,7 @@ def test_a_function_that_a_shared_loop_calls_shares_no_loop_of_its_own() -> None
       return
     }}
     func.func private @between(%out: memref<64xf32>, %i: index) {{
-      call @inner(%out, %i) : (memref<64xf32>, index) -> ()
+      call_executable @inner(%out, %i) : (memref<64xf32>, index) -> ()
       return
     }}
     func.func @f(%out: memref<64xf32>) {{{BOUNDS_OF_EIGHT}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.driver.ir_check import check
+from buddy.compiler.driver.ir_check import check_ir
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import marked_text, print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -72,9 +72,9 @@ def test_what_does_not_parse_is_told_with_its_place(module: Any) -> None:
 
 
 def test_a_check_names_line_and_column() -> None:
-    assert check(MODULE).message == ""
-    found = check(MODULE.replace("arith.mulf", "arith.nosuch"))
+    assert check_ir(MODULE).message == ""
+    found = check_ir(MODULE.replace("arith.mulf", "arith.nosuch"))
     assert (found.line, found.column) == (4, 10)
-    found = check(MODULE.replace("return %1 : f32", "return"))
+    found = check_ir(MODULE.replace("return %1 : f32", "return"))
     assert found.line == 5
     assert "operands" in found.message

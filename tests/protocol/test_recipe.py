@@ -14,9 +14,9 @@ RECIPE = Recipe("model.py", ("--tiny",), steps=STEPS)
 
 
 @pytest.mark.parametrize("preset", presets())
-@pytest.mark.parametrize("flavour", ["linalg", "tosa"])
-def test_a_recipe_comes_back_from_toml_as_it_was(preset: str, flavour: str) -> None:
-    recipe = default_recipe("model.py", ("--layers", "2"), preset, flavour)  # type: ignore[arg-type]
+@pytest.mark.parametrize("dialect", ["linalg", "tosa"])
+def test_a_recipe_comes_back_from_toml_as_it_was(preset: str, dialect: str) -> None:
+    recipe = default_recipe("model.py", ("--layers", "2"), preset, dialect)  # type: ignore[arg-type]
     recipe = recipe.with_choice("layer.0/gelu.0", "eager").toggled(3)
     assert from_toml(to_toml(recipe)) == recipe
 
@@ -28,22 +28,22 @@ def test_option_types_survive_toml() -> None:
     assert [(type(value), value) for _, value in step.options] == [(type(value), value) for _, value in options]
 
 
-def test_stablehlo_is_a_flavour_of_torch_mlirs() -> None:
-    recipe = from_toml("frontend = 'torch-mlir'\nflavour = 'stablehlo'")
-    assert from_toml(to_toml(recipe)) == recipe == Recipe(frontend="torch-mlir", flavour="stablehlo")
+def test_only_torch_mlir_lowers_to_stablehlo() -> None:
+    recipe = from_toml("frontend = 'torch-mlir'\ndialect = 'stablehlo'")
+    assert from_toml(to_toml(recipe)) == recipe == Recipe(frontend="torch-mlir", dialect="stablehlo")
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("flavour = 'stablehlo'", "$.flavour"),
+        ("dialect = 'stablehlo'", "$.dialect"),
         ("threads = 'two'", "$.threads"),
         ("threads = 0", "$.threads"),
         ("threads = 1000000", "$.threads"),
         ("[[steps]]\nname = 1", "$.steps[0].name"),
         ("[[steps]]\nlevel = 'mlir'", "name"),
         ("[[choices]]\nnode = 'x'", "lowering"),
-        ("flavour = \n", "line 1"),
+        ("dialect = \n", "line 1"),
         (f"graph = 1{'0' * 30}", "$.graph"),
         ("opt_level = -1", "$.opt_level"),
         ("steps = " + "[" * 5000, "not a recipe"),
@@ -104,12 +104,12 @@ def test_steps_before_a_change_keep_their_keys_and_those_after_lose_them() -> No
 @pytest.mark.parametrize(
     "changed",
     [
-        msgspec.structs.replace(RECIPE, flavour="tosa"),
+        msgspec.structs.replace(RECIPE, dialect="tosa"),
         msgspec.structs.replace(RECIPE, partition="whole"),
         RECIPE.with_choice("n", "eager"),
         RECIPE.toggled(0),
     ],
-    ids=["flavour", "partition", "choice", "graph pass"],
+    ids=["dialect", "partition", "choice", "graph pass"],
 )
 def test_what_makes_the_top_level_changes_every_key(changed: Recipe) -> None:
     before, after = prefix_keys(RECIPE, "graph"), prefix_keys(changed, "graph")

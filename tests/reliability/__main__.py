@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from buddy.compiler.tools.coverage.plan import PlanError, parse_shard
+from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
 from tests.reliability import whole
 from tests.reliability.campaign import Campaign, Plan, carried_out, faults, told
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.name == "all":
             return whole.everything([campaign(name) for name in NAMES], options, shard)
         return _one(campaign(options.name), options, shard)
-    except PlanError as error:
+    except CoveragePlanError as error:
         print(error, file=sys.stderr)
         return 2
 

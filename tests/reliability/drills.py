@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import PluginFile
@@ -218,7 +218,7 @@ class Session:
         self.faults.append(Fault(outcome, why, self._round))
 
 
-async def drill(seed: int, cases: int, kinds: tuple[str, ...] = KINDS, place: Remote | None = None) -> Tried:
+async def drill(seed: int, cases: int, kinds: tuple[str, ...] = KINDS, place: RemoteHost | None = None) -> Tried:
     """One session with `cases` faults of these kinds, with a local engine or one at `place`."""
     chance = random.Random(f"drill {seed}")
     with tempfile.TemporaryDirectory(prefix="drill-") as folder:
@@ -249,7 +249,7 @@ async def drill_each(seed: int, kinds: tuple[str, ...] = KINDS) -> Tried:
 
 @asynccontextmanager
 async def _opened(
-    folder: Path, chance: random.Random, kinds: tuple[str, ...], place: Remote | None = None
+    folder: Path, chance: random.Random, kinds: tuple[str, ...], place: RemoteHost | None = None
 ) -> AsyncIterator[Session]:
     source = SAMPLES / chance.choice(PROGRAMS)
     app = Drilled(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from buddy.app.session.ssh import Remote
+from buddy.app.session.ssh import RemoteHost
 from tests.reliability.campaign import Attempt, Campaign
 from tests.reliability.drills import BATCH, drill, environment
 
@@ -22,14 +22,16 @@ DELAY = 0.02
 
 
 @contextmanager
-def elsewhere() -> Iterator[Remote]:
+def elsewhere() -> Iterator[RemoteHost]:
     """A host with a separate folder for temporary files, which identifies its engines."""
     with tempfile.TemporaryDirectory(prefix="far") as folder:
         program = Path(folder) / "buddy-tui"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m buddy.app.cli "$@"\n')
         program.chmod(0o700)
         with patch.dict(os.environ, {"TMPDIR": folder}), patch.object(tempfile, "tempdir", None):
-            yield Remote("far", (sys.executable, str(FAR), folder, str(DELAY)), program=str(program), patience=120.0)
+            yield RemoteHost(
+                "far", (sys.executable, str(FAR), folder, str(DELAY)), program=str(program), patience=120.0
+            )
 
 
 @contextmanager

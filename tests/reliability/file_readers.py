@@ -135,12 +135,12 @@ def _onnx() -> dict[str, FileReader]:
     import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
-    from buddy.compiler.importers.onnx_files.model import prepared
+    from buddy.compiler.importers.onnx_files.model import prepare_model
     from buddy.compiler.importers.onnx_files.nodes import graph_of
     from buddy.compiler.importers.sources.program import SourceError
 
     def read(path: Path) -> None:
-        model = prepared(path)
+        model = prepare_model(path)
         graph_of(model, "small", path)
 
     values = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 8])]
@@ -182,12 +182,12 @@ class _NotReadError(Exception):
 
 def _mlir() -> dict[str, FileReader]:
     from buddy.compiler.importers.mlir_files.__main__ import answer
-    from buddy.compiler.importers.mlir_files.question import Question
+    from buddy.compiler.importers.mlir_files.read_request import ReadRequest
     from buddy.compiler.importers.mlir_files.reading import new_context
     from buddy.compiler.mlir.bindings import ir
 
     def read(data: bytes) -> None:
-        found = answer(Question(data, "a.mlir", "", ()))
+        found = answer(ReadRequest(data, "a.mlir", "", ()))
         if found.problem is not None:
             raise _NotReadError(found.problem.what)
 

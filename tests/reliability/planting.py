@@ -16,13 +16,13 @@ from torch.fx.node import map_arg
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, target_key
-from buddy.compiler.frontend.capture import Recorder, capture
+from buddy.compiler.frontend.capture import GraphRecorder, capture
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import RunReport
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.in_step import InStep
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter
 from buddy.compiler.runtime.measure import run_and_compare
 from buddy.compiler.runtime.node_by_node import symbols_at
 from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads, spreads
@@ -48,7 +48,7 @@ class Planted:
 
 
 @dataclass
-class Keeping(Recorder):
+class Keeping(GraphRecorder):
     """Records graphs, and keeps the ATen graphs that they are made of."""
 
     aten: list[AtenGraph] = field(default_factory=list)
@@ -83,7 +83,9 @@ class Subject:
         graph, tensors = self.graph(fault), self.captured.tensors
         with torch.no_grad():
             own = spreads(self.captured, self.captured.eager(tensors) if self.captured.eager else [])
-            wrong = InStep(graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64").finish()
+            wrong = LockstepInterpreter(
+                graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64"
+            ).finish()
         found = []
         further = [further_spreads(self.captured, seed) for seed in range(RUNS)]
         for one, other, pair in zip(wrong, self.captured.exact, zip(own, *further, strict=True), strict=True):

@@ -161,7 +161,7 @@ _TEXTS = (
 )
 _LOWERINGS = ("tosa", "linalg", "math", "torch-mlir", "func", "eager", "no-such-registry")
 _FIELDS: tuple[tuple[str, Sequence[Any]], ...] = (
-    ("flavour", ("linalg", "tosa", "tosa", "stablehlo")),
+    ("dialect", ("linalg", "tosa", "tosa", "stablehlo")),
     ("partition", ("layers", "whole")),
     ("threads", (1, 2, 2, 3, 5, 64)),
     ("opt_level", (0, 1, 2, 3)),

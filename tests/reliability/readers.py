@@ -15,7 +15,7 @@ import msgspec
 
 from buddy.app.panes import node_filter
 from buddy.app.reports import tuning
-from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, Description, StageFile, read_description
+from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import patterns
 from buddy.app.session import ssh
 from buddy.app.workspace import bookmarks, input_parsing, pipeline_text, session_file, settings
@@ -41,7 +41,7 @@ from buddy.compiler.protocol.text.structure import shapes
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.support import json_lines
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.fuzz.plan import Batch
+from buddy.compiler.tools.fuzz.plan import FuzzBatch
 from buddy.themes.lexers import lexer_for
 from buddy.themes.palette import read_theme, themes
 from buddy.themes.toml import TomlError
@@ -72,9 +72,11 @@ PTX = ".visible .entry k(\n\t.param .u64 k_param_0\n)\n{\n\t.reg .b32 %r<4>;\n\t
 THEME = 'base = "buddy-dark"\ntitle = "Mine"\n[syntax]\nkeyword = "bold #ff00ff"\n[colors]\nprimary = "#112233"\n'
 CONFIG = 'theme = "dark"\nauto_run = true\nbell_after = 2.5\n[keys]\nrun = ["f5", "r"]\n"move.top" = []\n'
 STAGE = StageFile("cse", "cse.mlir", "00")
-DESCRIBED = Description(FORMAT, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,))
-FILTER = "op:mm shape:128x* road:eager time>1ms -module:layers.3 err>=1e-5 gelu"
-BATCH = Batch(1, "abc", {"compiled": 50}, 1.5)
+DESCRIBED = ReproducerDescription(
+    FORMAT, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,)
+)
+FILTER = "op:mm shape:128x* lowering:eager time>1ms -module:layers.3 err>=1e-5 gelu"
+BATCH = FuzzBatch(1, "abc", {"compiled": 50}, 1.5)
 
 
 @dataclass(frozen=True)
@@ -206,9 +208,9 @@ def _searched(text: str) -> None:
 
 
 def _flagged(text: str) -> None:
-    given = [flags.normal(word) for word in text.split("\n")]
-    flags.driver(flags.merged(given), 2)
-    if said := next(filter(None, map(flags.problem, text.split("\n"))), ""):
+    given = [flags.normalise_flag(word) for word in text.split("\n")]
+    flags.driver(flags.merge_flags(given), 2)
+    if said := next(filter(None, map(flags.flag_problem, text.split("\n"))), ""):
         raise ValueError(said)
 
 
@@ -227,7 +229,7 @@ def _linked(data: bytes) -> None:
             piece = found[1]
         stream.feed(piece)
     if found is None:
-        raise resuming.LinkError("no greeting")
+        raise resuming.StreamError("no greeting")
     assert 0 <= stream.received <= len(data)
 
 
@@ -267,7 +269,7 @@ def _settings(path: Path) -> None:
 
 
 def _lines(path: Path) -> None:
-    if not json_lines.read(path, Batch):
+    if not json_lines.read(path, FuzzBatch):
         raise ValueError("nothing in it")
 
 
@@ -285,7 +287,7 @@ SMALL = recipe.Recipe(
 )
 FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
-KEPT = session_file.Kept(
+KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
 )
 _SESSION = b"\n%%\n".join((recipe.to_toml(SMALL).encode(), msgspec.msgpack.encode(EDITS), b"1\n"))
@@ -325,7 +327,7 @@ READERS: dict[str, Reader] = {
     ),
     "link to an engine elsewhere": Reader(
         _linked,
-        (resuming.LinkError, resuming.GoneError),
+        (resuming.StreamError, resuming.GoneError),
         (_LINK, _NOISY_LINK, resuming.refusal("it ended")),
         "bytes",
         60,
@@ -384,9 +386,9 @@ READERS: dict[str, Reader] = {
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,
     ),
-    "host": Reader(_text(ssh.checked_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
+    "host": Reader(_text(ssh.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: ssh.Remote("h").explain(len(text) % 256, text)),
+        _text(lambda text: ssh.RemoteHost("h").explain(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,

@@ -265,7 +265,7 @@ class Batch:
 
 def marks(base: Recipe, recipe: Recipe, edits: Sequence[Edit]) -> tuple[str, ...]:
     """The features of a recipe by which endings are counted: frontend, dialect, backend and so on."""
-    found = [f"preset {base.preset}", f"frontend {recipe.frontend}", f"flavour {recipe.flavour}"]
+    found = [f"preset {base.preset}", f"frontend {recipe.frontend}", f"dialect {recipe.dialect}"]
     found.append(f"partition {recipe.partition}")
     found.append(f"backend {recipe.backend}")
     found += [f"target {recipe.target}"] if recipe.target else []

@@ -18,8 +18,8 @@ from buddy.app.actions import PANES
 from buddy.app.panes.painting import DRAWN
 from buddy.app.reports.value_pages import entries_of
 from buddy.app.screens.editor import EditorScreen
-from buddy.app.screens.follow import FateScreen
-from buddy.app.screens.picker import Choice, PickerScreen
+from buddy.app.screens.follow import NodeHistoryScreen
+from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.bounded import FORMS, keep_newest
 from buddy.app.session.lines import KEEP, LineCache
@@ -27,9 +27,9 @@ from buddy.app.session.state import LOGGED, State
 from buddy.app.workbench import app
 from buddy.app.workbench.app import BenchScreen, Workbench
 from buddy.app.workbench.terminal_disconnect import is_gone
-from buddy.app.workspace.command_line import Shown, command
+from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.engine.reprinting import MAX_FORMS, Reprinting
+from buddy.compiler.engine.reprinting import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
@@ -42,7 +42,7 @@ async def test_keys_that_come_at_once_answer_a_screen_once(tmp_path: Path) -> No
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     answers: list[object] = []
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(PickerScreen("which", [Choice("one", "", 1), Choice("two", "", 2)]), answers.append)
+        app.push_screen(PickerScreen("which", [PickerChoice("one", "", 1), PickerChoice("two", "", 2)]), answers.append)
         await pilot.pause()
         assert isinstance(app.screen, PickerScreen)
         for key in ("enter", "escape", "enter", "escape"):
@@ -96,7 +96,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
 
 def test_every_pane_has_a_command_line(tmp_path: Path) -> None:
     for pane in PANES:
-        assert command(Recipe("a.py"), Recipe("a.py"), tmp_path, Shown(pane)).startswith("buddy-tui ")
+        assert command(Recipe("a.py"), Recipe("a.py"), tmp_path, ScreenState(pane)).startswith("buddy-tui ")
 
 
 def test_a_terminal_that_hung_up_is_seen() -> None:
@@ -131,7 +131,7 @@ async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path)
 async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with app.run_test(size=(80, 24)) as pilot:
-        screen = FateScreen("mm.0", [])
+        screen = NodeHistoryScreen("mm.0", [])
         app.push_screen(screen)
         await pilot.pause()
         screen.tell("running")
@@ -149,7 +149,7 @@ async def test_a_screen_that_was_left_is_let_go(tmp_path: Path) -> None:
     """A cache of Textual's kept what the last 1,024 widgets had drawn: most of the workbench's growth."""
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with app.run_test(size=(80, 24)) as pilot:
-        app.push_screen(screen := PickerScreen("which", [Choice("one", "", 1), Choice("two", "", 2)]))
+        app.push_screen(screen := PickerScreen("which", [PickerChoice("one", "", 1), PickerChoice("two", "", 2)]))
         await pilot.pause()
         held = [weakref.ref(widget._styles_cache) for widget in screen.walk_children(with_self=True)]
         assert len(held) > 2
@@ -187,7 +187,7 @@ async def test_colours_of_a_theme_that_is_left_are_let_go(tmp_path: Path) -> Non
 
 def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
     store = TextStore()
-    forms = Reprinting(store, lambda _frame: None)
+    forms = ReprintHandler(store, lambda _frame: None)
     for number in range(MAX_FORMS + 10):
         store.put(f"form {number}", IndexedText("module {}\n"))
         forms._keep(f"text {number}", f"form {number}")

@@ -20,13 +20,13 @@ from buddy.app.reports.tuning import read_variation
 from buddy.app.workspace.settings import read_settings
 from buddy.compiler.engine.plugin_files import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
-from buddy.compiler.importers.mlir_files.question import Answer, Question
+from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
-from buddy.compiler.importers.onnx_files.model import prepared
+from buddy.compiler.importers.onnx_files.model import prepare_model
 from buddy.compiler.importers.sources import exported_program
 from buddy.compiler.importers.sources.locate import locate
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.pickles import nothing_runs
+from buddy.compiler.importers.sources.pickles import without_running_code
 from buddy.compiler.importers.sources.program import SourceError
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
@@ -80,7 +80,7 @@ def test_an_error_that_is_its_own_cause_is_followed_once() -> None:
     error.__cause__, other.__cause__ = other, error
     assert exported_program._cause(error, KeyError) is None
     assert exported_program._cause(error, ValueError) is error
-    with pytest.raises(RuntimeError) as raised, nothing_runs():
+    with pytest.raises(RuntimeError) as raised, without_running_code():
         torch.load(io.BytesIO(_archive("data.pkl")[:-9]))
     assert raised.value.__cause__ is not raised.value
 
@@ -92,7 +92,7 @@ def test_names_of_an_onnx_model_are_text(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(helper.make_model(graph, ir_version=8).SerializeToString().replace(b"layer", b"l\xff\xfeer"))
     with pytest.raises(SourceError, match="not valid UTF-8"):
-        prepared(path)
+        prepare_model(path)
 
 
 def test_what_mlir_says_of_bytecode_in_no_text_is_refused_in_text() -> None:
@@ -118,7 +118,7 @@ ENDLESS = (
 
 def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     """Whether this version of MLIR rejects the file or reads on, its process ends, on a loaded machine too."""
-    question = msgspec.msgpack.encode(Question(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
+    question = msgspec.msgpack.encode(ReadRequest(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
     program = (
         "import sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
         "from buddy.compiler.support.processes import one_shot; "
@@ -131,7 +131,9 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
 
 def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
     """A lower limit than the reader's own cannot be raised."""
-    question = msgspec.msgpack.encode(Question(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ()))
+    question = msgspec.msgpack.encode(
+        ReadRequest(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ())
+    )
     program = (
         "import resource, sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
         "most = reader.SECONDS - 1; from buddy.compiler.support.processes import one_shot; "
@@ -141,7 +143,7 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert msgspec.msgpack.decode(done.stdout, type=Answer).problem is None
+    assert msgspec.msgpack.decode(done.stdout, type=ReadAnswer).problem is None
 
 
 def _archive(name: str) -> bytes:

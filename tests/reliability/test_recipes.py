@@ -51,7 +51,7 @@ def test_any_part_of_the_edits_makes_a_recipe_that_a_file_holds() -> None:
         base, edits = recipe_of(chance, choices)
         some = [edit for edit in edits if chance.random() < 0.5]
         recipe = edited(base, some)
-        if recipe.flavour != "stablehlo":
+        if recipe.dialect != "stablehlo":
             assert from_toml(as_file(recipe, ["two\nlines"])) == recipe
         assert edited(base, []) == base
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.app.cli import fuzz
-from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment
+from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start
 from buddy.compiler.tools.fuzz import plan as fuzzing
 from tests.reliability import campaign as campaigns
 from tests.reliability.campaign import Campaign, Plan
@@ -117,7 +117,7 @@ def _status(run: Run, folder: Path) -> int:
         env={"BUDDY_SOAK_SAMPLES": str(folder / "soak.samples"), **os.environ},
         # A separate process group: keys at the terminal only reach this process, which forwards the signal once.
         process_group=0,
-        preexec_fn=from_its_first_moment(),
+        preexec_fn=die_with_parent_from_start(),
     )
     try:
         return process.wait()

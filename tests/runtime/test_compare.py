@@ -15,7 +15,7 @@ import torch
 from msgspec.structs import replace
 from torch.testing._comparison import default_tolerances
 
-from buddy.app.reports.formatting import load as figures_of
+from buddy.app.reports.formatting import load_text as figures_of
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec

@@ -13,8 +13,8 @@ from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.artifact import Argument, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.runtime import LoadedProgram, loaded
-from buddy.compiler.runtime.huge_pages import HUGE, collapse, roomy
+from buddy.compiler.runtime import LoadedProgram, executable
+from buddy.compiler.runtime.huge_pages import HUGE, collapse, huge_page_tensor
 
 
 def huge_bytes() -> int:
@@ -48,9 +48,9 @@ def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives huge pages on request")
 def test_large_new_tensors_get_huge_pages_and_small_ones_need_none() -> None:
-    small, before = roomy((3, 5), torch.float16), huge_bytes()
+    small, before = huge_page_tensor((3, 5), torch.float16), huge_bytes()
     assert (small.shape, small.dtype) == ((3, 5), torch.float16)
-    large = roomy((40, HUGE), torch.uint8).fill_(7)  # too large for memory that has been written to before
+    large = huge_page_tensor((40, HUGE), torch.uint8).fill_(7)  # too large for memory that has been written to before
     assert large.shape == (40, HUGE)
     assert int(large[::9, -1].sum()) == 7 * 5
     found = huge_bytes() - before
@@ -86,8 +86,8 @@ def test_only_weights_that_are_read_in_place_are_marked_and_new_ones_are_met_too
 
 def test_a_weight_that_comes_at_several_addresses_is_moved_once_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     moved: list[int] = []
-    monkeypatch.setattr(loaded, "collapse", lambda tensor: moved.append(tensor.data_ptr()))
-    argument = loaded.StreamedArgument(Argument(0, TensorSpec((4,), "f32"), streamed=True))
+    monkeypatch.setattr(executable, "collapse", lambda tensor: moved.append(tensor.data_ptr()))
+    argument = executable.StreamedArgument(Argument(0, TensorSpec((4,), "f32"), streamed=True))
     first, second = torch.ones(4), torch.ones(4)
     for weight in (first, second, first, second):
         assert argument.value(weight, {}) is weight

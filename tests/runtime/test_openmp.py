@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.runtime import LoadedProgram, loaded, run_and_compare
+from buddy.compiler.runtime import LoadedProgram, executable, run_and_compare
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.openmp import SEQUENTIAL, fork_on, torch_fork
 from tests.conftest import RunPython
@@ -80,7 +80,7 @@ def test_without_a_runtime_one_thread_does_it_all_and_the_report_says_so(monkeyp
     assert fork_on(lambda name: 0) is None
     program = line()
     artifact = program.compile(shared(2)).artifact
-    monkeypatch.setattr(loaded, "torch_fork", lambda: SEQUENTIAL)
+    monkeypatch.setattr(executable, "torch_fork", lambda: SEQUENTIAL)
     assert LoadedProgram(artifact).threads == 1
     report = run_and_compare(program.program, artifact, repeats=1, threads=2, nodes=(4, 0), compile_seconds=0.0)
     assert report.ok

@@ -116,7 +116,7 @@ COMPILED = sampled(
 
 @pytest.fixture(scope="module", params=COMPILED, ids=lambda sample: " ".join((sample[0], *sample[1])))
 def sample(request: pytest.FixtureRequest, root: Path) -> tuple[str, tuple[CapturedGraph, ...]]:
-    """A sample's name and its graphs, captured once for all flavours."""
+    """A sample's name and its graphs, captured once for all dialects."""
     name, arguments, model = request.param
     pytest.importorskip("transformers" if name in HUGGING_FACE else "torch")
     program = load_program(str(root / "samples" / name), arguments)
@@ -124,22 +124,22 @@ def sample(request: pytest.FixtureRequest, root: Path) -> tuple[str, tuple[Captu
     return name, tuple(program.graphs)
 
 
-IN_TOSA = pytest.mark.full("models by the flavour that tests/ops and tests/docs compile op by op")
+IN_TOSA = pytest.mark.full("models by the dialect that tests/ops and tests/docs compile op by op")
 
 
-@pytest.mark.parametrize("flavour", ["linalg", pytest.param("tosa", marks=IN_TOSA)])
-def test_a_sample_compiled_equals_eager(sample: tuple[str, tuple[CapturedGraph, ...]], flavour: Any) -> None:
+@pytest.mark.parametrize("dialect", ["linalg", pytest.param("tosa", marks=IN_TOSA)])
+def test_a_sample_compiled_equals_eager(sample: tuple[str, tuple[CapturedGraph, ...]], dialect: Any) -> None:
     name, graphs = sample
     for captured in graphs:
-        report = compiled_equals_eager(captured, flavour)
-        if flavour == "linalg":
+        report = compiled_equals_eager(captured, dialect)
+        if dialect == "linalg":
             limit = MEMORY_OF.get(name, MEMORY) * report.memory.eager + SMALL
             assert report.memory.compiled <= limit, report.memory
 
 
-def compiled_equals_eager(captured: CapturedGraph, flavour: Any) -> Any:
+def compiled_equals_eager(captured: CapturedGraph, dialect: Any) -> Any:
     """The graph is compiled as a whole, and agrees; the report of its run."""
-    compilation = Compiler(captured.graph).compile(default_recipe(flavour=flavour))
+    compilation = Compiler(captured.graph).compile(default_recipe(dialect=dialect))
     eager = [a.node for a in compilation.assignments if a.lowering == "eager"]
     assert eager == []
     nodes = (len(compilation.assignments), len(eager))

@@ -18,7 +18,7 @@ _INNER = re.compile(
 _DICTIONARY = re.compile(rf"\{{[^{{}}\n]{{{2 * LONGEST},}}\}}")
 
 
-def abbreviated(line: str, ellipsis: str) -> str:
+def abbreviate_types(line: str, ellipsis: str) -> str:
     """`line` with layouts, struct types, inline maps and attribute dictionaries reduced to their names."""
     if line[:1] in "#!":
         # The definition of an alias stays in full.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from buddy.app.session.lines import Line
+from buddy.app.session.lines import AnnotatedLine
 
 # Maximum number of characters expanded, so that lexing and wrapping stay fast.
 LONGEST = 16_000
 _GAP = re.compile(r"… \(([\d,]+) more characters\)")
 
 
-class Gap(NamedTuple):
+class ConstantGap(NamedTuple):
     """An elided part of a line: `missing` characters from `start` on, in the full line.
 
     With `tail`, the line was truncated there, and `missing` counts the rest with its constants elided.
@@ -23,13 +23,13 @@ class Gap(NamedTuple):
     tail: bool = False
 
 
-def gaps(line: str) -> list[Gap]:
+def find_gaps(line: str) -> list[ConstantGap]:
     """The gaps of a line, in order."""
-    found: list[Gap] = []
+    found: list[ConstantGap] = []
     gained = 0
     for match in _GAP.finditer(line):
         count = int(match[1].replace(",", ""))
-        found.append(Gap(match.start() + gained, count, match.end() == len(line)))
+        found.append(ConstantGap(match.start() + gained, count, match.end() == len(line)))
         gained += count - len(match[0])
     return found
 
@@ -49,10 +49,10 @@ class Expansions:
         """Show a line without abbreviations, until it is closed."""
         self._full.add((text, number))
 
-    def next_gap(self, text: str, number: int, line: str) -> tuple[int, Gap] | None:
+    def next_gap(self, text: str, number: int, line: str) -> tuple[int, ConstantGap] | None:
         """The first gap of a line that is not filled, and its index."""
         filled = self._filled.get((text, number), {})
-        return next(((place, gap) for place, gap in enumerate(gaps(line)) if place not in filled), None)
+        return next(((place, gap) for place, gap in enumerate(find_gaps(line)) if place not in filled), None)
 
     def fill(self, text: str, number: int, place: int, content: str, rest: int) -> None:
         """Fill a gap with `content`, and mark that `rest` characters are still missing."""
@@ -65,7 +65,7 @@ class Expansions:
         self._full.discard((text, number))
         return self._filled.pop((text, number), None) is not None or full
 
-    def applied(self, text: str, number: int, line: Line | None) -> Line | None:
+    def applied(self, text: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
         """The line with its filled gaps."""
         if line is not None and (text, number) in self._full:
             line = line._replace(full=True)

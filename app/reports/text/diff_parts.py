@@ -10,12 +10,12 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from buddy.app.reports.text.folds import Fold
+from buddy.app.reports.text.folds import TextFold
 
 Hunk = tuple[int, int, int, int]
 
 
-class Hidden(NamedTuple):
+class HiddenLines(NamedTuple):
     """The lines folded under a line: their number, and how many of them were added and removed."""
 
     lines: int
@@ -23,43 +23,43 @@ class Hidden(NamedTuple):
     removed: int
 
 
-NOTHING = Hidden(0, 0, 0)
+NOTHING = HiddenLines(0, 0, 0)
 
 
-class Part(NamedTuple):
+class DiffPart(NamedTuple):
     """Lines of both texts that are equal or changed; hidden lines are folded under the last line of the new text."""
 
     equal: bool
     place: Hunk
-    hidden: Hidden | None = None
+    hidden: HiddenLines | None = None
 
-    def cut(self, line: int) -> tuple[Part, Part]:
+    def cut(self, line: int) -> tuple[DiffPart, DiffPart]:
         """Split the part at a line of the new text."""
         before, removed, after, added = self.place
         mine = line - after
         gone = min(removed, mine)
         first = (before, gone, after, mine)
-        return Part(self.equal, first), Part(self.equal, (before + gone, removed - gone, line, added - mine))
+        return DiffPart(self.equal, first), DiffPart(self.equal, (before + gone, removed - gone, line, added - mine))
 
 
-class Section(NamedTuple):
+class DiffSection(NamedTuple):
     """The hunks between two positions, each a line of the old text and a line of the new text."""
 
     hunks: list[Hunk]
     begin: tuple[int, int]
     end: tuple[int, int]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[DiffPart]:
         """All parts in order, without empty ones."""
-        found: list[Part] = []
+        found: list[DiffPart] = []
         before, after = self.begin
         for start, removed, place, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
-            found.append(Part(True, (before, place - after, after, place - after)))
-            found.append(Part(False, (start, removed, place, added)))
+            found.append(DiffPart(True, (before, place - after, after, place - after)))
+            found.append(DiffPart(False, (start, removed, place, added)))
             before, after = start + removed, place + added
         return [part for part in found if part.place[1] or part.place[3]]
 
-    def between(self, first: int, end: int) -> Section:
+    def between(self, first: int, end: int) -> DiffSection:
         """The section of lines `first` to `end` of the new text, without lines removed at its ends."""
         kept: list[Hunk] = []
         passed = (0, 0)
@@ -76,13 +76,13 @@ class Section(NamedTuple):
             begin = (kept[0][0] - (kept[0][2] - first), first)
         if kept:
             start, removed, place, added = kept[-1]
-            return Section(kept, begin, (start + removed + end - place - added, end))
-        return Section([], begin, (begin[0] + end - first, end))
+            return DiffSection(kept, begin, (start + removed + end - place - added, end))
+        return DiffSection([], begin, (begin[0] + end - first, end))
 
 
-def changed_folds(folds: Iterable[Fold], hunks: Sequence[Hunk]) -> list[Fold]:
+def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
     """The outermost folds with changes after their first line, in order."""
-    found: list[Fold] = []
+    found: list[TextFold] = []
     # The last line of the new text that each hunk touches; a pure removal touches the next line.
     reach = [after + max(added, 1) - 1 for _, _, after, added in hunks]
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
@@ -92,9 +92,9 @@ def changed_folds(folds: Iterable[Fold], hunks: Sequence[Hunk]) -> list[Fold]:
     return found
 
 
-def behind_heads(parts: Iterable[Part], folds: Sequence[Fold]) -> list[Part]:
+def hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
     """The parts with folds reduced to their first lines; the part of that line has the hidden counts."""
-    found: list[Part] = []
+    found: list[DiffPart] = []
     waiting = list(reversed(list(parts)))
     place = 0
     while waiting:
@@ -117,9 +117,9 @@ def behind_heads(parts: Iterable[Part], folds: Sequence[Fold]) -> list[Part]:
     return found
 
 
-def _hiding(head: Part, part: Part) -> Part:
+def _hiding(head: DiffPart, part: DiffPart) -> DiffPart:
     """`head` with one more part hidden under it."""
     lines, added, removed = head.hidden or NOTHING
     _, gone, _, came = part.place
     changed = (0, 0) if part.equal else (came, gone)
-    return head._replace(hidden=Hidden(lines + came, added + changed[0], removed + changed[1]))
+    return head._replace(hidden=HiddenLines(lines + came, added + changed[0], removed + changed[1]))

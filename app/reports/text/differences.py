@@ -7,8 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from buddy.app.reports.text.diff_parts import NOTHING, Hidden, Hunk, Part, Section, behind_heads, changed_folds
-from buddy.app.reports.text.folds import Fold
+from buddy.app.reports.text.diff_parts import (
+    NOTHING,
+    DiffPart,
+    DiffSection,
+    HiddenLines,
+    Hunk,
+    changed_folds,
+    hide_folded_parts,
+)
+from buddy.app.reports.text.folds import TextFold
 
 # Equal lines shown above and below a change.
 CONTEXT = 3
@@ -48,7 +56,7 @@ class _Run(NamedTuple):
     after: int
     added: int
     origin: int = -1
-    hidden: Hidden | None = None
+    hidden: HiddenLines | None = None
 
     @property
     def height(self) -> int:
@@ -60,9 +68,9 @@ class DiffRows:
     """The rows of one difference in one layout; `hunks` are those of `buddy.compiler.protocol.Compared`."""
 
     def __init__(self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified") -> None:
-        self._whole = Section(list(hunks), (0, 0), (before_lines, after_lines))
+        self._whole = DiffSection(list(hunks), (0, 0), (before_lines, after_lines))
         self._section = self._whole
-        self._functions: list[Fold] = []
+        self._functions: list[TextFold] = []
         self.layout: Layout = layout
         self._open: set[int] = set()
         self._measure()
@@ -123,7 +131,7 @@ class DiffRows:
         """Whether only a part of the diff is shown."""
         return self._section is not self._whole
 
-    def narrow(self, window: tuple[int, int] | None, functions: Iterable[Fold] = ()) -> None:
+    def narrow(self, window: tuple[int, int] | None, functions: Iterable[TextFold] = ()) -> None:
         """Show only the lines from the first to the last of `window` (lines of the new text); everything for `None`.
 
         Changed functions of `functions` are reduced to their first line.
@@ -210,7 +218,7 @@ class DiffRows:
                 self._changes.append(start)
 
     def _made(self) -> Iterator[_Run]:
-        parts = behind_heads(self._section.parts(), self._functions)
+        parts = hide_folded_parts(self._section.parts(), self._functions)
         for k, part in enumerate(parts):
             if part.equal:
                 # A folded function needs no context.
@@ -223,7 +231,7 @@ class DiffRows:
                 yield _Run("removed", *part.place)
                 yield _Run("added", *part.place, hidden=part.hidden)
 
-    def _equal(self, part: Part, head: int, tail: int) -> Iterator[_Run]:
+    def _equal(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
         """Equal lines with their middle folded, unless it is unfolded. `head` and `tail` are the context of changes."""
         before, count, after, _ = part.place
         folded = count - head - tail

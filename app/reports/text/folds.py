@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 
-class Fold(NamedTuple):
+class TextFold(NamedTuple):
     """Line `first` stays visible; the lines after it up to `last` are hidden."""
 
     first: int
@@ -18,7 +18,7 @@ class Fold(NamedTuple):
 class Folds:
     """The rows of a text of `lines` lines: the lines in `window` that no fold hides."""
 
-    def __init__(self, lines: int, folds: Iterable[Fold] = (), window: tuple[int, int] | None = None) -> None:
+    def __init__(self, lines: int, folds: Iterable[TextFold] = (), window: tuple[int, int] | None = None) -> None:
         self.start, last = window if window is not None else (0, lines - 1)
         inside = [fold for fold in folds if self.start <= fold.first < min(fold.last, last)]
         self.shown = _outermost(inside)
@@ -54,15 +54,15 @@ class Folds:
         return self._before[place + 1] - self._before[place]
 
 
-def _outermost(folds: Iterable[Fold]) -> list[Fold]:
+def _outermost(folds: Iterable[TextFold]) -> list[TextFold]:
     """The outermost folds, in order."""
-    kept: list[Fold] = []
+    kept: list[TextFold] = []
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
         if not kept or fold.first > kept[-1].last:
             kept.append(fold)
     return kept
 
 
-def unfolded(folds: Iterable[Fold], line: int) -> set[Fold]:
+def unfold_line(folds: Iterable[TextFold], line: int) -> set[TextFold]:
     """The folds without those that hide `line`."""
     return {fold for fold in folds if not fold.first < line <= fold.last}

@@ -38,6 +38,6 @@ def read_pattern(typed: str) -> Pattern:
     return Pattern(typed, source, not plain, source == source.lower())
 
 
-def exact(expression: str) -> Pattern:
+def case_sensitive_regex(expression: str) -> Pattern:
     """A case-sensitive regular expression."""
     return Pattern(expression, expression)

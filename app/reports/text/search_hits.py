@@ -10,7 +10,7 @@ from buddy.compiler.protocol import Hits
 
 
 @dataclass(frozen=True)
-class Appearance:
+class StageHits:
     """The matches in a stage; `same_as` names an earlier stage with the same text, and so the same lines."""
 
     row: StageRow
@@ -22,7 +22,7 @@ class Appearance:
         return len(self.hits.lines)
 
 
-def appearances(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[Appearance]:
+def stages_with_hits(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[StageHits]:
     """The stages with matches, in order."""
     by_text = {hits.text: hits for hits in found}
     seen: dict[str, str] = {}
@@ -30,12 +30,12 @@ def appearances(rows: Sequence[StageRow], found: Sequence[Hits]) -> list[Appeara
     for row in rows:
         hits = by_text.get(row.stage.text)
         if hits is not None:
-            listed.append(Appearance(row, hits, seen.get(row.stage.text, "")))
+            listed.append(StageHits(row, hits, seen.get(row.stage.text, "")))
             seen.setdefault(row.stage.text, row.stage.name)
     return listed
 
 
-def story(rows: Sequence[StageRow], listed: Sequence[Appearance]) -> str:
+def first_and_last_text(rows: Sequence[StageRow], listed: Sequence[StageHits]) -> str:
     """A summary of the stages with matches: `first in A (3 lines), gone after B`."""
     if not listed:
         return "in no stage"
@@ -45,12 +45,12 @@ def story(rows: Sequence[StageRow], listed: Sequence[Appearance]) -> str:
     return f"{first}, gone after {gone}" if gone else f"{first}, and in the last stage"
 
 
-def _lines(found: Appearance) -> str:
+def _lines(found: StageHits) -> str:
     more = "+" if found.hits.more else ""
     return f"{found.count:,}{more} line{'s' * (found.count != 1)}"
 
 
-def told(found: Appearance, first: bool) -> str:
+def stage_note(found: StageHits, first: bool) -> str:
     """The text next to the name of a stage in the list."""
     facts = [_lines(found), f"as {found.same_as}" if found.same_as else "", "first" if first else ""]
     return ", ".join(fact for fact in facts if fact)

@@ -8,7 +8,7 @@ CONTEXT = 3
 Hunk = tuple[int, int, int, int]
 
 
-def unified(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
+def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
     """The unified diff of two texts; `hunks` are those of `buddy.compiler.protocol.Compared`.
 
     Lines that a structural diff ignores are printed as in the new text.

@@ -10,7 +10,7 @@ CONTINUED = 4
 LEAST_FILLED = 0.6
 
 
-class Piece(NamedTuple):
+class WrappedSegment(NamedTuple):
     """Characters `first` to `last` of a line, indented by `indent` columns."""
 
     first: int
@@ -18,18 +18,18 @@ class Piece(NamedTuple):
     indent: int
 
 
-def pieces(text: str, room: int) -> list[Piece]:
+def wrap_segments(text: str, room: int) -> list[WrappedSegment]:
     """`text` in pieces of at most `room` columns, broken after a space or a comma if one is near the end."""
     if len(text) <= room or room <= 0:
-        return [Piece(0, len(text), 0)]
+        return [WrappedSegment(0, len(text), 0)]
     indent = min(len(text) - len(text.lstrip(" ")) + CONTINUED, room // 3)
-    found: list[Piece] = []
+    found: list[WrappedSegment] = []
     start, left = 0, 0
     while len(text) - start > room - left:
         end = _break(text, start, start + room - left)
-        found.append(Piece(start, end, left))
+        found.append(WrappedSegment(start, end, left))
         start, left = end, indent
-    return [*found, Piece(start, len(text), left)]
+    return [*found, WrappedSegment(start, len(text), left)]
 
 
 def _break(text: str, start: int, end: int) -> int:

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.protocol.device_program import Launch, Pointer, Scalar, Word
+from buddy.compiler.protocol.device_program import KernelScalar, Launch, Pointer, Word
 
 LIBRARY = "libcuda.so.1"
 EXTRA = "pip install 'buddy-tui[cuda]'"
@@ -83,7 +83,7 @@ class Device:
 
     def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
         """Launches a kernel; `addresses` are those of the buffers, by number."""
-        parameters = Parameters(launch.words, addresses)
+        parameters = KernelParameters(launch.words, addresses)
         self._ask("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
     def mark(self) -> Any:
@@ -101,7 +101,7 @@ class Device:
         return passed
 
 
-class Parameters:
+class KernelParameters:
     """A kernel's arguments as the driver reads them: an array of pointers to values.
 
     They live as long as this object; the driver has copied them when a launch returns.
@@ -119,7 +119,7 @@ class Parameters:
 def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     if isinstance(word, Pointer):
         return ctypes.c_void_p(addresses[word.buffer])
-    assert isinstance(word, Scalar)
+    assert isinstance(word, KernelScalar)
     return _KINDS[word.kind](word.value)
 
 

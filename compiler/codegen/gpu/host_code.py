@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.protocol.device_program import Buffer, Copy, Launch, Pointer, Scalar, Word
+from buddy.compiler.protocol.device_program import Buffer, Copy, KernelScalar, Launch, Pointer, Word
 
 MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
@@ -93,7 +93,7 @@ class _Host:
         value = op.attributes["value"]
         kind = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
         number = ir.FloatAttr(value).value if kind.startswith("f") else ir.IntegerAttr(value).value
-        self._values[op.results[0]] = Scalar(cast(Any, kind), number)
+        self._values[op.results[0]] = KernelScalar(cast(Any, kind), number)
 
     def _new(self, op: Any, content: bytes) -> None:
         self._values[op.results[0]] = Pointer(self.arguments + len(self.buffers))
@@ -137,7 +137,7 @@ class _Host:
 
     def _number(self, value: Any, op: Any) -> int:
         word = self._word(value, op)
-        assert isinstance(word, Scalar)
+        assert isinstance(word, KernelScalar)
         return int(word.value)
 
 

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from buddy.compiler.codegen.machines import Machine, optimise, parsed, target_machine
+from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
 from buddy.compiler.mlir.printing import stage_text
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.text.stage_text import StageText
@@ -45,7 +45,7 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
     _refuse_calls(llvm_ir)
     machine = Machine(TRIPLE, chip)
     try:
-        module = parsed(llvm_ir, machine)
+        module = parse_module(llvm_ir, machine)
         optimise(module, opt_level, machine)
         return str(target_machine(machine, opt_level).emit_assembly(module))
     except RuntimeError as error:

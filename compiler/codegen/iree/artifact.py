@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.artifact import Symbol, TensorSpec
+from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 ENTRY = "buddy_entry"
 # The scope of parameters: the runtime gets one provider, of this name.
 SCOPE = "model"
 
 
-class Convention(msgspec.Struct, frozen=True):
+class IreeConvention(msgspec.Struct, frozen=True):
     """The signature of the entry `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
     It returns those of `results` that have elements. `parameters` are weights by the module's key (numbers of
@@ -22,7 +22,7 @@ class Convention(msgspec.Struct, frozen=True):
     inputs: tuple[int, ...]
     parameters: dict[str, int]
     results: tuple[TensorSpec, ...]
-    symbols: tuple[Symbol, ...] = ()
+    symbols: tuple[ArtifactSymbol, ...] = ()
     unchecked: tuple[str, ...] = ()
 
 
@@ -30,7 +30,7 @@ class IreeProgram(msgspec.Struct, frozen=True):
     """A module for `iree-compile`; `sets` and `derived` are the sets of its locations (`LocationSets`)."""
 
     text: str
-    convention: Convention
+    convention: IreeConvention
     sets: tuple[tuple[str, ...], ...]
     derived: dict[int, tuple[str, ...]]
 
@@ -39,7 +39,7 @@ class IreeArtifact(msgspec.Struct, frozen=True):
     """A module for IREE's runtime, compiled with `flags` (all of them)."""
 
     module: bytes
-    convention: Convention
+    convention: IreeConvention
     flags: tuple[str, ...]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.compiling import IreeError, compile_phases
-from buddy.compiler.codegen.iree.installed import IreeMissing, compiler
+from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler
 from buddy.compiler.protocol.backends import DeviceInfo, FlagInfo
 
 _FLAG = re.compile(r"^ {2,4}-{1,2}(?P<name>[a-z][\w.-]*)(?:=<(?P<kind>[^>]+)>)?(?: +- (?P<summary>.*))?$")
@@ -21,9 +21,9 @@ _LEAST = "func.func @nothing() {\n  return\n}\n"
 
 
 def flags() -> tuple[FlagInfo, ...]:
-    """Returns the flags of `iree-compile` that a recipe may use, from its help. Raises `IreeMissing`."""
+    """Returns the flags of `iree-compile` that a recipe may use, from its help. Raises `IreeMissingError`."""
     found = parsed_help(_said([str(compiler()), "--help"]))
-    return tuple(flag for flag in found if not iree_flags.problem(f"--{flag.name}"))
+    return tuple(flag for flag in found if not iree_flags.flag_problem(f"--{flag.name}"))
 
 
 def parsed_help(text: str) -> list[FlagInfo]:
@@ -41,7 +41,7 @@ def parsed_help(text: str) -> list[FlagInfo]:
 def flag_problem(given: Sequence[str]) -> str:
     """Returns IREE's error for `given` flags, "" if it accepts them; compiles an empty function.
 
-    Raises `IreeMissing`.
+    Raises `IreeMissingError`.
     """
     try:
         compile_phases(_LEAST, given, lambda _phase: None)
@@ -51,7 +51,7 @@ def flag_problem(given: Sequence[str]) -> str:
 
 
 def targets() -> tuple[str, ...]:
-    """Returns the targets of IREE's compiler. Raises `IreeMissing`."""
+    """Returns the targets of IREE's compiler. Raises `IreeMissingError`."""
     lines = _said([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
     return tuple(match[1] for match in map(_TARGET.match, lines) if match)
 
@@ -74,4 +74,4 @@ def _said(command: list[str]) -> str:
         return ""
 
 
-__all__ = ["IreeMissing", "devices", "flag_problem", "flags", "parsed_help", "targets"]
+__all__ = ["IreeMissingError", "devices", "flag_problem", "flags", "parsed_help", "targets"]

@@ -33,7 +33,7 @@ _TRY = re.compile(r" *Try: '.*?'")
 _DETAIL = 4000
 
 
-class Phase(NamedTuple):
+class IreePhase(NamedTuple):
     """A finished phase: its name in IREE, the module after it with location marks, and its seconds.
 
     The seconds include printing the module.
@@ -52,13 +52,13 @@ class IreeError(Exception):
         self.message, self.after, self.place, self.detail = message, after, place, detail
 
 
-def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], None]) -> bytes:
+def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhase], None]) -> bytes:
     """Compiles MLIR `text` with `flags` and the defaults; returns the module for IREE's runtime.
 
     Calls `on_phase` after each phase. Raises `IreeMissing`, `IreeError`, and `ValueError` for a flag that is not
     allowed.
     """
-    if problem := next(filter(None, map(iree_flags.problem, flags)), ""):
+    if problem := next(filter(None, map(iree_flags.flag_problem, flags)), ""):
         raise ValueError(problem)
     with scratch_folder("iree") as place:
         folder = Path(place)
@@ -67,7 +67,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[Phase], 
         phases.mkdir()
         command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
         follower = _Follower(phases, on_phase)
-        with _running([*command, *_PRINTING, *iree_flags.merged(flags)], folder / "errors") as process:
+        with _running([*command, *_PRINTING, *iree_flags.merge_flags(flags)], folder / "errors") as process:
             while process.poll() is None:
                 follower.look(ended=False)
                 time.sleep(_POLL)
@@ -95,7 +95,7 @@ def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[byte
 class _Follower:
     """Reports the phases in a folder when their files are complete: once the next one exists."""
 
-    def __init__(self, folder: Path, on_phase: Callable[[Phase], None]) -> None:
+    def __init__(self, folder: Path, on_phase: Callable[[IreePhase], None]) -> None:
         self._folder, self._on_phase = folder, on_phase
         self._since = time.time()
         self._told = 0
@@ -109,7 +109,7 @@ class _Follower:
             until = file.stat().st_mtime
             self.last = _phase_name(file)
             text = file.read_text(encoding="utf-8", errors="replace")
-            self._on_phase(Phase(self.last, text, max(0.0, until - self._since)))
+            self._on_phase(IreePhase(self.last, text, max(0.0, until - self._since)))
             self._since = until
         self._told = max(self._told, len(whole))
 

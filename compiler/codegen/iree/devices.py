@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def found() -> list[tuple[str, str, str]]:
+def find_devices() -> list[tuple[str, str, str]]:
     """Returns `(driver, path, name)` of each device; skips a driver whose libraries are missing."""
     import iree.runtime as runtime
 
@@ -20,4 +20,4 @@ def found() -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(found()))
+    print(json.dumps(find_devices()))

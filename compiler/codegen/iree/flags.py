@@ -47,12 +47,12 @@ def name_of(flag: str) -> str:
     return flag.lstrip("-").partition("=")[0]
 
 
-def normal(flag: str) -> str:
+def normalise_flag(flag: str) -> str:
     """Returns the flag with two leading dashes."""
     return f"--{flag.strip().lstrip('-')}"
 
 
-def problem(flag: str) -> str:
+def flag_problem(flag: str) -> str:
     """Returns why a flag is not allowed, "" if it is; only IREE can tell whether it exists."""
     name = name_of(flag)
     if not name or not flag.startswith("-"):
@@ -64,7 +64,7 @@ def problem(flag: str) -> str:
     return ""
 
 
-def merged(flags: Sequence[str]) -> list[str]:
+def merge_flags(flags: Sequence[str]) -> list[str]:
     """Returns all flags of a compilation: `flags`, and the defaults that they do not replace."""
     given = {name_of(flag) for flag in flags}
     if given.intersection(_TARGETS):

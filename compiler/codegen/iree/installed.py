@@ -10,26 +10,26 @@ MISSING = "IREE is not installed"
 TODO = "pip install 'buddy-tui[iree]'"
 
 
-class IreeMissing(Exception):
+class IreeMissingError(Exception):
     """IREE's compiler or its runtime is not installed."""
 
 
-def missing() -> str:
+def missing_packages() -> str:
     """Returns the packages of IREE that are not installed, "" if all are."""
     absent = [name for name in ("iree.compiler", "iree.runtime") if not _there(name)]
     return f"{MISSING} ({' and '.join(absent)})" if absent else ""
 
 
 def compiler() -> Path:
-    """Returns the path of `iree-compile`. Raises `IreeMissing`."""
-    if problem := missing():
-        raise IreeMissing(problem)
+    """Returns the path of `iree-compile`. Raises `IreeMissingError`."""
+    if problem := missing_packages():
+        raise IreeMissingError(problem)
     from iree.compiler.tools.binaries import find_tool
 
     try:
         return Path(find_tool("iree-compile"))
     except ValueError as error:
-        raise IreeMissing(str(error)) from error
+        raise IreeMissingError(str(error)) from error
 
 
 def versions() -> dict[str, str]:

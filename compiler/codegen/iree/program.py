@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, Convention, IreeProgram
+from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeConvention, IreeProgram
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.protocol.artifact import Symbol, TensorSpec
+from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 _OURS = ("buddy.", "bufferization.")
 
 
-class NotForIree(Exception):
+class IreeUnsupportedError(Exception):
     """IREE cannot run the graph; the text says why, `node` is the stable name of a node that prevents it."""
 
     def __init__(self, message: str, node: str = "") -> None:
@@ -29,14 +29,16 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
     """Returns the program for top-level IR (an operation), which is not changed.
 
     Calls that fall back to eager only for its error, such as for an index out of range, are omitted and listed as
-    `unchecked`. Raises `NotForIree` if eager computes something, and for parallel loops, which IREE creates itself.
+    `unchecked`. Raises `IreeUnsupportedError` if eager computes something, and for parallel loops, which IREE creates itself.
     """
     calls = eager_calls(module)
     if computing := {call.symbol: call.target for call in calls if call.results}:
         what = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(computing.values())))}"
-        raise NotForIree(what, _node(next(iter(_calls(module, computing)), None), locations))
+        raise IreeUnsupportedError(what, _node(next(iter(_calls(module, computing)), None), locations))
     if loops := _ops(module, "scf.forall"):
-        raise NotForIree("IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations))
+        raise IreeUnsupportedError(
+            "IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations)
+        )
     with module.context, locations.nowhere(module.context):
         clone = module.clone(ip=False).operation
         entry = _entry(clone, graph._func_name)
@@ -49,7 +51,7 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
     inputs = tuple(found.source for found in arguments if found.is_input)
     specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
     unchecked = tuple(sorted({call.target for call in calls}))
-    convention = Convention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
+    convention = IreeConvention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
     return IreeProgram(_inside(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
 
 
@@ -70,10 +72,10 @@ def _entry(module: Any, name: str) -> Any:
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value == name:
             return op.operation
-    raise NotForIree(f"the module has no function {name}")
+    raise IreeUnsupportedError(f"the module has no function {name}")
 
 
-def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[Symbol, ...]:
+def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymbol, ...]:
     """Returns where a call finds the entry's symbols, in the order in which it takes them."""
     known = {symbol.name: symbol for symbol in symbols_of(graph)}
     return tuple(known[found.symbol] for found in arguments if found.symbol)

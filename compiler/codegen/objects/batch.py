@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from buddy.compiler.codegen.objects import workers
 from buddy.compiler.codegen.objects.emit import emit, new_context
-from buddy.compiler.codegen.objects.workers import Worker
+from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.support.scratch import scratch_folder
 
 # Starts workers for this many modules or more: starting one takes as long as about ten modules.
@@ -21,14 +21,14 @@ DEEP = 2
 SILENT = 60.0
 
 
-class Made(NamedTuple):
+class CompiledObject(NamedTuple):
     """An object, and the seconds that it took to compile."""
 
     data: bytes
     seconds: float
 
 
-def objects_of(modules: Sequence[bytes], opt_level: int) -> list[Made]:
+def objects_of(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect with one function defined), in order.
 
     This process compiles modules that the workers fail on. Raises what `emit` raises.
@@ -45,11 +45,11 @@ class _Batch:
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
         self._modules, self._level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
-        self._workers = workers.take() if len(modules) > 1 else []
-        self._objects: dict[int, Made] = {}
+        self._workers = workers.take_idle_workers() if len(modules) > 1 else []
+        self._objects: dict[int, CompiledObject] = {}
         self._context = new_context()
 
-    def run(self) -> list[Made]:
+    def run(self) -> list[CompiledObject]:
         taken = list(self._workers)
         try:
             with selectors.DefaultSelector() as selector:
@@ -80,7 +80,7 @@ class _Batch:
             for worker in list(self._workers):
                 self._lose(worker, selector)
 
-    def _hand_over(self, worker: Worker) -> bool:
+    def _hand_over(self, worker: ObjectWorker) -> bool:
         number = self._waiting[0]
         path = self._path(number).with_suffix("")
         path.write_bytes(self._modules[number])
@@ -89,14 +89,14 @@ class _Batch:
         self._waiting.popleft()
         return True
 
-    def _read(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+    def _read(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
         try:
             for number, seconds in worker.answers():
                 self._take(number, seconds)
         except OSError:
             self._lose(worker, selector)
 
-    def _lose(self, worker: Worker, selector: selectors.BaseSelector) -> None:
+    def _lose(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
         """Reassigns the modules of `worker`."""
         selector.unregister(worker.process.stdout)
         self._workers.remove(worker)
@@ -107,4 +107,4 @@ class _Batch:
         return self._folder / f"{number}.o"
 
     def _take(self, number: int, seconds: float) -> None:
-        self._objects[number] = Made(self._path(number).read_bytes(), seconds)
+        self._objects[number] = CompiledObject(self._path(number).read_bytes(), seconds)

@@ -37,7 +37,7 @@ _COPIES = re.compile(r"^\d+ virtual registers copies ")
 _TAIL = 500
 
 
-class Said(msgspec.Struct, frozen=True):
+class ObjectRemark(msgspec.Struct, frozen=True):
     """A remark on line `line` of the function's location sets (0: none); equal ones are counted."""
 
     line: int
@@ -54,7 +54,7 @@ class _Question(msgspec.Struct, frozen=True):
     level: int
 
 
-def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
+def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRemark]]:
     """Returns LLVM's remarks on each module (bytecode of the LLVM dialect with one function defined), in order.
 
     Raises `RemarksError` if the bindings do not support it, or LLVM crashes.
@@ -70,23 +70,23 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[Said]]:
         raise RemarksError(f"LLVM timed out after {_SECONDS:g} s") from error
     if done.returncode:
         raise RemarksError(done.stderr.decode(errors="replace").strip()[-_TAIL:] or f"exit code {done.returncode}")
-    return msgspec.msgpack.decode(done.stdout, type=list[list[Said]])
+    return msgspec.msgpack.decode(done.stdout, type=list[list[ObjectRemark]])
 
 
-def parsed(printed: str) -> list[Said]:
+def parsed(printed: str) -> list[ObjectRemark]:
     """Parses LLVM's output; it repeats the remarks on a loop for each copy of it."""
     times: dict[tuple[int, str], int] = {}
     for line, text in _REMARK.findall(printed):
         if _COPIES.match(text):
             continue
         times[int(line), text] = times.get((int(line), text), 0) + 1
-    return [Said(line, text, count) for (line, text), count in times.items()]
+    return [ObjectRemark(line, text, count) for (line, text), count in times.items()]
 
 
 # ---- worker process --------------------------------------------------------------------------------------------------
 
 
-def _answer(question: _Question) -> list[list[Said]]:
+def _answer(question: _Question) -> list[list[ObjectRemark]]:
     from buddy.compiler.codegen.objects.emit import emit, new_context
 
     _set_options()

@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from buddy.compiler.support.processes.parent_death import start_on_line
+from buddy.compiler.support.processes.parent_death import start_with_socket
 from buddy.compiler.support.processes.worker_process import safe_path
 from buddy.compiler.support.target import cores
 
@@ -19,7 +19,7 @@ MAX_WORKERS = 3
 
 
 @dataclass(eq=False)
-class Worker:
+class ObjectWorker:
     """One worker. `pending` are the numbers of the requested modules without an answer, in order.
 
     It ends when `line` is closed, the end of a pipe without data.
@@ -71,33 +71,33 @@ class Worker:
         process.wait()
 
 
-_workers: list[Worker] = []
+_workers: list[ObjectWorker] = []
 _starting = threading.Lock()
 
 
 def start() -> None:
     """Starts workers for a compilation that is about to start, so that they are ready in time."""
     with _starting:
-        _workers[:] = there()
+        _workers[:] = running_workers()
         with contextlib.suppress(OSError):
             while len(_workers) < min(cores() - 1, MAX_WORKERS):
                 _workers.append(_started())
 
 
-def there() -> list[Worker]:
+def running_workers() -> list[ObjectWorker]:
     """Returns the running workers."""
     return [worker for worker in list(_workers) if worker.alive]
 
 
-def take() -> list[Worker]:
+def take_idle_workers() -> list[ObjectWorker]:
     """Returns the free workers, reserved for the caller until it releases `taken`."""
-    return [worker for worker in there() if worker.taken.acquire(blocking=False)]
+    return [worker for worker in running_workers() if worker.taken.acquire(blocking=False)]
 
 
-def _started() -> Worker:
+def _started() -> ObjectWorker:
     command = [sys.executable, *safe_path(), "-m", "buddy.compiler.codegen.objects.worker"]
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
-    return Worker(*start_on_line(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0))
+    return ObjectWorker(*start_with_socket(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0))
 
 
 def _forked() -> None:

@@ -7,151 +7,151 @@ from typing import Any
 import torch
 
 from buddy.compiler.frontend.complex_numbers.functions import modulus, power, square_root
-from buddy.compiler.frontend.complex_numbers.pair import Pair, pair_of, part_type, rule
+from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, pair_of, part_type, rule
 
 aten = torch.ops.aten
 
 
-def _operands(out: torch.Tensor, *values: Any) -> list[Pair]:
+def _operands(out: torch.Tensor, *values: Any) -> list[ComplexPair]:
     """The operands in the type of the result's parts; eager converts them first, too."""
     return [pair_of(value, part_type(out.dtype)) for value in values]
 
 
 @rule(aten.add.Tensor, aten.add.Scalar)
-def add(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+def add(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> ComplexPair:
     """Eager multiplies by `alpha` even if it is 1, which makes the real part NaN if the imaginary part is `inf`."""
     a, b = _operands(out, x, y)
     return a + b * alpha
 
 
 @rule(aten.sub.Tensor, aten.sub.Scalar)
-def sub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+def sub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> ComplexPair:
     a, b = _operands(out, x, y)
     return a + b * -alpha
 
 
 @rule(aten.rsub.Tensor, aten.rsub.Scalar)
-def rsub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> Pair:
+def rsub(out: torch.Tensor, x: Any, y: Any, alpha: Any = 1) -> ComplexPair:
     return sub(out, y, x, alpha)
 
 
 @rule(aten.mul.Tensor, aten.mul.Scalar)
-def mul(out: torch.Tensor, x: Any, y: Any) -> Pair:
+def mul(out: torch.Tensor, x: Any, y: Any) -> ComplexPair:
     a, b = _operands(out, x, y)
     return a * b
 
 
 @rule(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
-def div(out: torch.Tensor, x: Any, y: Any) -> Pair:
+def div(out: torch.Tensor, x: Any, y: Any) -> ComplexPair:
     a, b = _operands(out, x, y)
     return a / b
 
 
 @rule(aten.reciprocal.default)
-def reciprocal(out: torch.Tensor, x: Pair) -> Pair:
-    return Pair(1.0, 0.0) / x
+def reciprocal(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
+    return ComplexPair(1.0, 0.0) / x
 
 
 @rule(aten.neg.default)
-def neg(out: torch.Tensor, x: Pair) -> Pair:
+def neg(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
     return -x
 
 
 @rule(aten.square.default)
-def square(out: torch.Tensor, x: Pair) -> Pair:
+def square(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
     return x * x
 
 
 @rule(aten.addcmul.default)
-def addcmul(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
+def addcmul(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> ComplexPair:
     a, b, c = _operands(out, x, y, z)
     return a + b * value * c
 
 
 @rule(aten.addcdiv.default)
-def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Pair:
+def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> ComplexPair:
     a, b, c = _operands(out, x, y, z)
     return a + b * value / c
 
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
-def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> Pair:
+def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> ComplexPair:
     """From the nearer end, like eager: from the far end if the modulus of the weight is 0.5 or more."""
     a, b, w = _operands(out, start, end, weight)
     near, far = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
     if not isinstance(w.re, torch.Tensor):
         return near if abs(complex(w.re, w.im)) < 0.5 else far
     is_near = modulus(w) < 0.5
-    return Pair(torch.where(is_near, near.re, far.re), torch.where(is_near, near.im, far.im))
+    return ComplexPair(torch.where(is_near, near.re, far.re), torch.where(is_near, near.im, far.im))
 
 
 @rule(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def pow_(out: torch.Tensor, base: Any, exponent: Any) -> Pair:
+def pow_(out: torch.Tensor, base: Any, exponent: Any) -> ComplexPair:
     x, n = _operands(out, base, exponent)
-    known = {0: lambda: Pair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
+    known = {0: lambda: ComplexPair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
              0.5: lambda: square_root(x), -0.5: lambda: _one(square_root(x)),
              -1: lambda: _one(x), -2: lambda: _one(x * x)}  # fmt: skip
-    if not isinstance(exponent, (torch.Tensor, Pair)) and exponent in known:
+    if not isinstance(exponent, (torch.Tensor, ComplexPair)) and exponent in known:
         return known[exponent]()
     return power(x, n)
 
 
 @rule(aten.ldexp.Tensor)
-def ldexp(out: torch.Tensor, x: Any, exponent: Any) -> Pair:
+def ldexp(out: torch.Tensor, x: Any, exponent: Any) -> ComplexPair:
     """The product with a power of 2; one whose exponent is real has the imaginary part 0, as in eager."""
-    factor = pow_(out, 2.0, exponent) if isinstance(exponent, Pair) else torch.pow(2.0, exponent)
+    factor = pow_(out, 2.0, exponent) if isinstance(exponent, ComplexPair) else torch.pow(2.0, exponent)
     return pair_of(x) * factor
 
 
-def _one(divisor: Pair) -> Pair:
-    return Pair(1.0, 0.0) / divisor
+def _one(divisor: ComplexPair) -> ComplexPair:
+    return ComplexPair(1.0, 0.0) / divisor
 
 
 # ---- conversions -----------------------------------------------------------------------------------------------------
 
 
 @rule(aten.complex.default)
-def complex_(out: torch.Tensor, re: torch.Tensor, im: torch.Tensor) -> Pair:
-    return Pair(re, im)
+def complex_(out: torch.Tensor, re: torch.Tensor, im: torch.Tensor) -> ComplexPair:
+    return ComplexPair(re, im)
 
 
 @rule(aten.polar.default)
-def polar(out: torch.Tensor, length: torch.Tensor, angle: torch.Tensor) -> Pair:
-    return Pair(length * angle.cos(), length * angle.sin())
+def polar(out: torch.Tensor, length: torch.Tensor, angle: torch.Tensor) -> ComplexPair:
+    return ComplexPair(length * angle.cos(), length * angle.sin())
 
 
 @rule(aten.view_as_real.default)
-def view_as_real(out: torch.Tensor, x: Pair) -> torch.Tensor:
+def view_as_real(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
     return torch.stack([x.re, x.im], -1)
 
 
 @rule(aten.real.default)
-def real(out: torch.Tensor, x: Pair) -> torch.Tensor:
+def real(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
     return x.re
 
 
 @rule(aten.imag.default)
-def imag(out: torch.Tensor, x: Pair) -> torch.Tensor:
+def imag(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
     return x.im
 
 
 @rule(aten._conj.default, aten.conj_physical.default, aten._conj_physical.default)
-def conj(out: torch.Tensor, x: Pair) -> Pair:
+def conj(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
     return x.conj()
 
 
 @rule(aten.abs.default)
-def abs_(out: torch.Tensor, x: Pair) -> torch.Tensor:
+def abs_(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
     return modulus(x)
 
 
 @rule(aten.angle.default)
-def angle(out: torch.Tensor, x: Pair) -> torch.Tensor:
+def angle(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
     return torch.atan2(x.im, x.re)
 
 
 @rule(aten.sgn.default)
-def sgn(out: torch.Tensor, x: Pair) -> Pair:
+def sgn(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
     """The number on the unit circle in the same direction; 0 for 0."""
     length = modulus(x)
     return x.map(lambda part: torch.where(length == 0, 0.0, part / length))

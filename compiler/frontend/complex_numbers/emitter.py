@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "partitioner_tag")
 
 
-class Emitter(TorchDispatchMode):
+class ComplexEmitter(TorchDispatchMode):
     """While active, each ATen op on known tensors becomes a node of `graph`, decomposed by `table`.
 
     Real tensors among the operands become constants: attributes of the graph's module, by name in `constants`.

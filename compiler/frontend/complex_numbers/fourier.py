@@ -17,7 +17,7 @@ import numpy
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend.complex_numbers.pair import Interleaved, Pair, rule
+from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, Interleaved, rule
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ LARGEST_FACTOR = 256
 
 
 @rule(aten._fft_c2c.default)
-def c2c(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, forward: bool) -> Any:
+def c2c(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool) -> Any:
     if not _are_known(x.re, dims):
         return NotImplemented
     sign, factor = -1 if forward else 1, _factor_of(x.re, dims, normalization)
@@ -61,11 +61,11 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
     found = _moved(_of_real(_to_last(x, last), -1, count), last)
     for dim in others:
         found = _along(found, dim, -1)
-    return _scaled(Pair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
+    return _scaled(ComplexPair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
 
 
 @rule(aten._fft_c2r.default)
-def c2r(out: torch.Tensor, x: Pair, dims: list[int], normalization: int, last_size: int) -> Any:
+def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> Any:
     """The last of `dims` is transformed last: its missing numbers are the conjugates of the given ones."""
     if not _are_known(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
@@ -90,7 +90,7 @@ def _factor_of(x: torch.Tensor, dims: list[int], normalization: int) -> float:
     return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
 
 
-def _scaled(x: Pair, factor: float) -> Pair:
+def _scaled(x: ComplexPair, factor: float) -> ComplexPair:
     return x if factor == 1 else x.scaled(factor)
 
 
@@ -102,42 +102,42 @@ def _to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x if _is_last_alone(x, [dim]) else x.movedim(dim, -1)
 
 
-def _moved(x: Pair, dim: int) -> Pair:
+def _moved(x: ComplexPair, dim: int) -> ComplexPair:
     """`x` with its last dim moved to `dim`."""
     return x if _is_last_alone(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
 
 
-def _along(x: Pair, dim: int, sign: int) -> Pair:
+def _along(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
     return _moved(_last(x.map(lambda part: _to_last(part, dim)), sign), dim)
 
 
 # ---- along the last dim ----------------------------------------------------------------------------------------------
 
 
-def _last(x: Pair, sign: int) -> Pair:
+def _last(x: ComplexPair, sign: int) -> ComplexPair:
     """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
 
     An imaginary part of 0 is a Python number.
     """
     size = x.re.size(-1)
     if size == 1:
-        return Pair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
+        return ComplexPair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
     factor = _factor(size)
     if size <= DIRECT or (factor == size and size <= LARGEST_FACTOR):
         return _by_matrix(x, sign, size)
     return _by_convolution(x, sign) if factor > LARGEST_FACTOR or factor == size else _by_factors(x, sign, factor)
 
 
-def _by_matrix(x: Pair, sign: int, count: int) -> Pair:
+def _by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
     size = x.re.size(-1)
     table = _matrix(size, count, sign, x.re.dtype)
     re = _product(x.re, table)
     cosines, sines = re.narrow(-1, 0, count), re.narrow(-1, count, count)
     if not isinstance(x.im, torch.Tensor):
-        return Pair(cosines, sines)
+        return ComplexPair(cosines, sines)
     im = _product(x.im, table)
-    return Pair(cosines - im.narrow(-1, count, count), sines + im.narrow(-1, 0, count))
+    return ComplexPair(cosines - im.narrow(-1, count, count), sines + im.narrow(-1, 0, count))
 
 
 def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -145,13 +145,13 @@ def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
-def _by_factors(x: Pair, sign: int, a: int) -> Pair:
+def _by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
     """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, twiddle factors n2 k1 / N, transforms over n2."""
     size = x.re.size(-1)
     b = size // a
-    columns = Pair(*(_split(part, a, b) for part in (x.re, x.im)))
+    columns = ComplexPair(*(_split(part, a, b) for part in (x.re, x.im)))
     inner = _last(columns, sign)  # [..., n2, k1]
-    turned = inner * Pair(*_turns(a, b, sign, x.re.dtype))
+    turned = inner * ComplexPair(*_turns(a, b, sign, x.re.dtype))
     outer = _last(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
     return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
 
@@ -161,24 +161,24 @@ def _split(part: Any, a: int, b: int) -> Any:
     return part.unflatten(-1, (a, b)).transpose(-1, -2) if isinstance(part, torch.Tensor) else part
 
 
-def _by_convolution(x: Pair, sign: int) -> Pair:
+def _by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
     """With n k = (n^2 + k^2 - (k - n)^2) / 2 the transform is a convolution with a chirp, a product of transforms."""
     size = x.re.size(-1)
     length = 1 << (2 * size - 2).bit_length()
-    chirp, of_chirp = (Pair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
+    chirp, of_chirp = (ComplexPair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
     padded = (x * chirp).map(lambda part: torch.nn.functional.pad(part, (0, length - size)))
     found = _last(_last(padded, -1) * of_chirp, 1)
     return found.map(lambda part: part.narrow(-1, 0, size)) * chirp
 
 
-def _of_real(x: torch.Tensor, sign: int, count: int) -> Pair:
+def _of_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform of real numbers."""
     if 1 < x.size(-1) <= DIRECT:
-        return _by_matrix(Pair(x, 0.0), sign, count)
-    return _last(Pair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
+        return _by_matrix(ComplexPair(x, 0.0), sign, count)
+    return _last(ComplexPair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
 
 
-def _to_real(x: Pair, size: int) -> torch.Tensor:
+def _to_real(x: ComplexPair, size: int) -> torch.Tensor:
     """The unnormalized real inverse transform, from the first `size // 2 + 1` numbers.
 
     The rest are their conjugates. Imaginary parts of numbers that are their own conjugates are not read.
@@ -192,7 +192,7 @@ def _to_real(x: Pair, size: int) -> torch.Tensor:
     inner = half.im.narrow(-1, 1, (size - 1) // 2)
     zero = torch.zeros_like(half.im.narrow(-1, 0, 1))
     im = torch.cat([zero, inner, *([zero] if size % 2 == 0 else []), -mirrored.im], -1)
-    return _last(Pair(torch.cat([half.re, mirrored.re], -1), im), 1).re
+    return _last(ComplexPair(torch.cat([half.re, mirrored.re], -1), im), 1).re
 
 
 # ---- numbers on the unit circle --------------------------------------------------------------------------------------

@@ -12,26 +12,26 @@ from collections.abc import Callable
 
 import torch
 
-from buddy.compiler.frontend.complex_numbers.pair import Pair, rule
+from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, rule
 
 aten = torch.ops.aten
 
-Function = Callable[[Pair], Pair]
+Function = Callable[[ComplexPair], ComplexPair]
 
 
 def _register(op: object, function: Function) -> None:
     rule(op)(lambda out, x: function(x))
 
 
-def modulus(x: Pair) -> torch.Tensor:
+def modulus(x: ComplexPair) -> torch.Tensor:
     return torch.hypot(x.re, x.im)
 
 
-def argument(x: Pair) -> torch.Tensor:
+def argument(x: ComplexPair) -> torch.Tensor:
     return torch.atan2(x.im, x.re)
 
 
-def _is_infinite(x: Pair) -> torch.Tensor:
+def _is_infinite(x: ComplexPair) -> torch.Tensor:
     return x.re.isinf() | x.im.isinf()
 
 
@@ -49,26 +49,26 @@ def _grown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return x.abs().clamp_max(most), (x.abs() - most).clamp_min(0.0)
 
 
-def exp(x: Pair) -> Pair:
+def exp(x: ComplexPair) -> ComplexPair:
     near, rest = _grown(x.re)
     length, more = torch.where(x.re < 0, x.re, near).exp(), torch.where(x.re < 0, 0.0, rest).exp()
     endless, nowhere = x.re.isinf(), ~x.im.isfinite()
     re = torch.where(endless & nowhere, x.re.exp(), length * x.im.cos() * more)
     im = torch.where(nowhere & (x.re == -math.inf), torch.copysign(x.re.exp(), x.im), length * x.im.sin() * more)
-    return Pair(re, torch.where(x.im == 0, x.im, im))
+    return ComplexPair(re, torch.where(x.im == 0, x.im, im))
 
 
-def expm1(x: Pair) -> Pair:
+def expm1(x: ComplexPair) -> ComplexPair:
     """exp(a) cos(b) - 1 as expm1(a) cos(b) - 2 sin(b/2)^2, which is accurate for small numbers."""
     half = (x.im * 0.5).sin()
-    return Pair(x.re.expm1() * x.im.cos() - 2.0 * half * half, x.re.exp() * x.im.sin())
+    return ComplexPair(x.re.expm1() * x.im.cos() - 2.0 * half * half, x.re.exp() * x.im.sin())
 
 
-def log(x: Pair) -> Pair:
-    return Pair(_log_modulus(x), argument(x))
+def log(x: ComplexPair) -> ComplexPair:
+    return ComplexPair(_log_modulus(x), argument(x))
 
 
-def _log_modulus(x: Pair) -> torch.Tensor:
+def _log_modulus(x: ComplexPair) -> torch.Tensor:
     """log|x|. Near the unit circle by |x|^2 - 1 = (|a| - 1)(|a| + 1) + b^2, where a is the larger part."""
     a, b = torch.maximum(x.re.abs(), x.im.abs()), torch.minimum(x.re.abs(), x.im.abs())
     near = ((a - 1.0) * (a + 1.0) + b * b).log1p() * 0.5
@@ -76,7 +76,7 @@ def _log_modulus(x: Pair) -> torch.Tensor:
     return torch.where((length > 0.5) & (length < 2.0), near, length.log())
 
 
-def log1p(x: Pair) -> Pair:
+def log1p(x: ComplexPair) -> ComplexPair:
     """By |1 + x|^2 - 1 = a (2 + a) + b^2 where that is small.
 
     Eager multiplies log(1 + x) by x / ((1 + x) - 1), which is NaN for numbers with an infinity unless the factor is
@@ -88,27 +88,27 @@ def log1p(x: Pair) -> Pair:
     re = torch.where(is_small, small, _log_modulus(shifted))
     re = torch.where((shifted.re == 1) & (x.im == 0), x.re, re)
     lost = _is_infinite(x) & ((shifted.re - 1.0 != x.re) | x.im.isnan())
-    return Pair(re, argument(shifted)).map(lambda part: torch.where(lost, math.nan, part))
+    return ComplexPair(re, argument(shifted)).map(lambda part: torch.where(lost, math.nan, part))
 
 
-def square_root(x: Pair) -> Pair:
+def square_root(x: ComplexPair) -> ComplexPair:
     """sqrt((|x| + |a|) / 2) is the larger part of the root, the other one is b / 2 divided by it; 0 for 0."""
     half = x.scaled(0.5)
     larger = (modulus(half) + half.re.abs()).sqrt()
     less = torch.where(larger == 0, 0.0, half.im.abs() / larger)
     right, endless = x.re >= 0, x.im.isinf()
     re = torch.where(endless, x.im.abs(), torch.where(right, larger, less))
-    return Pair(re, torch.where(endless, x.im, torch.copysign(torch.where(right, less, larger), x.im)))
+    return ComplexPair(re, torch.where(endless, x.im, torch.copysign(torch.where(right, less, larger), x.im)))
 
 
-def product(x: Pair, y: Pair) -> Pair:
+def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
     """C's multiplication: where both parts would be NaN, infinite operands, or products, give infinities."""
     found = x * y
     lost = found.re.isnan() & found.im.isnan()
     endless_x, endless_y = _is_infinite(x), _is_infinite(y)
     overflows = (x.re * y.re).isinf() | (x.im * y.im).isinf() | (x.re * y.im).isinf() | (x.im * y.re).isinf()
 
-    def boxed(z: Pair, endless: torch.Tensor) -> Pair:
+    def boxed(z: ComplexPair, endless: torch.Tensor) -> ComplexPair:
         """1 for infinity and 0 for other parts, with their signs; without infinities 0 for NaN."""
         return z.map(
             lambda part: torch.copysign(
@@ -118,10 +118,12 @@ def product(x: Pair, y: Pair) -> Pair:
 
     again = boxed(x, endless_x) * boxed(y, endless_y)
     lost = lost & (endless_x | endless_y | overflows)
-    return Pair(torch.where(lost, again.re * math.inf, found.re), torch.where(lost, again.im * math.inf, found.im))
+    return ComplexPair(
+        torch.where(lost, again.re * math.inf, found.re), torch.where(lost, again.im * math.inf, found.im)
+    )
 
 
-def power(x: Pair, n: Pair) -> Pair:
+def power(x: ComplexPair, n: ComplexPair) -> ComplexPair:
     """exp(n log(x)), also for 0, whose logarithm is -inf; parts may be numbers if one operand is a number."""
     dtype = next(part.dtype for part in (x.re, n.re) if isinstance(part, torch.Tensor))
     base, exponent = (
@@ -131,7 +133,7 @@ def power(x: Pair, n: Pair) -> Pair:
     return exp(product(exponent, log(base)))
 
 
-def cos(x: Pair) -> Pair:
+def cos(x: ComplexPair) -> ComplexPair:
     return cosh(x.turned())
 
 
@@ -141,21 +143,21 @@ def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tens
     return torch.copysign(near.sinh(), x), near.cosh(), rest.exp()
 
 
-def sinh(x: Pair) -> Pair:
+def sinh(x: ComplexPair) -> ComplexPair:
     s, c, more = _hyperbolic(x.re)
     re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, s * x.im.cos() * more)
     re = torch.where((x.re == 0) & ~x.im.isfinite(), x.re, re)
-    return Pair(re, torch.where(x.im == 0, x.im, c * x.im.sin() * more))
+    return ComplexPair(re, torch.where(x.im == 0, x.im, c * x.im.sin() * more))
 
 
-def cosh(x: Pair) -> Pair:
+def cosh(x: ComplexPair) -> ComplexPair:
     s, c, more = _hyperbolic(x.re)
     re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, c * x.im.cos() * more)
     im = torch.where((x.re == 0) & ~x.im.isfinite(), 0.0, s * x.im.sin() * more)
-    return Pair(re, torch.where(x.im == 0, torch.where(x.re.signbit(), -x.im, x.im), im))
+    return ComplexPair(re, torch.where(x.im == 0, torch.where(x.re.signbit(), -x.im, x.im), im))
 
 
-def tanh(x: Pair) -> Pair:
+def tanh(x: ComplexPair) -> ComplexPair:
     """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); beyond 20, where that overflows, its limit."""
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
@@ -166,36 +168,36 @@ def tanh(x: Pair) -> Pair:
     re = torch.where(far, x.re.sign() + torch.where(endless, 0.0, wave * 0.0), s * c / norm)
     im = torch.where(far, limit, wave / norm)
     im = torch.where(endless & ~x.im.isfinite(), torch.copysign(torch.zeros_like(x.im), x.im), im)
-    return Pair(torch.where(x.re == 0, x.re, re), torch.where(x.im == 0, x.im, im))
+    return ComplexPair(torch.where(x.re == 0, x.re, re), torch.where(x.im == 0, x.im, im))
 
 
-def asin(x: Pair) -> Pair:
+def asin(x: ComplexPair) -> ComplexPair:
     """Kahan's CASIN, which avoids cancellation of large numbers."""
-    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
+    left, right = square_root(ComplexPair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re = torch.atan2(x.re, left.re * right.re - left.im * right.im)
     im = (left.re * right.im - left.im * right.re).asinh()
     endless = _is_infinite(x)
     re = torch.where(endless, torch.atan2(x.re, x.im.abs()), re)
-    return Pair(torch.where(x.re == 0, x.re, re), torch.where(endless, _infinite_like(x.im), im))
+    return ComplexPair(torch.where(x.re == 0, x.re, re), torch.where(endless, _infinite_like(x.im), im))
 
 
-def acos(x: Pair) -> Pair:
-    left, right = square_root(Pair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
+def acos(x: ComplexPair) -> ComplexPair:
+    left, right = square_root(ComplexPair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re, im = torch.atan2(left.re, right.re) * 2.0, (right.re * left.im - right.im * left.re).asinh()
     endless = _is_infinite(x)
     re = torch.where(endless, math.pi / 2 - torch.atan2(x.re, x.im.abs()), re)
-    return Pair(torch.where(x.re == 0, math.pi / 2, re), torch.where(endless, -_infinite_like(x.im), im))
+    return ComplexPair(torch.where(x.re == 0, math.pi / 2, re), torch.where(endless, -_infinite_like(x.im), im))
 
 
-def acosh(x: Pair) -> Pair:
+def acosh(x: ComplexPair) -> ComplexPair:
     left, right = square_root(x.shifted(-1.0)), square_root(x.shifted(1.0))
     re, im = (left.re * right.re + left.im * right.im).asinh(), torch.atan2(left.im, right.re) * 2.0
     endless = _is_infinite(x)
     im = torch.where((x.re == 0) & x.im.isnan(), math.pi / 2, torch.where(endless, argument(x), im))
-    return Pair(torch.where(endless, math.inf, re), im)
+    return ComplexPair(torch.where(endless, math.inf, re), im)
 
 
-def atanh(x: Pair) -> Pair:
+def atanh(x: ComplexPair) -> ComplexPair:
     """Computed for numbers with a positive real part, and negated for the others, where the logarithm would have an
     argument close to 0.
 
@@ -208,7 +210,7 @@ def atanh(x: Pair) -> Pair:
     endless = _is_infinite(x)
     re = torch.where(endless | (x.re == 0), 0.0, re)
     im = torch.where(endless, torch.copysign(torch.where(x.im.isnan(), x.im, math.pi / 2), x.im), im)
-    return Pair(torch.copysign(re, x.re), im)
+    return ComplexPair(torch.copysign(re, x.re), im)
 
 
 def _of_swapped(function: Function) -> Function:
@@ -218,11 +220,11 @@ def _of_swapped(function: Function) -> Function:
     return lambda x: function(x.swapped()).swapped()
 
 
-def sigmoid(x: Pair) -> Pair:
-    return Pair(1.0, 0.0) / (exp(-x) + 1.0)
+def sigmoid(x: ComplexPair) -> ComplexPair:
+    return ComplexPair(1.0, 0.0) / (exp(-x) + 1.0)
 
 
-def silu(x: Pair) -> Pair:
+def silu(x: ComplexPair) -> ComplexPair:
     return x / (exp(-x) + 1.0)
 
 
@@ -235,7 +237,7 @@ _FUNCTIONS: dict[object, Function] = {
     aten.log10.default: lambda x: log(x).scaled(1 / math.log(10)),
     aten.log1p.default: log1p,
     aten.sqrt.default: square_root,
-    aten.rsqrt.default: lambda x: Pair(1.0, 0.0) / square_root(x),
+    aten.rsqrt.default: lambda x: ComplexPair(1.0, 0.0) / square_root(x),
     aten.sin.default: _of_swapped(sinh),
     aten.cos.default: cos,
     aten.tan.default: _of_swapped(tanh),

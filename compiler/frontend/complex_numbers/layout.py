@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, made, pair_of, part_type, rule
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, made, pair_of, part_type, rule
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -36,7 +36,7 @@ def part_by_part(op: Any) -> Any:
 
     def apply(out: Any, *args: Any, **kwargs: Any) -> Any:
         re, im = (op(*_taken(args, name), **_taken(kwargs, name)) for name in ("re", "im"))
-        return list(map(Pair, re, im)) if isinstance(re, (list, tuple)) else Pair(re, im)
+        return list(map(ComplexPair, re, im)) if isinstance(re, (list, tuple)) else ComplexPair(re, im)
 
     return apply
 
@@ -45,7 +45,7 @@ def _taken(nest: Any, name: str) -> Any:
     """The part `name` of each pair in a nested value, and part types in place of complex ones."""
 
     def take(value: Any) -> Any:
-        value = getattr(value, name) if isinstance(value, Pair) else value
+        value = getattr(value, name) if isinstance(value, ComplexPair) else value
         return part_type(value) if isinstance(value, torch.dtype) else value
 
     return tree_map(take, nest)
@@ -61,7 +61,7 @@ def one_of(out: torch.Tensor, values: Any, index: int) -> Any:
 
 
 @rule(aten.as_strided.default, aten.as_strided_copy.default)
-def as_strided(out: torch.Tensor, x: Pair, size: Any, stride: Any, offset: Any = None) -> Any:
+def as_strided(out: torch.Tensor, x: ComplexPair, size: Any, stride: Any, offset: Any = None) -> Any:
     """Strides are those of the complex numbers, so they apply to equally dense parts.
 
     The conversion has rejected operands that are not dense and row-major.
@@ -70,8 +70,10 @@ def as_strided(out: torch.Tensor, x: Pair, size: Any, stride: Any, offset: Any =
 
 
 @rule(aten.as_strided_scatter.default)
-def as_strided_scatter(out: torch.Tensor, x: Pair, source: Pair, *where: Any) -> Any:
-    return Pair(*(aten.as_strided_scatter(_own(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im))))
+def as_strided_scatter(out: torch.Tensor, x: ComplexPair, source: ComplexPair, *where: Any) -> Any:
+    return ComplexPair(
+        *(aten.as_strided_scatter(_own(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im)))
+    )
 
 
 def _own(part: torch.Tensor) -> torch.Tensor:
@@ -79,19 +81,19 @@ def _own(part: torch.Tensor) -> torch.Tensor:
 
 
 @rule(aten.cat.default)
-def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> Pair:
+def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> ComplexPair:
     pairs = [made(_form(t), pair_of(t, part_type(out.dtype))) for t in tensors]
-    return Pair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
+    return ComplexPair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
 
 
 def _form(value: Any) -> torch.Tensor:
-    return value.re if isinstance(value, Pair) else value
+    return value.re if isinstance(value, ComplexPair) else value
 
 
 @rule(aten.constant_pad_nd.default)
-def constant_pad_nd(out: torch.Tensor, x: Pair, pad: Any, value: Any = 0) -> Pair:
+def constant_pad_nd(out: torch.Tensor, x: ComplexPair, pad: Any, value: Any = 0) -> ComplexPair:
     number = complex(value)
-    return Pair(aten.constant_pad_nd(x.re, pad, number.real), aten.constant_pad_nd(x.im, pad, number.imag))
+    return ComplexPair(aten.constant_pad_nd(x.re, pad, number.real), aten.constant_pad_nd(x.im, pad, number.imag))
 
 
 @rule(aten._to_copy.default, prims.convert_element_type.default)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 Part = Any  # a real tensor, or a number if all elements are equal
-# Takes a tensor of the form of the result (or several), then the op's own arguments with a `Pair` for each complex
+# Takes a tensor of the form of the result (or several), then the op's own arguments with a `ComplexPair` for each complex
 # tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
@@ -27,7 +27,7 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair:
+class ComplexPair:
     """Real and imaginary part, tensors of one shape and type; arithmetic also accepts numbers and real tensors.
 
     A real operand has the imaginary part 0, which takes part as in eager: infinity times `2 + 0j` has the imaginary
@@ -38,43 +38,43 @@ class Pair:
     im: Part
     both: torch.Tensor | None = None
 
-    def map(self, function: Callable[[Part], Part]) -> Pair:
-        return Pair(function(self.re), function(self.im))
+    def map(self, function: Callable[[Part], Part]) -> ComplexPair:
+        return ComplexPair(function(self.re), function(self.im))
 
-    def conj(self) -> Pair:
-        return Pair(self.re, -self.im)
+    def conj(self) -> ComplexPair:
+        return ComplexPair(self.re, -self.im)
 
-    def scaled(self, factor: Any) -> Pair:
+    def scaled(self, factor: Any) -> ComplexPair:
         """The product with a real number or tensor, as two products."""
-        return Pair(self.re * factor, self.im * factor)
+        return ComplexPair(self.re * factor, self.im * factor)
 
-    def shifted(self, number: Any) -> Pair:
+    def shifted(self, number: Any) -> ComplexPair:
         """The sum with a real number; the imaginary part is unchanged, and so is the sign of a zero."""
-        return Pair(self.re + number, self.im)
+        return ComplexPair(self.re + number, self.im)
 
-    def swapped(self) -> Pair:
-        return Pair(self.im, self.re)
+    def swapped(self) -> ComplexPair:
+        return ComplexPair(self.im, self.re)
 
-    def turned(self) -> Pair:
+    def turned(self) -> ComplexPair:
         """The product with the imaginary unit."""
-        return Pair(-self.im, self.re)
+        return ComplexPair(-self.im, self.re)
 
-    def __neg__(self) -> Pair:
-        return Pair(-self.re, -self.im)
+    def __neg__(self) -> ComplexPair:
+        return ComplexPair(-self.re, -self.im)
 
-    def __add__(self, other: Any) -> Pair:
+    def __add__(self, other: Any) -> ComplexPair:
         y = pair_of(other)
-        return Pair(self.re + y.re, self.im + y.im)
+        return ComplexPair(self.re + y.re, self.im + y.im)
 
-    def __sub__(self, other: Any) -> Pair:
+    def __sub__(self, other: Any) -> ComplexPair:
         y = pair_of(other)
-        return Pair(self.re - y.re, self.im - y.im)
+        return ComplexPair(self.re - y.re, self.im - y.im)
 
-    def __mul__(self, other: Any) -> Pair:
+    def __mul__(self, other: Any) -> ComplexPair:
         y = pair_of(other)
-        return Pair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
+        return ComplexPair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
 
-    def __truediv__(self, other: Any) -> Pair:
+    def __truediv__(self, other: Any) -> ComplexPair:
         """R.
 
         L. Smith's division (1962), like eager's: by the larger part of the divisor first, so that no square overflows.
@@ -92,18 +92,18 @@ class Pair:
         a, b = self.re, self.im
         re = torch.where(wide, a + b * ratio, a * ratio + b) * scale
         im = torch.where(wide, b - a * ratio, b * ratio - a) * scale
-        return Pair(torch.where(zero, a / absolute(c), re), torch.where(zero, b / absolute(c), im))
+        return ComplexPair(torch.where(zero, a / absolute(c), re), torch.where(zero, b / absolute(c), im))
 
-    def _over_number(self, c: float, d: float) -> Pair:
+    def _over_number(self, c: float, d: float) -> ComplexPair:
         if c == d == 0:
             return self.map(lambda part: part / 0.0)
         if abs(c) >= abs(d):
             ratio = d / c
             scale = 1.0 / (c + d * ratio)
-            return Pair((self.re + self.im * ratio) * scale, (self.im - self.re * ratio) * scale)
+            return ComplexPair((self.re + self.im * ratio) * scale, (self.im - self.re * ratio) * scale)
         ratio = c / d
         scale = 1.0 / (d + c * ratio)
-        return Pair((self.re * ratio + self.im) * scale, (self.im * ratio - self.re) * scale)
+        return ComplexPair((self.re * ratio + self.im) * scale, (self.im * ratio - self.re) * scale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,11 +113,11 @@ class Interleaved:
     both: torch.Tensor
 
 
-def pair_of(value: Any, dtype: torch.dtype | None = None) -> Pair:
+def pair_of(value: Any, dtype: torch.dtype | None = None) -> ComplexPair:
     """Converts a number, a real tensor or a pair to a pair, with tensors of type `dtype` if given."""
     if isinstance(value, complex):
-        return Pair(value.real, value.imag)
-    found = value if isinstance(value, Pair) else Pair(value, 0.0)
+        return ComplexPair(value.real, value.imag)
+    found = value if isinstance(value, ComplexPair) else ComplexPair(value, 0.0)
     if dtype is None:
         return found
     return found.map(lambda part: part.to(dtype) if isinstance(part, torch.Tensor) else part)
@@ -128,7 +128,7 @@ def part_type(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def made(out: torch.Tensor, value: Any) -> Pair:
+def made(out: torch.Tensor, value: Any) -> ComplexPair:
     """`value` with parts that are tensors of the shape and part type of `out`."""
     dtype = part_type(out.dtype)
 

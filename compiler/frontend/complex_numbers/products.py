@@ -7,19 +7,19 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, pair_of, rule
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, rule
 
 aten = torch.ops.aten
 
 Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _product(op: Bilinear, x: Any, y: Any) -> Pair:
+def _product(op: Bilinear, x: Any, y: Any) -> ComplexPair:
     """Four real products: three lose digits if the parts differ in size."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
         raise TypeError("a product of matrices has operands of one type")
-    return Pair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
+    return ComplexPair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
 
 
 def _bilinear(op: Any) -> Any:
@@ -31,14 +31,16 @@ for _op in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default
 
 
 @rule(aten.vdot.default)
-def vdot(out: torch.Tensor, x: Pair, y: Pair) -> Pair:
+def vdot(out: torch.Tensor, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     return _product(aten.dot.default, x.conj(), y)
 
 
 def _added(op: Any, summed: bool = False) -> Any:
     """The rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
 
-    def apply(out: torch.Tensor, addend: Pair, x: Pair, y: Pair, beta: Any = 1, alpha: Any = 1) -> Pair:
+    def apply(
+        out: torch.Tensor, addend: ComplexPair, x: ComplexPair, y: ComplexPair, beta: Any = 1, alpha: Any = 1
+    ) -> ComplexPair:
         product = _product(op, x, y)
         product = product.map(lambda part: part.sum(0)) if summed else product
         product = product if alpha == 1 else product * alpha
@@ -56,7 +58,7 @@ RULES[aten.addbmm.default] = _added(aten.bmm.default, summed=True)
 
 
 @rule(aten.convolution.default)
-def convolution(out: torch.Tensor, x: Pair, weight: Pair, bias: Any, *rest: Any) -> Pair:
+def convolution(out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: Any, *rest: Any) -> ComplexPair:
     product = _product(lambda a, b: aten.convolution.default(a, b, None, *rest), x, weight)
     if bias is None:
         return product

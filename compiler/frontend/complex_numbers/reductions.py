@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.frontend.complex_numbers.functions import modulus
-from buddy.compiler.frontend.complex_numbers.pair import RULES, Pair, pair_of, part_type, rule
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, part_type, rule
 
 aten = torch.ops.aten
 
@@ -19,7 +19,7 @@ def _sums(op: Any) -> Any:
         if not out.dtype.is_complex:
             return NotImplemented
         pair = pair_of(x, part_type(out.dtype))
-        return Pair(op(pair.re, *args), op(pair.im, *args) if isinstance(pair.im, torch.Tensor) else 0.0)
+        return ComplexPair(op(pair.re, *args), op(pair.im, *args) if isinstance(pair.im, torch.Tensor) else 0.0)
 
     return apply
 
@@ -29,18 +29,18 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean
 
 
 @rule(aten.var.correction)
-def var(out: torch.Tensor, x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
+def var(out: torch.Tensor, x: ComplexPair, *args: Any, **kwargs: Any) -> torch.Tensor:
     """The mean square distance: the sum of both parts' variances."""
     return torch.var(x.re, *args, **kwargs) + torch.var(x.im, *args, **kwargs)
 
 
 @rule(aten.std.correction)
-def std(out: torch.Tensor, x: Pair, *args: Any, **kwargs: Any) -> torch.Tensor:
+def std(out: torch.Tensor, x: ComplexPair, *args: Any, **kwargs: Any) -> torch.Tensor:
     return var(out, x, *args, **kwargs).sqrt()
 
 
 @rule(aten.var_mean.correction)
-def var_mean(out: Any, x: Pair, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+def var_mean(out: Any, x: ComplexPair, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
     dims = list(range(x.re.dim())) if dim is None else dim
     found = var(out[0], x, dims, keepdim=keepdim, **kwargs)
     return [found, x.map(lambda part: torch.mean(part, dims, keepdim))]
@@ -48,7 +48,7 @@ def var_mean(out: Any, x: Pair, dim: Any = None, keepdim: bool = False, **kwargs
 
 @rule(aten.linalg_vector_norm.default)
 def vector_norm(
-    out: torch.Tensor, x: Pair, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    out: torch.Tensor, x: ComplexPair, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> torch.Tensor:
     return torch.linalg.vector_norm(modulus(x).to(out.dtype), ord, dim, keepdim)
 
@@ -56,7 +56,7 @@ def vector_norm(
 @rule(aten.cumprod.default)
 def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
     """By doubling: each step doubles the number of factors in every product."""
-    if not isinstance(x, Pair) or not isinstance(x.re.numel(), int):
+    if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
     found, reach = _begun(pair_of(x, part_type(out.dtype))), 1
     while x.re.dim() and reach < (size := x.re.size(dim)):
@@ -65,32 +65,32 @@ def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
             for at, count in ((0, reach), (0, size - reach), (reach, size - reach))
         )
         both = behind * before
-        found = Pair(torch.cat([first.re, both.re], dim), torch.cat([first.im, both.im], dim))
+        found = ComplexPair(torch.cat([first.re, both.re], dim), torch.cat([first.im, both.im], dim))
         reach *= 2
     return found
 
 
 @rule(aten.prod.default)
 def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
-    if not isinstance(x, Pair) or not isinstance(x.re.numel(), int):
+    if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
     return _product(_begun(pair_of(x, part_type(out.dtype))).map(torch.flatten), 0)
 
 
 @rule(aten.prod.dim_int)
 def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
-    if not isinstance(x, Pair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
+    if not isinstance(x, ComplexPair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
         return NotImplemented
     found = _product(_begun(pair_of(x, part_type(out.dtype))), dim)
     return found.map(lambda part: part.unsqueeze(dim)) if keepdim and out.dim() else found
 
 
-def _begun(x: Pair) -> Pair:
+def _begun(x: ComplexPair) -> ComplexPair:
     """Eager's products start with complex 1: an imaginary part `inf` makes the real part NaN."""
-    return x * Pair(1.0, 0.0)
+    return x * ComplexPair(1.0, 0.0)
 
 
-def _product(x: Pair, dim: int) -> Pair:
+def _product(x: ComplexPair, dim: int) -> ComplexPair:
     """Pairwise products of halves, in as many steps as the length has bits."""
     if not x.re.dim():
         return x
@@ -101,8 +101,8 @@ def _product(x: Pair, dim: int) -> Pair:
             for at, count in ((0, half), (half, half), (2 * half, size - 2 * half))
         )
         both = first * second
-        x = Pair(torch.cat([both.re, rest.re], dim), torch.cat([both.im, rest.im], dim)) if size % 2 else both
+        x = ComplexPair(torch.cat([both.re, rest.re], dim), torch.cat([both.im, rest.im], dim)) if size % 2 else both
     if not x.re.size(dim):
         shape = [n for i, n in enumerate(x.re.shape) if i != dim % x.re.dim()]
-        return Pair(x.re.new_ones(shape), x.re.new_zeros(shape))
+        return ComplexPair(x.re.new_ones(shape), x.re.new_zeros(shape))
     return x.map(lambda part: part.squeeze(dim))

@@ -15,8 +15,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import Emitter
-from buddy.compiler.frontend.complex_numbers.pair import RULES, Interleaved, Pair, made
+from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, Interleaved, made
 
 aten = torch.ops.aten
 
@@ -36,7 +36,7 @@ def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
     if not any(_ruled(node) for node in nodes):
         return module
     mode = detect_fake_mode([value for node in nodes for value in tree_leaves(node.meta.get("val"))])
-    return module if mode is None else _Rewriting(module, Emitter(Graph(), mode, table)).run()
+    return module if mode is None else _Rewriting(module, ComplexEmitter(Graph(), mode, table)).run()
 
 
 def _ruled(node: Node) -> bool:
@@ -53,7 +53,7 @@ class _Rewriting:
     tensors; for a complex node, each is created from the other on demand.
     """
 
-    def __init__(self, module: GraphModule, emitter: Emitter) -> None:
+    def __init__(self, module: GraphModule, emitter: ComplexEmitter) -> None:
         self.module = module
         self.emitter = emitter
         self.wholes: dict[Node, Node] = {}
@@ -125,11 +125,11 @@ class _Rewriting:
             self.fakes[node] = self.emitter.know(value, self.wholes[node])
         return self.fakes[node]
 
-    def _pair(self, node: Node) -> Pair:
+    def _pair(self, node: Node) -> ComplexPair:
         if node not in self.pairs:
             with self.emitter.at(node):
                 both = self._both(node)
-                self.pairs[node] = Pair(both.select(-1, 0), both.select(-1, 1), both)
+                self.pairs[node] = ComplexPair(both.select(-1, 0), both.select(-1, 1), both)
         return self.pairs[node]
 
     def _both(self, node: Node) -> torch.Tensor:

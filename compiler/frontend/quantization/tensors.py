@@ -19,7 +19,7 @@ from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import Emitter
+from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.frontend.views import copied
@@ -163,7 +163,7 @@ def by_integers(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) ->
     mode = detect_fake_mode([leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return module
-    emitter = Emitter(module.graph, mode, table)
+    emitter = ComplexEmitter(module.graph, mode, table)
     for node in nodes:
         if group := _group(node):
             _rewrite(module, emitter, group)
@@ -197,7 +197,7 @@ def _after(node: Node) -> Iterator[Node]:
         yield node
 
 
-def _rewrite(module: GraphModule, emitter: Emitter, group: list[Node]) -> None:
+def _rewrite(module: GraphModule, emitter: ComplexEmitter, group: list[Node]) -> None:
     maker, *readers = group
     with module.graph.inserting_before(maker), emitter.at(maker):
         x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in maker.args)
@@ -215,21 +215,21 @@ def _rewrite(module: GraphModule, emitter: Emitter, group: list[Node]) -> None:
             module.graph.erase_node(node)
 
 
-def _moved(emitter: Emitter, node: Node, of: Quantised) -> torch.Tensor:
+def _moved(emitter: ComplexEmitter, node: Node, of: Quantised) -> torch.Tensor:
     if _name(node.target) == _RELU:
         return torch.maximum(of.integers, of.zero_point.to(of.integers.dtype))
     rest = [_operand(emitter, argument) for argument in node.args[1:]]
     return node.target(of.integers, *rest, **node.kwargs)
 
 
-def _operand(emitter: Emitter, argument: Any) -> Any:
+def _operand(emitter: ComplexEmitter, argument: Any) -> Any:
     if isinstance(argument, Node):
         value = argument.meta["val"]
         return emitter.know(value, argument) if isinstance(value, torch.Tensor) else value
     return list(argument) if isinstance(argument, (list, tuple)) else argument
 
 
-def _put(emitter: Emitter, node: Node, result: torch.Tensor) -> None:
+def _put(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> None:
     new = emitter.node_of(result)
     node.replace_all_uses_with(new)
     if new.name.startswith(f"{node.name}_part"):
@@ -242,7 +242,7 @@ def _is_plain(node: Node) -> bool:
     return node.target is aten.dequantize.self and not is_marked(node.args[0])
 
 
-def _convert_plain(module: GraphModule, emitter: Emitter) -> None:
+def _convert_plain(module: GraphModule, emitter: ComplexEmitter) -> None:
     for node in list(module.graph.nodes):
         if _is_plain(node):
             with module.graph.inserting_before(node), emitter.at(node):

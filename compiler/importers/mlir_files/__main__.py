@@ -7,25 +7,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from buddy.compiler.graph.serialize import to_bytes
-from buddy.compiler.importers.mlir_files.effects import Writes
+from buddy.compiler.importers.mlir_files.effects import WriteEffects
 from buddy.compiler.importers.mlir_files.phases import dialects_of, phase_of
-from buddy.compiler.importers.mlir_files.question import Answer, EntryPoint, Question
-from buddy.compiler.importers.mlir_files.reading import Part, UnreadableError, new_context, parts_of
+from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
+from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parts_of
 from buddy.compiler.importers.mlir_files.signatures import (
     DEFAULT_SIZE,
     NotRunnableError,
-    Value,
+    SignatureValue,
     argument_types,
     closed,
     values_of,
 )
-from buddy.compiler.importers.mlir_files.table import FUNCTIONS, Table, name_of
-from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, Signature, wrap
+from buddy.compiler.importers.mlir_files.table import FUNCTIONS, ModuleTable, name_of
+from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_word
-from buddy.compiler.support.processes.one_shot import answer_apart
+from buddy.compiler.support.processes.one_shot import serve_one_call
 
 MAX_ENTRIES = 32
 # CPU time limit for a file in seconds, and the number of bytes per additional second: some bytecode is read forever.
@@ -33,7 +33,7 @@ MAX_ENTRIES = 32
 SECONDS, BYTES = 20, 1 << 20
 
 
-def answer_in_time(question: Question) -> Answer:
+def answer_in_time(question: ReadRequest) -> ReadAnswer:
     """Like `answer`; the system kills a process that takes too long."""
     seconds, most = SECONDS + len(question.content) // BYTES, resource.getrlimit(resource.RLIMIT_CPU)[1]
     if most == resource.RLIM_INFINITY or seconds < most:  # a lower limit cannot be raised
@@ -41,40 +41,40 @@ def answer_in_time(question: Question) -> Answer:
     return answer(question)
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ReadRequest) -> ReadAnswer:
     """The programs in a file, each with its graph; or the error."""
     try:
         words = [shape_word(text) for text in question.shapes]
     except ValueError as error:
         todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
-        return Answer(problem=Diagnostic(str(error), "the shapes to open with", todo))
+        return ReadAnswer(problem=Diagnostic(str(error), "the shapes to open with", todo))
     context = new_context()
     try:
         with context:
             parts = parts_of(question.content, question.title, context)
             return _entered(question, parts, words)
     except UnreadableError as error:
-        return Answer(problem=error.diagnostic)
+        return ReadAnswer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
         what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
-        return Answer(problem=Diagnostic(what, question.title, "check that the file is complete"))
+        return ReadAnswer(problem=Diagnostic(what, question.title, "check that the file is complete"))
 
 
-def _entered(question: Question, parts: list[Part], words: list[ShapeWord]) -> Answer:
+def _entered(question: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
     names = [(number, name) for number, part in enumerate(parts) for name in _entries(part.module, question.entry)]
     if not names:
-        return Answer(problem=_no_entry(question, parts))
+        return ReadAnswer(problem=_no_entry(question, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
         check_names(words, [f"arg{place}" for place in range(arity)])
     except ValueError as error:
-        return Answer(problem=Diagnostic(str(error), question.title, "name an argument of the function to open"))
+        return ReadAnswer(problem=Diagnostic(str(error), question.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
     found = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
         found.append(_opened(parts[number], name, title, question, words))
-    return Answer(tuple(found), notes=notes)
+    return ReadAnswer(tuple(found), notes=notes)
 
 
 def _arity(module: Any, name: str) -> int:
@@ -114,7 +114,7 @@ def _called(module: Any) -> set[str]:
     return found
 
 
-def _no_entry(question: Question, parts: list[Part]) -> Diagnostic:
+def _no_entry(question: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
     have = [name_of(function) for part in parts for function in _functions(part.module)]
     if not have:
         what = f"{question.title} has no function with a body"
@@ -126,7 +126,7 @@ def _no_entry(question: Question, parts: list[Part]) -> Diagnostic:
     return Diagnostic(what, question.title, f"name the one to call: {question.title}:{have[0]} (there are {names})")
 
 
-def _opened(part: Part, name: str, title: str, question: Question, words: list[ShapeWord]) -> EntryPoint:
+def _opened(part: ModulePart, name: str, title: str, question: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
     """One function as a program, in a copy of its module."""
     module = _copy(part.module)
     text, dialects, enters = str(part.module), dialects_of(module), phase_of(module)
@@ -135,7 +135,7 @@ def _opened(part: Part, name: str, title: str, question: Question, words: list[S
     try:
         signature = _signature(entry, module, name, words)
         arguments, notes = closed(signature.arguments), _on_sizes(signature)
-        table = Table(module, entry, arguments, question.title, part.lines_before)
+        table = ModuleTable(module, entry, arguments, question.title, part.lines_before)
         outs, called = signature.results, name
         if not signature.fits:
             outs, called = wrap(module, signature, [tuple(map(_known, value.shape)) for value in arguments]), WRAPPER
@@ -143,10 +143,10 @@ def _opened(part: Part, name: str, title: str, question: Question, words: list[S
         notes = [f"@{name} cannot be run: {error}"]
         module = _copy(part.module)
         entry = next(function for function in _functions(module) if name_of(function) == name)
-        table, outs, called = Table(module, entry, (), question.title, part.lines_before), (), name
+        table, outs, called = ModuleTable(module, entry, (), question.title, part.lines_before), (), name
     graph = table.graph(title, outs)
     located = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
-    graph.given = GivenIR(located, enters, called)
+    graph.given = ImportedIR(located, enters, called)
     return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
 
 
@@ -160,20 +160,20 @@ def _known(size: int | None) -> int:
     return size
 
 
-def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> Signature:
+def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
     arguments, given = values_of(inputs, "arg", words), values_of(results, "result")
-    writes = Writes(module)
+    writes = WriteEffects(module)
     values = entry.regions[0].blocks[0].arguments
     written = tuple(
         place
         for place, (argument, value) in enumerate(zip(arguments, values, strict=True))
         if argument.holder in ("buffer", "pointer") and writes.may_write(value)
     )
-    return Signature(name, tuple(arguments), tuple(given), written)
+    return FunctionSignature(name, tuple(arguments), tuple(given), written)
 
 
-def _on_sizes(signature: Signature) -> list[str]:
+def _on_sizes(signature: FunctionSignature) -> list[str]:
     """The notes on sizes that were chosen here."""
     names = [value.name for value in signature.arguments if value.is_open]
     if not names:
@@ -182,9 +182,9 @@ def _on_sizes(signature: Signature) -> list[str]:
     return [f"sizes of {', '.join(names)} that are dynamic in the file are {DEFAULT_SIZE}; {options} sets others"]
 
 
-def _with_default(value: Value) -> str:
+def _with_default(value: SignatureValue) -> str:
     return "x".join(str(DEFAULT_SIZE if size is None else size) for size in value.shape)
 
 
 if __name__ == "__main__":
-    answer_apart(Question, answer_in_time)
+    serve_one_call(ReadRequest, answer_in_time)

@@ -22,7 +22,7 @@ _VIEWS = frozenset({
 })  # fmt: skip
 
 
-class Writes:
+class WriteEffects:
     """Answers for the functions of one module. Anything not known to be read-only counts as written."""
 
     def __init__(self, module: Any) -> None:

@@ -29,7 +29,7 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True)
-class Part:
+class ModulePart:
     """A module of the file, and the number of lines of the file before it."""
 
     module: Any
@@ -49,12 +49,12 @@ def new_context() -> Any:
     return context
 
 
-def parts_of(content: bytes, title: str, context: Any) -> list[Part]:
+def parts_of(content: bytes, title: str, context: Any) -> list[ModulePart]:
     """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
-        found = [Part(_parsed(content, title, context))]
+        found = [ModulePart(_parsed(content, title, context))]
     else:
-        found = [Part(_parsed(text, title, context, before), before) for text, before in _texts(content, title)]
+        found = [ModulePart(_parsed(text, title, context, before), before) for text, before in _texts(content, title)]
     for part in found:
         _check_registered(part, title, context)
     return found
@@ -109,7 +109,7 @@ def _told(said: str, title: str, where: str) -> Diagnostic:
     return Diagnostic(f"{title} is not a module that MLIR can read: {first}", where, todo, detail=said)
 
 
-def _check_registered(part: Part, title: str, context: Any) -> None:
+def _check_registered(part: ModulePart, title: str, context: Any) -> None:
     """Raises `UnreadableError` if the module has ops that the context does not know."""
     strangers: dict[str, str] = {}
 

@@ -25,7 +25,7 @@ class NotRunnableError(Exception):
 
 
 @dataclass(frozen=True)
-class Value:
+class SignatureValue:
     """An argument or a result: its type in the function, and its sizes (`None` for dynamic ones)."""
 
     name: str
@@ -63,7 +63,7 @@ def _llvm_result(text: str) -> Any:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) -> list[Value]:
+def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
     """Arguments or results of those types, named `stem` and a number; `words` are the given shapes.
 
     Raises `NotRunnableError` for a type that a run cannot pass.
@@ -78,19 +78,19 @@ def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) 
     return found
 
 
-def _value(name: str, kind: Any, said: ShapeWord | None) -> Value:
+def _value(name: str, kind: Any, said: ShapeWord | None) -> SignatureValue:
     if isinstance(kind, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(kind, ir.MemRefType) else "tensor"
         shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
-        return Value(name, holder, _sized(name, shape, said), _dtype(name, str(kind.element_type), kind), kind)
+        return SignatureValue(name, holder, _sized(name, shape, said), _dtype(name, str(kind.element_type), kind), kind)
     text = str(kind)
     if (found := _TORCH.fullmatch(text)) is not None:
         shape = tuple(None if size == "?" else int(size) for size in found[1].split(",") if size)
         dtype = _dtype(name, _TORCH_DTYPES.get(found[2], found[2]), kind)
-        return Value(name, "tensor", _sized(name, shape, said), dtype, kind)
+        return SignatureValue(name, "tensor", _sized(name, shape, said), dtype, kind)
     if text.startswith("!llvm.ptr"):
         return _pointer(name, kind, said)
-    return Value(name, "number", (), _dtype(name, text, kind), kind)
+    return SignatureValue(name, "number", (), _dtype(name, text, kind), kind)
 
 
 def _sized(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> tuple[int | None, ...]:
@@ -104,10 +104,10 @@ def _sized(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> 
     return said.shape
 
 
-def _pointer(name: str, kind: Any, said: ShapeWord | None) -> Value:
+def _pointer(name: str, kind: Any, said: ShapeWord | None) -> SignatureValue:
     if said is None:
         raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
-    return Value(name, "pointer", said.shape, _dtype(name, said.dtype or "f32", kind), kind)
+    return SignatureValue(name, "pointer", said.shape, _dtype(name, said.dtype or "f32", kind), kind)
 
 
 def _dtype(name: str, text: str, kind: Any) -> TensorDType:
@@ -117,9 +117,11 @@ def _dtype(name: str, text: str, kind: Any) -> TensorDType:
     return found
 
 
-def closed(values: Sequence[Value]) -> list[Value]:
+def closed(values: Sequence[SignatureValue]) -> list[SignatureValue]:
     """The values with default sizes for all dynamic ones."""
     return [
-        Value(v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.kind)
+        SignatureValue(
+            v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.kind
+        )
         for v in values
     ]

@@ -11,7 +11,7 @@ from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, new_op
 from buddy.compiler.graph.operations.given import GivenOp, ResultOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of
-from buddy.compiler.importers.mlir_files.signatures import Value
+from buddy.compiler.importers.mlir_files.signatures import SignatureValue
 from buddy.compiler.mlir.bindings import ir
 
 # With more ops, a node is a whole function: a longer table is not useful.
@@ -27,10 +27,12 @@ def name_of(function: Any) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
-class Table:
+class ModuleTable:
     """The nodes of a module, created and located before anything is added to it; `entry` is the function to call."""
 
-    def __init__(self, module: Any, entry: Any, arguments: Sequence[Value], title: str, lines_before: int = 0) -> None:
+    def __init__(
+        self, module: Any, entry: Any, arguments: Sequence[SignatureValue], title: str, lines_before: int = 0
+    ) -> None:
         self._title, self._before = title, lines_before
         self._taken: Counter[str] = Counter()
         self._of_op: dict[Any, Op] = {}
@@ -48,7 +50,7 @@ class Table:
             for value, node in zip(self._values, self._inputs, strict=False):
                 value.set_location(ir.Location.name(node.stable))
 
-    def graph(self, name: str, outs: Sequence[Value]) -> Graph:
+    def graph(self, name: str, outs: Sequence[SignatureValue]) -> Graph:
         """The graph, in which the entry returns `outs`, its own results first."""
         graph = Graph(name)
         for node in self._inputs:
@@ -92,12 +94,12 @@ class Table:
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unused(f"{name}_{self._taken[name] - 1}")
 
-    def _placeholder(self, value: Value) -> Op:
+    def _placeholder(self, value: SignatureValue) -> Op:
         node = new_op(PlaceholderOp, self._unused(value.name), value.name, (), [value.meta])
         node.stable = node.name
         return node
 
-    def _result(self, name: str, parents: Sequence[Op], out: Value) -> Op:
+    def _result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
         node = new_op(ResultOp, self._unused(name), "result", parents, [out.meta])
         node.stable = node.name
         return node

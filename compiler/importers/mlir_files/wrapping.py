@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.importers.mlir_files.signatures import NotRunnableError, Value
+from buddy.compiler.importers.mlir_files.signatures import NotRunnableError, SignatureValue
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, passmanager, tensor
 from buddy.compiler.ops.utils import mlir_element_type_get
 
@@ -21,15 +21,15 @@ _SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
 
 
 @dataclass(frozen=True)
-class Signature:
+class FunctionSignature:
     """The arguments and results of a function.
 
     `written` are the numbers of the buffers and pointers that it may write to.
     """
 
     name: str
-    arguments: tuple[Value, ...]
-    results: tuple[Value, ...]
+    arguments: tuple[SignatureValue, ...]
+    results: tuple[SignatureValue, ...]
     written: tuple[int, ...] = ()
 
     @property
@@ -43,7 +43,7 @@ class Signature:
         return "tensor" not in holders
 
     @property
-    def outs(self) -> tuple[Value, ...]:
+    def outs(self) -> tuple[SignatureValue, ...]:
         """All outputs of a run: results, then the written buffers."""
         return (*self.results, *(self.arguments[place] for place in self.written))
 
@@ -54,7 +54,7 @@ class Signature:
         return not any(value.holder != "tensor" or value.is_open for value in values) and not self.written
 
 
-def wrap(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> tuple[Value, ...]:
+def wrap(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> tuple[SignatureValue, ...]:
     """Adds the function `WRAPPER` to `module`; `shapes` are those of the arguments. Returns its outputs.
 
     Raises `NotRunnableError` if sizes of results stay dynamic.
@@ -71,21 +71,21 @@ def wrap(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -
         return tuple(_closed(out, shapes, signature) for out in signature.outs)
 
 
-def _closed(out: Value, shapes: Sequence[tuple[int, ...]], signature: Signature) -> Value:
+def _closed(out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature) -> SignatureValue:
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
-    return Value(out.name, out.holder, shape, out.dtype, out.kind)
+    return SignatureValue(out.name, out.holder, shape, out.dtype, out.kind)
 
 
-def _element(value: Value) -> Any:
+def _element(value: SignatureValue) -> Any:
     """The element type in the function: `index` is kept, since it is 64 bits in memory."""
     if value.holder in ("tensor", "buffer"):
         return value.kind.element_type
     return mlir_element_type_get(value.dtype)
 
 
-def _call(signature: Signature, operands: Sequence[Any], module: Any) -> list[Any]:
+def _call(signature: FunctionSignature, operands: Sequence[Any], module: Any) -> list[Any]:
     kinds = [value.kind for value in signature.results]
     callee = ir.FlatSymbolRefAttr.get(signature.name)
     if _function(module, signature.name).name == "func.func":
@@ -100,11 +100,11 @@ def _function(module: Any, name: str) -> Any:
     return next(op for op in operations if str(ir.StringAttr(op.attributes["sym_name"]).value) == name)
 
 
-def _as_number(value: Value, loaded: Any) -> Any:
+def _as_number(value: SignatureValue, loaded: Any) -> Any:
     return arith.IndexCastOp(value.kind, loaded).result if isinstance(value.kind, ir.IndexType) else loaded
 
 
-def _from_number(value: Value, result: Any) -> Any:
+def _from_number(value: SignatureValue, result: Any) -> Any:
     is_index = isinstance(value.kind, ir.IndexType)
     return arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), result).result if is_index else result
 
@@ -112,7 +112,7 @@ def _from_number(value: Value, result: Any) -> Any:
 # ---- tensors ---------------------------------------------------------------------------------------------------------
 
 
-def _wrap_tensors(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
+def _wrap_tensors(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     inputs = [
         ir.RankedTensorType.get(shape, _element(value))
         for value, shape in zip(signature.arguments, shapes, strict=True)
@@ -127,19 +127,19 @@ def _wrap_tensors(module: Any, signature: Signature, shapes: Sequence[tuple[int,
         func.ReturnOp([_into_tensor(v, result) for v, result in zip(signature.results, found, strict=True)])
 
 
-def _out_of_tensor(value: Value, argument: Any) -> Any:
+def _out_of_tensor(value: SignatureValue, argument: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, tensor.ExtractOp(argument, []).result)
     return tensor.CastOp(value.kind, argument).result if value.kind != argument.type else argument
 
 
-def _into_tensor(value: Value, result: Any) -> Any:
+def _into_tensor(value: SignatureValue, result: Any) -> Any:
     if value.holder != "number":
         return result
     return tensor.FromElementsOp(ir.RankedTensorType.get([], _element(value)), [_from_number(value, result)]).result
 
 
-def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
+def _results(module: Any, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
     """The wrapper's results after propagation of sizes; also updates its own type."""
     wrapper = _function(module, WRAPPER)
     returned = list(wrapper.regions[0].blocks[0].operations)[-1].operation
@@ -155,7 +155,7 @@ def _results(module: Any, signature: Signature) -> tuple[Value, ...]:
     return tuple(outs)
 
 
-def _specialize(module: Any, signature: Signature) -> None:
+def _specialize(module: Any, signature: FunctionSignature) -> None:
     """Propagates the sizes of the wrapper's arguments into its callee, if the file has dynamic sizes."""
     if not any(value.is_open for value in (*signature.arguments, *signature.results)):
         return
@@ -173,15 +173,15 @@ def _without_cast(value: Any) -> Any:
     return value
 
 
-def _resized(value: Value, kind: Any) -> Value:
+def _resized(value: SignatureValue, kind: Any) -> SignatureValue:
     shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
-    return Value(value.name, "tensor", shape, value.dtype, kind)
+    return SignatureValue(value.name, "tensor", shape, value.dtype, kind)
 
 
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 
-def _wrap_buffers(module: Any, signature: Signature, shapes: Sequence[tuple[int, ...]]) -> None:
+def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     """Arguments first, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
     results = [(value, value.shape) for value in signature.results]
@@ -202,7 +202,7 @@ def _wrap_buffers(module: Any, signature: Signature, shapes: Sequence[tuple[int,
         func.ReturnOp([])
 
 
-def _out_of_buffer(value: Value, buffer: Any) -> Any:
+def _out_of_buffer(value: SignatureValue, buffer: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, memref.LoadOp(buffer, []).result)
     if value.holder == "buffer":
@@ -212,7 +212,7 @@ def _out_of_buffer(value: Value, buffer: Any) -> Any:
     return ir.Operation.create("llvm.inttoptr", [value.kind], [word]).result
 
 
-def _into_buffer(value: Value, result: Any, out: Any) -> None:
+def _into_buffer(value: SignatureValue, result: Any, out: Any) -> None:
     if value.holder == "number":
         memref.StoreOp(_from_number(value, result), out, [])
     else:

@@ -15,7 +15,7 @@ from buddy.compiler.support.processes.worker_process import safe_path
 SECONDS = 120.0
 
 
-def imported(model: Any, path: Path) -> str:
+def import_onnx(model: Any, path: Path) -> str:
     """The model in the torch dialect, with the node's name as the location of each op.
 
     Raises `SourceError` for what the importer does not support.

@@ -18,7 +18,7 @@ _PLAIN = re.compile(r"[^\w./-]")
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedModel:
     """`model` takes its `weights` (arrays by name) as its first inputs, then the `inputs`, by name."""
 
     model: Any
@@ -27,7 +27,7 @@ class Prepared:
     notes: list[str] = field(default_factory=list)
 
 
-def prepared(path: Path, words: Sequence[ShapeWord] = ()) -> Prepared:
+def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
     """The model at `path`; `words` set the sizes that it leaves open, with 1 as the default.
 
     Raises `SourceError` for a file that the installed `onnx` cannot read, and if `onnx` is not installed.
@@ -43,7 +43,7 @@ def prepared(path: Path, words: Sequence[ShapeWord] = ()) -> Prepared:
         raise _refused(path, f"its shapes do not fit together: {_first_line(error)}") from error
     weights = _weights_as_inputs(onnx, model)
     given = [value.name for value in model.graph.input if value.name not in weights]
-    return Prepared(model, weights, tuple(given), notes)
+    return PreparedModel(model, weights, tuple(given), notes)
 
 
 def _onnx() -> Any:

@@ -9,7 +9,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
 from buddy.compiler.graph.operations.given import GivenOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
-from buddy.compiler.importers.onnx_files.model import Prepared
+from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.importers.sources.program import source_error
 
 # By the names of NumPy's dtypes, which ONNX's own helper returns.
@@ -26,13 +26,13 @@ _DTYPES = {
 }
 
 
-def graph_of(prepared: Prepared, name: str, path: Path) -> Graph:
+def graph_of(prepared: PreparedModel, name: str, path: Path) -> Graph:
     """The graph. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
     return _Reader(prepared, path).graph(name)
 
 
 class _Reader:
-    def __init__(self, prepared: Prepared, path: Path) -> None:
+    def __init__(self, prepared: PreparedModel, path: Path) -> None:
         proto = prepared.model.graph
         known = [*proto.value_info, *proto.output, *proto.input]
         self._prepared, self._proto, self._path = prepared, proto, path

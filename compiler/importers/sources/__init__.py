@@ -14,20 +14,20 @@ from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both
 from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.importers.sources.lazy_tensors import Traced, traced
+from buddy.compiler.importers.sources.lazy_tensors import TracedFunction, trace_lazily
 from buddy.compiler.importers.sources.locate import Location, locate
 from buddy.compiler.importers.sources.made_module import made_module, program_of_module
 from buddy.compiler.importers.sources.opening import Opening, open_file
-from buddy.compiler.importers.sources.other_shapes import refused, with_shapes
+from buddy.compiler.importers.sources.other_shapes import shape_refusal, with_shapes
 from buddy.compiler.importers.sources.own_files import own_files
 from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.program import Program, SourceError, source_error
-from buddy.compiler.importers.sources.script import execute, import_module, prepare, script_world, told
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
+from buddy.compiler.importers.sources.script import execute, import_module, prepare, reporting_user_errors, script_world
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
 
-__all__ = ["CapturedGraph", "Program", "SourceError", "load_program"]
+__all__ = ["CapturedGraph", "CapturedProgram", "SourceError", "load_program"]
 
 OnProgress = Callable[[str], None]
 
@@ -40,7 +40,7 @@ def load_program(
     shapes: tuple[str, ...] = (),
     frontend: Frontend = "dynamo",
     trusts: bool = False,
-) -> Program:
+) -> CapturedProgram:
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder if
@@ -90,7 +90,7 @@ class _Loading:
         self._names: Mapping[str, Any] = {}
         self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
 
-    def run(self) -> Program:
+    def run(self) -> CapturedProgram:
         notes: list[str] = []
         with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
             self._run_code()
@@ -98,7 +98,7 @@ class _Loading:
             module = None if self._tape.asked else made_module(self._names, self._location.name)
             if module is not None:
                 return self._opened(module, notes)
-            if not self._tape.asked and (lazy := traced(self._names, self._location.name)) is not None:
+            if not self._tape.asked and (lazy := trace_lazily(self._names, self._location.name)) is not None:
                 self._capture_traced(lazy)
             elif self._location.name:
                 self._capture_named()
@@ -111,9 +111,9 @@ class _Loading:
                 self._where(),
                 "define `model` and `example_inputs`, or name the model (script.py:name)",
             )
-        return Program(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
+        return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
 
-    def _opened(self, module: Any, notes: list[str]) -> Program:
+    def _opened(self, module: Any, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
@@ -143,7 +143,7 @@ class _Loading:
         self._tape.asked.clear()
         self._capture(target, inputs, f"{self._where()}:{name}")
 
-    def _capture_traced(self, lazy: Traced) -> None:
+    def _capture_traced(self, lazy: TracedFunction) -> None:
         """Captures the script's trace on PyTorch's lazy device."""
         before = len(self._tape.asked)
         self._tape.capture(lazy.function, lazy.tensors, {})
@@ -158,7 +158,7 @@ class _Loading:
         self._capture(self._names[MODEL], self._names.get(INPUTS), f"{self._where()}:{MODEL}")
 
     def _capture(self, target: Any, inputs: Any, where: str) -> None:
-        with told(self._location.path, self._location.module):
+        with reporting_user_errors(self._location.path, self._location.module):
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:
                 args, kwargs = self._other_shapes(function, args, kwargs)
@@ -180,7 +180,7 @@ class _Loading:
             with torch.no_grad():
                 function(*args, **kwargs)
         except Exception as error:
-            raise refused(self._shapes, error) from error
+            raise shape_refusal(self._shapes, error) from error
         self._reshaped = True
         return args, kwargs
 

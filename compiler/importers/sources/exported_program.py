@@ -19,9 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from buddy.compiler.importers.sources.modules import captured_call, words_of
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.other_shapes import refused, with_shapes
-from buddy.compiler.importers.sources.pickles import UnsafeError, nothing_runs
-from buddy.compiler.importers.sources.program import Program, source_error
+from buddy.compiler.importers.sources.other_shapes import shape_refusal, with_shapes
+from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
+from buddy.compiler.importers.sources.program import CapturedProgram, source_error
 from buddy.compiler.importers.sources.random_inputs import new_generator, random_tensor
 from buddy.compiler.protocol.shape_words import shape_for
 from buddy.compiler.runtime.torch_values import from_torch
@@ -35,7 +35,7 @@ _PLAIN_MODULES = (b"builtins", b"collections")
 _TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
 
 
-def load(opening: Opening) -> Program:
+def load(opening: Opening) -> CapturedProgram:
     """The graphs of an exported program, on the inputs that it was exported with, or random ones like them.
 
     Raises `SourceError`.
@@ -44,7 +44,7 @@ def load(opening: Opening) -> Program:
     return captured_program(opening, program)
 
 
-def captured_program(opening: Opening, program: ExportedProgram) -> Program:
+def captured_program(opening: Opening, program: ExportedProgram) -> CapturedProgram:
     """The graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)
@@ -61,7 +61,7 @@ def _read(opening: Opening) -> ExportedProgram:
     content = opening.path.read_bytes()
     _check_modules(opening)
     try:
-        with nothing_runs(), _quiet() as said, warnings.catch_warnings():
+        with without_running_code(), _quiet() as said, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(content))
     except Exception as error:
@@ -196,5 +196,5 @@ def _reshaped(
         with torch.no_grad():
             module(*args, **kwargs)
     except Exception as error:
-        raise refused(opening.shapes, error) from error
+        raise shape_refusal(opening.shapes, error) from error
     return args, kwargs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from buddy.compiler.support.archives import too_large
+from buddy.compiler.support.archives import archive_too_large
 
 Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
 
@@ -47,31 +47,31 @@ _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Sniffed:
+class DetectedKind:
     """A kind, and for `other` a description of the file."""
 
     kind: Kind
     words: str = ""
 
 
-_UNKNOWN = Sniffed("other", "a binary file of unknown kind")
+_UNKNOWN = DetectedKind("other", "a binary file of unknown kind")
 
 
-def kind_of(path: Path) -> Sniffed:
+def kind_of(path: Path) -> DetectedKind:
     """The kind of the file at `path`. Raises `OSError` if it cannot be read."""
     with path.open("rb") as file:
         head = file.read(_HEAD)
     if head.startswith(BYTECODE):
-        return Sniffed("mlir")
+        return DetectedKind("mlir")
     if head.startswith(b"PK\x03\x04"):
         return _of_archive(path)
     if _PICKLE.match(head):
-        return Sniffed("weights")
+        return DetectedKind("weights")
     if (words := _foreign(head)) is not None:
-        return Sniffed("other", words)
+        return DetectedKind("other", words)
     if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
-        return Sniffed("script")  # in the encoding that it declares
-    return Sniffed("onnx") if is_onnx(path, head) else _of_text(path, head)
+        return DetectedKind("script")  # in the encoding that it declares
+    return DetectedKind("onnx") if is_onnx(path, head) else _of_text(path, head)
 
 
 def _foreign(head: bytes) -> str | None:
@@ -83,35 +83,35 @@ def _foreign(head: bytes) -> str | None:
     return "a TensorFlow Lite model" if _TFLITE.match(head) else None
 
 
-def _of_archive(path: Path) -> Sniffed:
+def _of_archive(path: Path) -> DetectedKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-            words = too_large(archive, path.stat().st_size)
+            words = archive_too_large(archive, path.stat().st_size)
     except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
-        return Sniffed("other", "a truncated or damaged zip archive")
-    return Sniffed("other", words) if words else of_members(names)
+        return DetectedKind("other", "a truncated or damaged zip archive")
+    return DetectedKind("other", words) if words else of_members(names)
 
 
-def of_members(names: Iterable[str]) -> Sniffed:
+def of_members(names: Iterable[str]) -> DetectedKind:
     """The kind of a zip archive with these members; PyTorch's are in one folder of any name."""
     inner = {name.partition("/")[2] for name in names} | set(names)
     if any(name.startswith("models/") and name.endswith(".json") for name in inner):
-        return Sniffed("exported")
+        return DetectedKind("exported")
     if "serialized_exported_program.json" in inner:
-        return Sniffed("exported")
+        return DetectedKind("exported")
     if "archive_format" in inner and any(name.startswith("data/aotinductor/") for name in inner):
-        return Sniffed("other", "a package of AOTInductor, which is machine code")
+        return DetectedKind("other", "a package of AOTInductor, which is machine code")
     if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
-        return Sniffed("torchscript")
+        return DetectedKind("torchscript")
     if "data.pkl" in inner:
-        return Sniffed("weights")
+        return DetectedKind("weights")
     if any(name.endswith(".npy") for name in inner):
-        return Sniffed("other", "arrays of NumPy's")
-    return Sniffed("other", "a zip archive")
+        return DetectedKind("other", "arrays of NumPy's")
+    return DetectedKind("other", "a zip archive")
 
 
-def _of_text(path: Path, head: bytes) -> Sniffed:
+def _of_text(path: Path, head: bytes) -> DetectedKind:
     try:
         text = _whole_lines(head).decode("utf-8")
     except UnicodeDecodeError:
@@ -119,10 +119,10 @@ def _of_text(path: Path, head: bytes) -> Sniffed:
     if "\0" in text:
         return _UNKNOWN
     if path.suffix == ".py" and (_is_python(path) or not _is_mlir(text)):
-        return Sniffed("script")
+        return DetectedKind("script")
     if _is_mlir(text) or path.suffix == ".mlir":
-        return Sniffed("mlir")
-    return Sniffed("other", "empty" if not text.strip() else "text")
+        return DetectedKind("mlir")
+    return DetectedKind("other", "empty" if not text.strip() else "text")
 
 
 def _whole_lines(head: bytes) -> bytes:

@@ -24,7 +24,7 @@ _SOURCE = re.compile(r"\[source=\"[^\"]*\"\]")
 
 
 @dataclass(frozen=True)
-class Traced:
+class TracedFunction:
     """A function of ATen ops and the tensors that it was traced on; `names` are those of the script's results."""
 
     function: Callable[..., Any]
@@ -41,7 +41,7 @@ def any_lazy(args: Any, kwargs: Any) -> bool:
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
-def traced(names: Mapping[str, Any], wanted: str = "") -> Traced | None:
+def trace_lazily(names: Mapping[str, Any], wanted: str = "") -> TracedFunction | None:
     """The trace of the lazy tensors among a script's globals, or only of the one called `wanted`.
 
     `None` if there are none with pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
@@ -59,7 +59,7 @@ def traced(names: Mapping[str, Any], wanted: str = "") -> Traced | None:
     tensors = [tensor.detach().cpu() for tensor in backend.data(values)]
     function = torch._C._create_function_from_graph("forward", torch._C.parse_ir(_with_numbers(text, tensors)))
     with torch.no_grad():
-        return Traced(make_fx(function)(*tensors), tuple(tensors), tuple(pending))
+        return TracedFunction(make_fx(function)(*tensors), tuple(tensors), tuple(pending))
 
 
 def _with_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:

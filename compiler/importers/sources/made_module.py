@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from buddy.compiler.importers.mlir_files.question import Question
+from buddy.compiler.importers.mlir_files.read_request import ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, as_call
-from buddy.compiler.importers.sources.program import Program
+from buddy.compiler.importers.sources.program import CapturedProgram
 
 MODULE, REFERENCE = "module", "reference"
 
@@ -22,7 +22,9 @@ def made_module(names: Mapping[str, Any], name: str) -> Any:
     return found if getattr(operation, "name", "") == "builtin.module" and hasattr(found, "context") else None
 
 
-def program_of_module(module: Any, names: Mapping[str, Any], title: str, shapes: tuple[str, ...] = ()) -> Program:
+def program_of_module(
+    module: Any, names: Mapping[str, Any], title: str, shapes: tuple[str, ...] = ()
+) -> CapturedProgram:
     """The functions of a module as programs.
 
     A script's `example_inputs` are their inputs if they fit, and `reference`, a function of the same values, computes
@@ -31,7 +33,7 @@ def program_of_module(module: Any, names: Mapping[str, Any], title: str, shapes:
     from buddy.compiler.importers.sources.mlir_file import program_of  # other scripts are loaded without MLIR
 
     text = module.operation.get_asm(enable_debug_info=False)
-    return program_of(Question(text.encode(), title, "", shapes), _inputs(names), _reference(names))
+    return program_of(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
 
 
 def _inputs(names: Mapping[str, Any]) -> list[torch.Tensor] | None:

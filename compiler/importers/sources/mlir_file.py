@@ -11,13 +11,13 @@ import torch
 
 from buddy.compiler.frontend.table import given_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
-from buddy.compiler.importers.mlir_files.question import Answer, EntryPoint, Question
+from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
-from buddy.compiler.support.processes.one_shot import TookTooLong, ask_apart
+from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 # Run as a program, because MLIR may crash on its input.
 _READER = "buddy.compiler.importers.mlir_files"
@@ -26,18 +26,18 @@ LONGEST = 512 << 20
 Reference = Callable[..., Any]
 
 
-def load(opening: Opening) -> Program:
+def load(opening: Opening) -> CapturedProgram:
     """The functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
     size = opening.path.stat().st_size
     if size > LONGEST:
         what = f"{opening.title} has {size >> 20} MiB; at most {LONGEST >> 20} MiB are supported"
         raise source_error(what, opening.title, "pass its weights to the function as arguments, not as constants")
-    return program_of(Question(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
+    return program_of(ReadRequest(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
 
 
 def program_of(
-    question: Question, inputs: Sequence[torch.Tensor] | None = None, reference: Reference | None = None
-) -> Program:
+    question: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: Reference | None = None
+) -> CapturedProgram:
     """The program in the answer to a question.
 
     `inputs` replace random ones in a graph with matching arguments; `reference` computes the expected results in
@@ -52,12 +52,12 @@ def program_of(
         notes += entry.notes
     if inputs is None and any(graph.tensors for graph in graphs):
         notes.append(f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them")
-    return Program(graphs, notes)
+    return CapturedProgram(graphs, notes)
 
 
-def _asked(question: Question) -> Answer:
+def _asked(question: ReadRequest) -> ReadAnswer:
     try:
-        return asyncio.run(ask_apart(_READER, question, Answer, _TIMEOUT))
+        return asyncio.run(call_in_process(_READER, question, ReadAnswer, _TIMEOUT))
     except TookTooLong as error:
         what = f"reading {question.title} was stopped: {error}"
         raise source_error(what, question.title, "give a smaller file") from error

@@ -12,7 +12,7 @@ from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.capture import callable_name
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import Program, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram, source_error
 from buddy.compiler.importers.sources.random_inputs import dtype_of, new_generator, random_tensor
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for, shape_word
@@ -21,16 +21,16 @@ from buddy.compiler.runtime.captured import CapturedGraph
 _TODO = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 
 
-def captured_module(opening: Opening, module: torch.nn.Module) -> Program:
+def captured_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
     """The program of a module from a file, on random inputs of the given shapes. Raises `SourceError`."""
     names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
-    args = said_inputs(opening, names)
+    args = described_inputs(opening, names)
     return captured_call(opening, module, args, {})
 
 
 def captured_call(
     opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Program:
+) -> CapturedProgram:
     """The graphs of a call, named after the file. Raises `SourceError`."""
     from buddy.compiler.importers.sources import with_own_names
 
@@ -49,7 +49,7 @@ def captured_call(
         notes = tape.notes[-1] if tape.notes else opening.title
         raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
     named = with_own_names([_renamed(graph, callable_name(function), opening.stem) for graph in tape.asked])
-    return Program(named, [*dict.fromkeys(tape.notes), *_breaks(opening, named)])
+    return CapturedProgram(named, [*dict.fromkeys(tape.notes), *_breaks(opening, named)])
 
 
 def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
@@ -67,7 +67,7 @@ def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
     return graph
 
 
-def said_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+def described_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
     """Random tensors for parameters of those names, of the shapes that the user gives. Raises `SourceError`."""
     words = words_of(opening, names)
     generator = new_generator()

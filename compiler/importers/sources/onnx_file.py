@@ -8,31 +8,31 @@ import torch
 from buddy.compiler.frontend.table import given_info, rows_table
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
-from buddy.compiler.importers.onnx_files.importing import imported
-from buddy.compiler.importers.onnx_files.model import Prepared, prepared
+from buddy.compiler.importers.onnx_files.importing import import_onnx
+from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
 from buddy.compiler.importers.onnx_files.nodes import graph_of
 from buddy.compiler.importers.onnx_files.reference import Reference
 from buddy.compiler.importers.sources.modules import shape_words
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import Program
+from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
-from buddy.compiler.protocol.imported_ir import GivenIR
+from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.torch_mlir_pipelines import ONNX
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 
 
-def load(opening: Opening) -> Program:
+def load(opening: Opening) -> CapturedProgram:
     """The model of a file as one graph, on random inputs, with ONNX's own evaluator as the reference.
 
     Raises `SourceError`.
     """
-    model = prepared(opening.path, shape_words(opening))
+    model = prepare_model(opening.path, shape_words(opening))
     name = model.model.graph.name or opening.stem
     graph = graph_of(model, name, opening.path)
     opening.tell("importing by torch-mlir")
-    text = imported(model.model, opening.path)
-    graph.given = GivenIR(text)
+    text = import_onnx(model.model, opening.path)
+    graph.given = ImportedIR(text)
     info = given_info(graph, name, graph.given.phase, (ONNX, "torch"))
     reference = Reference(model.model.SerializeToString(), [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
@@ -40,10 +40,10 @@ def load(opening: Opening) -> Program:
         parameters=frozenset(range(len(model.weights))), code=text,
     )  # fmt: skip
     told = f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them"
-    return Program([captured], [*model.notes, told])
+    return CapturedProgram([captured], [*model.notes, told])
 
 
-def _tensors(graph: Graph, model: Prepared) -> list[torch.Tensor]:
+def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
     """The weights, and random inputs. Integers are 0 or 1: valid positions in any table, and valid masks."""
     generator = new_generator()
     return [

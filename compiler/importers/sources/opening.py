@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from buddy.compiler.importers.sources.kinds import Sniffed
-from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.kinds import DetectedKind
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.protocol.recipe import Frontend
 
 # By kind: the module whose `load` opens it, with its own imports.
@@ -43,19 +43,19 @@ class Opening:
         return self.path.name.partition(".")[0] or self.path.name
 
 
-def open_file(opening: Opening, sniffed: Sniffed) -> Program:
+def open_file(opening: Opening, sniffed: DetectedKind) -> CapturedProgram:
     """The program in a file that is not a script. Raises `SourceError`."""
     loader = _LOADERS.get(sniffed.kind)
     if loader is None:
         raise _no_program(opening, sniffed)
     opening.tell(f"reading {opening.title}")
     program = importlib.import_module(f"buddy.compiler.importers.sources.{loader}").load(opening)
-    assert isinstance(program, Program)
+    assert isinstance(program, CapturedProgram)
     program.files = (str(opening.path.resolve()),)
     return program
 
 
-def _no_program(opening: Opening, sniffed: Sniffed) -> SourceError:
+def _no_program(opening: Opening, sniffed: DetectedKind) -> SourceError:
     todo = (
         "give a Python script (.py), a program of torch.export.save (.pt2) or torch.jit.save (.pt), MLIR as text or "
         "bytecode, or an ONNX model"

@@ -46,7 +46,7 @@ def with_shapes(
     return tuple(changed), named
 
 
-def refused(shapes: Sequence[str], error: BaseException) -> SourceError:
+def shape_refusal(shapes: Sequence[str], error: BaseException) -> SourceError:
     """The error if the model raises `error` for other shapes."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"

@@ -44,7 +44,7 @@ class UnsafeError(Exception):
 
 
 @contextmanager
-def nothing_runs() -> Iterator[None]:
+def without_running_code() -> Iterator[None]:
     """What PyTorch reads inside is treated as data: pickles contain only tensors, expressions only sizes.
 
     PyTorch's reader of exported programs falls back to pickles that run code, and has sympy evaluate texts of the file

@@ -21,7 +21,7 @@ def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -
 
 
 @dataclass
-class Program:
+class CapturedProgram:
     """The graphs of a program, in the order they ran, notes, and the program's files."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)

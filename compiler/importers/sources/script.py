@@ -17,7 +17,7 @@ from buddy.compiler.frontend.names import is_library
 from buddy.compiler.importers.sources.program import SourceError, source_error
 
 
-class AskedForInput(Exception):
+class ScriptInputError(Exception):
     """The script read from standard input, which is not available."""
 
 
@@ -28,10 +28,10 @@ class _NoInput(io.TextIOBase):
         return True
 
     def readline(self, *_: Any) -> str:  # type: ignore[override]
-        raise AskedForInput
+        raise ScriptInputError
 
     def read(self, *_: Any) -> str:
-        raise AskedForInput
+        raise ScriptInputError
 
 
 @contextmanager
@@ -63,7 +63,7 @@ def execute(path: Path, module: types.ModuleType) -> None:
 
     Raises `SourceError` if it does not parse, raises, reads input, or exits with a status other than 0.
     """
-    with told(path):
+    with reporting_user_errors(path):
         try:
             # Without the `__future__` imports of this module: annotations are evaluated unless the script says
             # otherwise.
@@ -85,7 +85,7 @@ def _exited(path: Path, stop: SystemExit) -> SourceError:
 
 def import_module(name: str) -> types.ModuleType:
     """The module `name`. Raises `SourceError` if it cannot be imported."""
-    with told(None, name):
+    with reporting_user_errors(None, name):
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError as error:
@@ -99,7 +99,7 @@ def import_module(name: str) -> types.ModuleType:
 
 
 @contextmanager
-def told(path: Path | None, module: str = "") -> Iterator[None]:
+def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]:
     """Converts exceptions of the user's code to a `SourceError` with its own line; ours pass unchanged."""
     subject = str(path) if path else module
     try:
@@ -113,7 +113,7 @@ def told(path: Path | None, module: str = "") -> Iterator[None]:
             "correct the line and open the script again",
             (error.text or "").rstrip(),
         ) from error
-    except AskedForInput as error:
+    except ScriptInputError as error:
         raise source_error(
             f"{subject} reads from standard input, which is not available",
             _line_of(error, path),

@@ -16,8 +16,14 @@ from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, 
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend import listening
-from buddy.compiler.frontend.aten import Origin, default_decompositions, origins_of
-from buddy.compiler.frontend.capture import Recorder, callable_name, capture_settings, record_inference, record_training
+from buddy.compiler.frontend.aten import InputOrigin, default_decompositions, origins_of
+from buddy.compiler.frontend.capture import (
+    GraphRecorder,
+    callable_name,
+    capture_settings,
+    record_inference,
+    record_training,
+)
 from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.export import export
 from buddy.compiler.importers.sources.lazy_tensors import any_lazy
@@ -38,7 +44,7 @@ class _Trainable:
     inference: CapturedGraph
     module: torch.fx.GraphModule
     inputs: list[Any]
-    origins: list[Origin]
+    origins: list[InputOrigin]
 
 
 class Tape:
@@ -172,7 +178,7 @@ class Tape:
         self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], into: list[CapturedGraph]
     ) -> None:
         """Adds the graph that `torch.export` makes of a call. Raises `TorchDynamoException` if it fails."""
-        recorder = Recorder(callable_name(function))
+        recorder = GraphRecorder(callable_name(function))
         try:
             with torch.random.fork_rng():
                 export(function, args, kwargs, default_decompositions(), recorder)
@@ -194,7 +200,7 @@ class Tape:
             if len(into) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
-            recorder = Recorder(name, strict=strict)
+            recorder = GraphRecorder(name, strict=strict)
             try:
                 with torch.random.fork_rng():
                     record_inference(module, inputs, recorder)
@@ -216,7 +222,7 @@ class Tape:
     def _capture_training(self) -> None:
         """Replaces each inference graph that ran with gradients by its forward and backward graphs."""
         for found in self._trainable:
-            recorder = Recorder(found.inference.info.name, strict=found.inference.info.strict)
+            recorder = GraphRecorder(found.inference.info.name, strict=found.inference.info.strict)
             with torch.random.fork_rng():
                 record_training(found.module, found.inputs, found.origins, recorder)
             position = next(index for index, graph in enumerate(found.graphs) if graph is found.inference)

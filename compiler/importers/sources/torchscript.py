@@ -14,9 +14,9 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.importers.sources.exported_program import FILE_OPS, captured_program
-from buddy.compiler.importers.sources.modules import said_inputs
+from buddy.compiler.importers.sources.modules import described_inputs
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.runtime.compare import compare
 
 # Calls of these ops in the text of a module's methods.
@@ -27,7 +27,7 @@ _SAVE = "save the model again with torch.jit.save"
 _EXPORT = "export the model with torch.export.save instead, if you have its Python code"
 
 
-def load(opening: Opening) -> Program:
+def load(opening: Opening) -> CapturedProgram:
     """The graphs of a script module, on the inputs bundled with it, or random ones of the given shapes.
 
     Raises `SourceError`.
@@ -81,7 +81,7 @@ def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]
             f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which a shape cannot describe"
         )
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
-    made = dict(zip(needed, said_inputs(opening, needed), strict=True))
+    made = dict(zip(needed, described_inputs(opening, needed), strict=True))
     return tuple(made.get(a.name, a.default_value) for a in wanted)
 
 

@@ -10,12 +10,12 @@ import torch
 from buddy.compiler.importers.sources.modules import captured_module
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import read_weights
-from buddy.compiler.importers.sources.program import Program, SourceError, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 
 _SHOWN = 4
 
 
-def load(opening: Opening) -> Program:
+def load(opening: Opening) -> CapturedProgram:
     """The program of a pickled module that the user trusts. Raises `SourceError`, also for weights alone."""
     found = read_weights(opening.path, opening.title, opening.trusts)
     if isinstance(found, torch.nn.Module):

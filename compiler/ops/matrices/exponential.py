@@ -10,7 +10,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import index_of, index_position, number
 from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.matrices.stack import INT32, Problem, as_results, solved, stacked
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, solved, stacked
 from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
@@ -24,7 +24,7 @@ WIDE = TensorDType.Float64
 TERMS = 19
 
 
-def multiply(p: Problem, x: str, y: str, into: str) -> None:
+def multiply(p: StackedProblem, x: str, y: str, into: str) -> None:
     """Sets matrix `into` to `x y`."""
     size = p.shape(into)[0]
 
@@ -38,7 +38,7 @@ def multiply(p: Problem, x: str, y: str, into: str) -> None:
     p.each(0, size, row)
 
 
-def norm(p: Problem) -> Scalar:
+def norm(p: StackedProblem) -> Scalar:
     """Returns the infinity norm of "a": the largest row sum of magnitudes."""
     size, zero = p.shape("a")[0], number(0, WIDE)
 
@@ -49,13 +49,13 @@ def norm(p: Problem) -> Scalar:
     return p.fold(0, size, [zero], row)[0]
 
 
-def revise_all(p: Problem, name: str, body: Any) -> None:
+def revise_all(p: StackedProblem, name: str, body: Any) -> None:
     """Replaces each element `x` of a matrix by `body(i, j, x)`."""
     size = p.shape(name)[0]
     p.each(0, size, lambda i: p.revise((name, i), 0, size, lambda j, x: body(i, j, x)))
 
 
-def exponential(p: Problem) -> None:
+def exponential(p: StackedProblem) -> None:
     """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch."""
     length = norm(p)
     p["info"] = s.cast((length - length).compare("ne", 0), INT32)

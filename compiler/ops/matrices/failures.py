@@ -8,8 +8,8 @@ from typing import Any
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import Carried
 from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.loop_state import LoopState
 from buddy.compiler.ops.loops import element, for_each, insert, number
 from buddy.compiler.ops.matrices.stack import INT32, meta_of, stacked
 from buddy.compiler.ops.registry import Registry
@@ -21,7 +21,7 @@ ops_registry = Registry()
 
 def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
     """Returns `results`, or eager's results if some `info` [count] (i32) is not 0. Unused results may be `None`."""
-    held = Carried([value for value in results if value is not None])
+    held = LoopState([value for value in results if value is not None])
 
     def ask() -> None:
         found = enumerate(eager_call(node, symbol_table)[: len(results)])

@@ -7,9 +7,9 @@ from typing import Any
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import minus, plus
+from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import number
-from buddy.compiler.ops.matrices.stack import Problem, as_results, least, meta_of, solved, stacked, turned
+from buddy.compiler.ops.matrices.stack import StackedProblem, as_results, least, meta_of, solved, stacked, turned
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, argument
@@ -18,7 +18,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def norm(p: Problem, name: str, first: Any, last: Any, column: Any) -> Scalar:
+def norm(p: StackedProblem, name: str, first: Any, last: Any, column: Any) -> Scalar:
     """Returns the Euclidean norm of a part of a column, scaled by its largest element: no square overflows."""
     zero = number(0, p.kinds[name])
     (top,) = p.fold(first, last, [zero], lambda i, most: [s.maximum(most, s.absolute(p[name, i, column]))])
@@ -31,7 +31,7 @@ def norm(p: Problem, name: str, first: Any, last: Any, column: Any) -> Scalar:
     return top * s.sqrt(p.fold(first, last, [zero], add)[0])
 
 
-def reflect(p: Problem, reflectors: str, k: Any, tau: Scalar, target: str, first: Any) -> None:
+def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str, first: Any) -> None:
     """Multiplies the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
 
     `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. "products" stores `vᵀ target`.
@@ -59,7 +59,7 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
     count, rows, columns = st.shape_of(a)
     taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
 
-    def step(p: Problem, k: Any) -> None:
+    def step(p: StackedProblem, k: Any) -> None:
         alpha, below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
         done = below.compare("eq", 0)
         beta = s.select(done, alpha, -s.copysign(norm(p, "a", k, rows, k), alpha))
@@ -73,7 +73,7 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
         reflect(p, "a", k, tau, "a", plus(k, 1))
         p["a", k, k] = beta
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         p.each(0, least(rows, columns), lambda k: step(p, k))
 
     parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (st.empty([count, columns], dtype), dtype)}
@@ -89,7 +89,7 @@ def product_with_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
     count, length = st.shape_of(taus)
     other = other if left else turned(other, dtype)
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         def step(i: Any) -> None:
             k = i if across == left else minus(minus(length, 1), i)
             reflect(p, "a", k, p["taus", k], "c", 0)

@@ -14,14 +14,24 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import compare, plus
-from buddy.compiler.ops.line import Order
+from buddy.compiler.ops.loop_state import compare, plus
 from buddy.compiler.ops.loops import number
 from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.matrices.stack import INT32, Part, Place, Problem, as_results, meta_of, solved, stacked, turned
+from buddy.compiler.ops.matrices.stack import (
+    INT32,
+    Part,
+    Place,
+    StackedProblem,
+    as_results,
+    meta_of,
+    solved,
+    stacked,
+    turned,
+)
 from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.sort_buffer import Order
 from buddy.compiler.ops.sorting import ascending, descending, sorted_lines
 from buddy.compiler.ops.sums import in_type
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
@@ -36,7 +46,7 @@ EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ZERO = EPSILON[WIDE]
 
 
-def sweeps(p: Problem, size: Any, turn: Callable[[Any, Any], None]) -> None:
+def sweeps(p: StackedProblem, size: Any, turn: Callable[[Any, Any], None]) -> None:
     """Calls `turn(i, k)` for all pairs `i < k`, repeatedly until no call sets "turned".
 
     Sets "info" if `MOST_SWEEPS` are not enough.
@@ -63,17 +73,17 @@ def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]
     return cosine, cosine * tangent
 
 
-def rotate(p: Problem, one: Place, other: Place, size: Any, by: tuple[Scalar, Scalar]) -> None:
+def rotate(p: StackedProblem, one: Place, other: Place, size: Any, by: tuple[Scalar, Scalar]) -> None:
     """Rotates two rows or columns of a part in their plane."""
     cosine, sine = by
     p.revise_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
-def turn_rows(p: Problem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:
+def turn_rows(p: StackedProblem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:
     rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], by)
 
 
-def scale(p: Problem, name: str) -> None:
+def scale(p: StackedProblem, name: str) -> None:
     """Divides a matrix by its largest magnitude and stores that in "scale"; sets "info" for an infinity or NaN."""
     rows, columns = p.shape(name)
 
@@ -99,7 +109,7 @@ def common_parts(count: Any, values: Any) -> dict[str, Part]:
     }
 
 
-def make_rows_orthogonal(p: Problem, following: tuple[str, ...] = ()) -> None:
+def make_rows_orthogonal(p: StackedProblem, following: tuple[str, ...] = ()) -> None:
     """Rotates the rows of "b" until they are orthogonal, and those of the parts `following` by the same rotations.
 
     Then "values" are the norms of the rows.
@@ -152,7 +162,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
     dtype = meta_of(node, 1).dtype
     b, _ = wide_rows(node, symbol_table)
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         make_rows_orthogonal(p)
         top = p["scale"]
         p.revise(("values",), 0, p.shape("values")[0], lambda _, x: x * top)
@@ -171,7 +181,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     a = turned(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         size = p.shape("a")[0]
         p.each(0, size, lambda i: p.revise(("a", i), plus(i, 1), size, lambda j, _: p["a", j, i]))
         scale(p, "a")
@@ -185,7 +195,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return or_eager(found["info"], node, symbol_table, [values, None])
 
 
-def turn_both(p: Problem, i: Any, k: Any) -> None:
+def turn_both(p: StackedProblem, i: Any, k: Any) -> None:
     """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0."""
     size, between = p.shape("a")[0], p["a", i, k]
 
@@ -211,7 +221,7 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype] * columns)
     mirrored = argument(node, 3, "hermitian", False)
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         if mirrored:
             p.each(0, rows, lambda i: p.revise(("b", i), plus(i, 1), rows, lambda j, _: p["b", j, i]))
         make_rows_orthogonal(p, ("r",))

@@ -9,12 +9,12 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.carried import minus, plus
+from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import index_of
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.stack import (
     INT32,
-    Problem,
+    StackedProblem,
     as_results,
     least,
     meta_of,
@@ -32,7 +32,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def swap_rows(p: Problem, name: str, i: Any, k: Any) -> None:
+def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
     p.exchange(lambda j: (name, i, j), lambda j: (name, k, j), 0, p.shape(name)[1])
 
 
@@ -48,7 +48,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     if not argument(node, 1, "pivot", True):
         raise LoweringError("eager does not support LU without pivoting on the CPU")
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         def step(k: Any) -> None:
             _, at = p.largest(k, rows, lambda i: ("a", i, k))
             p["pivots", k] = index_of(plus(at, 1), INT32)
@@ -65,7 +65,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
 
 
-def _eliminate(p: Problem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
+def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
     """Subtracts the multiple of row `k` from row `i` that cancels column `k`, and stores the multiple there."""
     zero = pivot.compare("eq", 0)
     factor = s.select(zero, p["a", i, k], p["a", i, k] / s.select(zero, pivot.like(1), pivot))
@@ -78,7 +78,7 @@ def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> An
     steps_count = st.shape_of(pivots)[1]
     rows = st.shape_of(b)[1]
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         def step(number_: Any) -> None:
             k = minus(minus(steps_count, 1), number_) if back else number_
             swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))

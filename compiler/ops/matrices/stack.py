@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import Carried, compare, minus, pick
+from buddy.compiler.ops.loop_state import LoopState, compare, minus, pick
 from buddy.compiler.ops.loops import element, for_each, insert, number, position, shaped
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
@@ -23,7 +23,7 @@ Part = tuple[Any, TensorDType]
 Place = Callable[[Any], tuple[Any, ...]]
 
 
-class Problem(Carried):
+class StackedProblem(LoopState):
     """Problem number `at` of a stack: `problem["a", i, j]` is an element of the part "a", and can be assigned.
 
     Parts in `given` are read-only.
@@ -103,7 +103,7 @@ def _values(items: Sequence[Any]) -> list[Any]:
 
 
 def solved(
-    parts: Mapping[str, Part], steps: Callable[[Problem], None], given: Mapping[str, Part] | None = None
+    parts: Mapping[str, Part], steps: Callable[[StackedProblem], None], given: Mapping[str, Part] | None = None
 ) -> list[Any]:
     """Returns the tensors [count, ...] of `parts`, after running `steps` on each of the `count` problems.
 
@@ -115,7 +115,7 @@ def solved(
         return tensors
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        problem = Problem(kinds, held, given or {}, at[0])
+        problem = StackedProblem(kinds, held, given or {}, at[0])
         steps(problem)
         return problem.tensors
 

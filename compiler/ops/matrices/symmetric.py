@@ -13,11 +13,11 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.carried import compare, minus, pick, plus
+from buddy.compiler.ops.loop_state import compare, minus, pick, plus
 from buddy.compiler.ops.loops import index_of
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.lu import swap_rows
-from buddy.compiler.ops.matrices.stack import INT32, Problem, as_results, solved, stacked
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, solved, stacked
 from buddy.compiler.ops.matrices.triangular import triangle
 from buddy.compiler.ops.ranges import refuse_outside
 from buddy.compiler.ops.registry import Registry
@@ -31,7 +31,7 @@ lowering = ops_registry.lowering
 GROWTH = 0.6403882032022076
 
 
-def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
+def choose_pivot(p: StackedProblem, k: Any) -> tuple[Scalar, Scalar, Any]:
     """Returns whether column `k` is zero (or starts with NaN), whether its block has two rows, the row to swap with."""
     size, here = p.shape("a")[0], s.absolute(p["a", k, k])
     column, row = p.largest(plus(k, 1), size, lambda i: ("a", i, k))
@@ -46,7 +46,7 @@ def choose_pivot(p: Problem, k: Any) -> tuple[Scalar, Scalar, Any]:
     return empty, single.compare("eq", 0), pick(stays, k, row)
 
 
-def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
+def swap(p: StackedProblem, k: Any, last: Any, row: Any) -> None:
     """Swaps rows and columns `last` and `row` of the lower triangle, from `k` on, where the block starts."""
     size = p.shape("a")[0]
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
@@ -55,7 +55,7 @@ def swap(p: Problem, k: Any, last: Any, row: Any) -> None:
     p.exchange(lambda j: ("a", last, j), lambda j: ("a", row, j), k, last)
 
 
-def eliminate(p: Problem, k: Any) -> None:
+def eliminate(p: StackedProblem, k: Any) -> None:
     """Eliminates a block of one row."""
     size, share = p.shape("a")[0], 1 / p["a", k, k]
 
@@ -70,7 +70,7 @@ def eliminate(p: Problem, k: Any) -> None:
     p.each(plus(k, 1), size, scale)
 
 
-def eliminate_pair(p: Problem, k: Any) -> None:
+def eliminate_pair(p: StackedProblem, k: Any) -> None:
     """Eliminates a block of two rows, whose inverse is `share * [[low, -1], [-1, high]]`."""
     size, last, between = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
     low, high = p["a", last, last] / between, p["a", k, k] / between
@@ -94,7 +94,7 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
     a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, size, _ = st.shape_of(a)
 
-    def block(p: Problem, k: Any) -> list[Any]:
+    def block(p: StackedProblem, k: Any) -> list[Any]:
         empty, pair, row = choose_pivot(p, k)
         last = pick(pair, plus(k, 1), k)
         swap(p, k, last, row)
@@ -105,7 +105,7 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
         p.choose(pair, lambda: eliminate_pair(p, k), lambda: p.choose(empty, lambda: None, lambda: eliminate(p, k)))
         return [plus(last, 1)]
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: block(p, k))
 
     parts = {"a": (triangle(a, dtype, upper=False), dtype), "pivots": (st.empty([count, size], INT32), INT32)}
@@ -113,12 +113,12 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
     return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
 
 
-def take(p: Problem, row: Any, factor: Scalar, source: Any) -> None:
+def take(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:
     """Subtracts a multiple of row `source` of "b" from row `row`."""
     p.revise(("b", row), 0, p.shape("b")[1], lambda j, x: x - factor * p["b", source, j])
 
 
-def divide(p: Problem, k: Any, last: Any) -> None:
+def divide(p: StackedProblem, k: Any, last: Any) -> None:
     """Divides rows `k` and `last` of "b" by their block of D."""
     between = p["a", last, k]
     high, low = p["a", k, k] / between, p["a", last, last] / between
@@ -131,7 +131,7 @@ def divide(p: Problem, k: Any, last: Any) -> None:
     p.revise_both(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], solved_for)
 
 
-def forward(p: Problem, k: Any, size: Any) -> list[Any]:
+def forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     """Solves `l d x = b` for the block that starts at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     last = pick(single, k, within(index_of(plus(k, 1)), size))
@@ -147,7 +147,7 @@ def forward(p: Problem, k: Any, size: Any) -> list[Any]:
     return [plus(last, 1)]
 
 
-def backward(p: Problem, k: Any, size: Any) -> list[Any]:
+def backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     """Solves `lᵀ x = b` for the block that ends at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     first = pick(single, k, within(index_of(minus(k, 1)), size))
@@ -164,7 +164,7 @@ def ldl_solve(node: Op, symbol_table: SymbolTable) -> Any:
     size = st.shape_of(a)[1]
     refuse_outside(node, symbol_table, [(node.args[1], size)], read=lambda pivot: s.absolute(pivot) - 1)
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: forward(p, k, size))
         p.repeat([minus(size, 1)], lambda k: (compare("sge", k, 0), [k]), lambda k: backward(p, k, size))
 

@@ -10,12 +10,12 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import positions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.carried import minus, plus
+from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import index_of
 from buddy.compiler.ops.matrices.failures import or_eager
 from buddy.compiler.ops.matrices.stack import (
     INT32,
-    Problem,
+    StackedProblem,
     as_results,
     solved,
     stacked,
@@ -52,7 +52,7 @@ def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False
     """
     size, width = st.shape_of(b)[1:]
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         def row(step: Any) -> None:
             i = minus(minus(size, 1), step) if upper else step
             first, last = (plus(i, 1), size) if upper else (0, i)
@@ -63,7 +63,7 @@ def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False
 
         p.each(0, size, row)
 
-    def subtract(p: Problem, i: Any, k: Any) -> None:
+    def subtract(p: StackedProblem, i: Any, k: Any) -> None:
         factor = p["a", i, k]
         p.revise(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
 
@@ -89,7 +89,7 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
     """
     count, size, _ = st.shape_of(a)
 
-    def steps(p: Problem) -> None:
+    def steps(p: StackedProblem) -> None:
         def column(k: Any) -> None:
             pivot = p["u", k, k]
             sound, positive = p["info"].compare("eq", 0), pivot > 0
@@ -98,7 +98,7 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
 
         p.each(0, size, column)
 
-    def eliminate(p: Problem, k: Any, root: Scalar) -> None:
+    def eliminate(p: StackedProblem, k: Any, root: Scalar) -> None:
         p.revise(("u", k), k, size, lambda _, x: x / root)
 
         def row(i: Any) -> None:
@@ -145,7 +145,7 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
     factor, dtype = stacked(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = st.shape_of(factor)
 
-    def find(p: Problem) -> None:
+    def find(p: StackedProblem) -> None:
         def look(i: Any) -> None:
             p["info"] = p["info"] | s.cast(p["a", i, i].compare("eq", 0), INT32)
 

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import Any
 
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
-from buddy.compiler.support.processes.parent_death import describe_exit, start_on_line
+from buddy.compiler.support.processes.parent_death import describe_exit, start_with_socket
 from buddy.compiler.support.processes.worker_process import safe_path
 
 # One op takes about 30 ms, and starting a process some seconds on a busy machine. The limit is below that of callers
@@ -95,7 +95,7 @@ class _Process:
     def _start(self) -> None:
         command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker"]
         pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        self._process, self._line = start_on_line(command, stdin=pipe, stdout=pipe, stderr=null)
+        self._process, self._line = start_with_socket(command, stdin=pipe, stdout=pipe, stderr=null)
 
     def let_go(self) -> None:
         """Closes the pipes in a fork: the process belongs to the parent and ends with it."""

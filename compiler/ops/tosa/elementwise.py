@@ -15,7 +15,7 @@ from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.tensors import (
     Number,
     Operand,
-    Tensor,
+    TosaTensor,
     binary,
     cast,
     clamp,
@@ -37,31 +37,31 @@ elementwise = partial(registration.elementwise, ops_registry)
 
 
 @elementwise("AddOp", rounds=True)
-def add(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
+def add(x: TosaTensor, y: Operand, *, alpha: Number = 1) -> TosaTensor:
     return x + (y if alpha == 1 else x.like(y) * alpha)
 
 
 @elementwise("SubOp", rounds=True)
-def sub(x: Tensor, y: Operand, *, alpha: Number = 1) -> Tensor:
+def sub(x: TosaTensor, y: Operand, *, alpha: Number = 1) -> TosaTensor:
     return x - (y if alpha == 1 else x.like(y) * alpha)
 
 
 @elementwise("RsubOp", rounds=True)
-def rsub(x: Tensor, y: Operand, alpha: Number = 1) -> Tensor:
+def rsub(x: TosaTensor, y: Operand, alpha: Number = 1) -> TosaTensor:
     return y - (x if alpha == 1 else x * alpha)
 
 
 @elementwise("MulOp")
-def mul(x: Tensor, y: Operand) -> Tensor:
-    if not isinstance(y, Tensor) and y == 0 and x.dtype.is_float:
+def mul(x: TosaTensor, y: Operand) -> TosaTensor:
+    if not isinstance(y, TosaTensor) and y == 0 and x.dtype.is_float:
         raise LoweringError("TOSA's folder replaces a product with 0 by 0, also for NaN and infinities")
     return x * y
 
 
 @elementwise("DivOp")
-def div(x: Tensor, y: Operand) -> Tensor:
+def div(x: TosaTensor, y: Operand) -> TosaTensor:
     """Computes `x * (1 / y)` for a number `y` that is a power of two, where it is exact; TOSA has no float division."""
-    if isinstance(y, Tensor) or not _is_power_of_two(y):
+    if isinstance(y, TosaTensor) or not _is_power_of_two(y):
         raise LoweringError("no float division, and a product with the reciprocal would round twice")
     return x * (1.0 / y)
 
@@ -80,9 +80,9 @@ _two("MinimumOp", "minimum")
 
 
 @elementwise("PowOp", composed=True, rounds=True)
-def power(x: Tensor, exponent: Operand) -> Tensor:
+def power(x: TosaTensor, exponent: Operand) -> TosaTensor:
     """Small integer exponents become products, as in eager; TOSA's power is for floats only."""
-    if isinstance(exponent, Tensor):
+    if isinstance(exponent, TosaTensor):
         return binary("pow", x, exponent)
     if exponent == 0:
         return x.like(1)
@@ -112,7 +112,7 @@ def power_or_refusal(node: Op, symbol_table: SymbolTable) -> Any:
     return _power(node, symbol_table)
 
 
-def _product(x: Tensor, count: int) -> Tensor:
+def _product(x: TosaTensor, count: int) -> TosaTensor:
     if count == 1:
         return x
     square = x * x
@@ -120,40 +120,40 @@ def _product(x: Tensor, count: int) -> Tensor:
 
 
 @elementwise("NegOp")
-def neg(x: Tensor) -> Tensor:
+def neg(x: TosaTensor) -> TosaTensor:
     return -x
 
 
 @elementwise("SquareOp")
-def square(x: Tensor) -> Tensor:
+def square(x: TosaTensor) -> TosaTensor:
     return x * x
 
 
 @elementwise("ClampOp")
-def clamp_between(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
+def clamp_between(x: TosaTensor, low: Operand | None = None, high: Operand | None = None) -> TosaTensor:
+    if isinstance(low, TosaTensor) or isinstance(high, TosaTensor):
         x = x if low is None else binary("maximum", x, low)
         return x if high is None else binary("minimum", x, high)
     return clamp(x, low, high)
 
 
 @elementwise("HardtanhOp")
-def hardtanh(x: Tensor, low: Number = -1, high: Number = 1) -> Tensor:
+def hardtanh(x: TosaTensor, low: Number = -1, high: Number = 1) -> TosaTensor:
     return clamp(x, low, high)
 
 
 @elementwise("ClampMinOp")
-def clamp_min(x: Tensor, low: Operand) -> Tensor:
+def clamp_min(x: TosaTensor, low: Operand) -> TosaTensor:
     return clamp_between(x, low)
 
 
 @elementwise("ClampMaxOp")
-def clamp_max(x: Tensor, high: Operand) -> Tensor:
+def clamp_max(x: TosaTensor, high: Operand) -> TosaTensor:
     return clamp_between(x, None, high)
 
 
 @elementwise("TruncOp")
-def trunc(x: Tensor) -> Tensor:
+def trunc(x: TosaTensor) -> TosaTensor:
     return truncated(x)
 
 
@@ -172,43 +172,43 @@ for _name, _op in {
 
 
 @elementwise("SigmoidOp", composed=True)
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(x: TosaTensor) -> TosaTensor:
     """Emits one TOSA op, which is later lowered to several."""
     return unary("sigmoid", x)
 
 
 @elementwise("Exp2Op", composed=True)
-def exp2(x: Tensor) -> Tensor:
+def exp2(x: TosaTensor) -> TosaTensor:
     return binary("pow", x.like(2), x)
 
 
 @elementwise("SiluOp", composed=True)
-def silu(x: Tensor) -> Tensor:
+def silu(x: TosaTensor) -> TosaTensor:
     return x * unary("sigmoid", x)
 
 
 @elementwise("ReluOp")
-def relu(x: Tensor) -> Tensor:
+def relu(x: TosaTensor) -> TosaTensor:
     return clamp(x, 0, None)
 
 
 @elementwise("LeakyReluOp", composed=True)
-def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(x: TosaTensor, negative_slope: float = 0.01) -> TosaTensor:
     return select(x > 0, x, x * negative_slope)
 
 
 @elementwise("HardsigmoidOp", composed=True)
-def hardsigmoid(x: Tensor) -> Tensor:
+def hardsigmoid(x: TosaTensor) -> TosaTensor:
     return clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
 
 
 @elementwise("HardswishOp", composed=True)
-def hardswish(x: Tensor) -> Tensor:
+def hardswish(x: TosaTensor) -> TosaTensor:
     return x * clamp(x + 3.0, 0.0, 6.0) * (1.0 / 6.0)
 
 
 @elementwise("GeluOp", composed=True)
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+def gelu(x: TosaTensor, *, approximate: str = "none") -> TosaTensor:
     if approximate == "tanh":
         return 0.5 * x * (1.0 + unary("tanh", SQRT_2_OVER_PI * (x + 0.044715 * x * x * x)))
     return 0.5 * x * (1.0 + unary("erf", x * SQRT1_2))
@@ -217,7 +217,7 @@ def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
 # ---- comparison, logic, choice, casts --------------------------------------------------------------------------------
 
 
-def _comparison(name: str, body: Callable[[Tensor, Operand], Tensor]) -> None:
+def _comparison(name: str, body: Callable[[TosaTensor, Operand], TosaTensor]) -> None:
     elementwise(name, among_operands=True)(lambda x, y: body(x, y))
 
 
@@ -232,7 +232,7 @@ _comparison("LeOp", lambda x, y: x <= y)
 def _logical(name: str, op: str) -> None:
     """Emits the logical op on bools; on integers, for the class of bit operations, the bitwise one."""
 
-    def body(x: Tensor, y: Operand) -> Tensor:
+    def body(x: TosaTensor, y: Operand) -> TosaTensor:
         return binary(f"logical_{op}" if x.dtype is TensorDType.Bool else f"bitwise_{op}", x, y)
 
     elementwise(f"Logical{name}Op", f"Bitwise{name}Op")(body)
@@ -243,17 +243,17 @@ for _name, _op in {"And": "and", "Or": "or", "Xor": "xor"}.items():
 
 
 @elementwise("LogicalNotOp", "BitwiseNotOp")
-def invert(x: Tensor) -> Tensor:
+def invert(x: TosaTensor) -> TosaTensor:
     return logical_not(x) if x.dtype is TensorDType.Bool else unary("bitwise_not", x)
 
 
 @elementwise("IsNanOp", among_operands=True)
-def is_nan(x: Tensor) -> Tensor:
+def is_nan(x: TosaTensor) -> TosaTensor:
     return logical_not(is_equal(x, x))
 
 
 @registration.lowering(ops_registry, "WhereOp")
-def where(node: Op, symbol_table: SymbolTable) -> Tensor:
+def where(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     meta = node.tensor_meta
     rank = len(meta.shape)
     condition = cast(registration.operand(node.args[0], rank, symbol_table), TensorDType.Bool)
@@ -262,17 +262,17 @@ def where(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @elementwise("MaskedFillOp", uncast=(1,))
-def masked_fill(x: Tensor, mask: Tensor, value: Operand) -> Tensor:
+def masked_fill(x: TosaTensor, mask: TosaTensor, value: Operand) -> TosaTensor:
     return select(mask, x.like(value), x)
 
 
 @registration.lowering(ops_registry, "ConvertElementTypeOp")
-def convert(node: Op, symbol_table: SymbolTable) -> Tensor:
+def convert(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return cast(registration.tensor_of(node.args[0], symbol_table), node.tensor_meta.dtype)
 
 
 @elementwise("CopyOp")
-def copy(x: Tensor, y: Operand, _non_blocking: bool = False) -> Tensor:
+def copy(x: TosaTensor, y: Operand, _non_blocking: bool = False) -> TosaTensor:
     return x.like(y)
 
 

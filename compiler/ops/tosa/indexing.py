@@ -14,7 +14,7 @@ from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
 from buddy.compiler.ops.tosa.shapes import check_length
 from buddy.compiler.ops.tosa.tensors import (
-    Tensor,
+    TosaTensor,
     broadcast_shape,
     cast,
     dense,
@@ -32,14 +32,14 @@ lowering = partial(registration.lowering, ops_registry)
 
 
 @lowering("EmbeddingOp")
-def embedding(node: Op, symbol_table: SymbolTable) -> Tensor:
+def embedding(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     weight, indices = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     rows = gather(reshape(weight, [1, *weight.shape]), reshape(indices, [1, prod(indices.shape)]))
     return reshape(rows, node.tensor_meta.shape)
 
 
 @lowering("GatherOp")
-def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+def gather_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: gathers single columns, with the other dims as batch."""
     operands = (tensor_of(node.args[place], symbol_table) for place in (0, 2))
     x, indices = (tensor if tensor.shape else reshape(tensor, [1]) for tensor in operands)
@@ -56,7 +56,7 @@ def gather_op(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("IndexOp")
-def index(node: Op, symbol_table: SymbolTable) -> Tensor:
+def index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Lowers `x[i, :, j]`: moves indexed dims to the front, merges them, gathers rows, moves the index dims back."""
     x, listed = tensor_of(node.args[0], symbol_table), node.args[1]
     if any(item is not None and not item.tensor_meta.dtype.is_integer for item in listed):
@@ -75,11 +75,11 @@ def index(node: Op, symbol_table: SymbolTable) -> Tensor:
     return transpose(found, order)
 
 
-def _merged(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+def _merged(indices: Sequence[TosaTensor], sizes: Sequence[int]) -> TosaTensor:
     """Returns the row-major position of indices into dims of these sizes, counted from the front."""
     rank = max(len(found.shape) for found in indices)
     aligned = [reshape(found, [1] * (rank - len(found.shape)) + list(found.shape)) for found in indices]
-    total: Tensor | None = None
+    total: TosaTensor | None = None
     for found, size in zip(aligned, sizes, strict=True):
         wide = cast(found, TensorDType.Int64)
         wide = select(wide < 0, wide + size, wide)
@@ -91,7 +91,7 @@ def _merged(indices: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     return expanded(total, shape)
 
 
-def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) -> Tensor:
+def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) -> TosaTensor:
     """Returns a constant bool tensor [1, …, rows, columns]: `keep(row, column)`."""
     rows, columns = shape[-2:]
     check_length(TensorMeta((rows, columns), TensorDType.Bool))
@@ -99,7 +99,7 @@ def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) 
     return dense(values, [*[1] * (len(shape) - 2), rows, columns], TensorDType.Bool)
 
 
-def causal_mask(shape: Sequence[int]) -> Tensor:
+def causal_mask(shape: Sequence[int]) -> TosaTensor:
     """Returns `row >= column`, broadcastable to `shape`."""
     return _chosen_by_position(shape, lambda row, column: row >= column)
 

@@ -12,7 +12,17 @@ from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.indexing import causal_mask
 from buddy.compiler.ops.tosa.reductions import log_sum_exp, softmax
 from buddy.compiler.ops.tosa.registration import tensor_of
-from buddy.compiler.ops.tosa.tensors import Tensor, cast, is_equal, matmul, reduced, reshape, select, tiled, transpose
+from buddy.compiler.ops.tosa.tensors import (
+    TosaTensor,
+    cast,
+    is_equal,
+    matmul,
+    reduced,
+    reshape,
+    select,
+    tiled,
+    transpose,
+)
 from buddy.compiler.ops.tosa.types import require
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
 
@@ -20,18 +30,18 @@ ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Tensor, Tensor]:
+def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
     a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
     require("matmul", a.dtype)
     require("matmul", b.dtype)
     return a, b
 
 
-def _rank_3(x: Tensor) -> Tensor:
+def _rank_3(x: TosaTensor) -> TosaTensor:
     return reshape(x, [1, *x.shape]) if len(x.shape) == 2 else x
 
 
-def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> Tensor:
+def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> TosaTensor:
     """Returns the product of two matrices, or of two batches of them, in the accumulator type."""
     a, b = _two(node, symbol_table, first)
     found = matmul(_rank_3(a), _rank_3(b))
@@ -39,12 +49,12 @@ def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> Tensor:
 
 
 @lowering("MatmulOp", "BatchMatmulOp", "IntMatmulOp")
-def product(node: Op, symbol_table: SymbolTable) -> Tensor:
+def product(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return cast(_product(node, symbol_table), node.tensor_meta.dtype)
 
 
 @lowering("TransposeMatmulFusedOp", "TransposeAddMMFusedOp")
-def product_by_transpose(node: Op, symbol_table: SymbolTable) -> Tensor:
+def product_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `a bᵀ`, plus the third operand if there is one."""
     a, b = _two(node, symbol_table)
     found = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
@@ -55,21 +65,21 @@ def product_by_transpose(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("MatVecOp")
-def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> Tensor:
+def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     a, v = _two(node, symbol_table)
     found = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
     return cast(reshape(found, [a.shape[0]]), node.tensor_meta.dtype)
 
 
 @lowering("DotOp")
-def dot(node: Op, symbol_table: SymbolTable) -> Tensor:
+def dot(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     a, b = _two(node, symbol_table)
     size = a.shape[0]
     return cast(reshape(matmul(reshape(a, [1, 1, size]), reshape(b, [1, size, 1])), []), node.tensor_meta.dtype)
 
 
 @lowering("AddMMOp", "BaddbmmOp")
-def product_with_addend(node: Op, symbol_table: SymbolTable) -> Tensor:
+def product_with_addend(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `beta * addend + alpha * (a @ b)`, rounded once to a half type."""
     meta = node.tensor_meta
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
@@ -103,7 +113,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return results
 
 
-def _shown(node: Op, found: Tensor, scores: Tensor) -> Tensor:
+def _shown(node: Op, found: TosaTensor, scores: TosaTensor) -> TosaTensor:
     """Returns `found` with zeros in fully masked rows, as eager's kernel does; softmax would result in NaN."""
     if node.kwargs.get("attn_mask") is None:
         return found
@@ -111,19 +121,19 @@ def _shown(node: Op, found: Tensor, scores: Tensor) -> Tensor:
     return select(is_equal(reduced("reduce_max", shown, [3]), 0.0), found.like(0.0), found)
 
 
-def _repeated_heads(x: Tensor, heads: int) -> Tensor:
+def _repeated_heads(x: TosaTensor, heads: int) -> TosaTensor:
     """Repeats each head of keys or values for the query heads that share it."""
     batch, own, length, width = x.shape
     apart = tiled(reshape(x, [batch, own, 1, length, width]), [1, 1, heads // own, 1, 1])
     return reshape(apart, [batch, heads, length, width])
 
 
-def _merged(x: Tensor) -> Tensor:
+def _merged(x: TosaTensor) -> TosaTensor:
     """Merges batch and heads into one dim."""
     return reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
 
 
-def _masked(node: Op, symbol_table: SymbolTable, scores: Tensor) -> Tensor:
+def _masked(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> TosaTensor:
     mask, hidden = node.kwargs.get("attn_mask"), scores.like(float("-inf"))
     if mask is not None:
         found = registration.operand(mask, len(scores.shape), symbol_table)

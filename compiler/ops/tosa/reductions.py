@@ -12,7 +12,7 @@ from buddy.compiler.ops.reductions import axes_of
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
-from buddy.compiler.ops.tosa.tensors import Tensor, cast, reduced, reshape, unary, widened
+from buddy.compiler.ops.tosa.tensors import TosaTensor, cast, reduced, reshape, unary, widened
 from buddy.compiler.ops.tosa.types import FLOATS
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
 
@@ -20,46 +20,46 @@ ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _read(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, list[int]]:
+def _read(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, list[int]]:
     """Returns the operand and the axes to reduce."""
     x = tensor_of(node.args[0], symbol_table)
     return x, axes_of(argument(node, 1, "dim"), len(x.shape))
 
 
-def _finished(x: Tensor, node: Op, result: int = 0) -> Tensor:
+def _finished(x: TosaTensor, node: Op, result: int = 0) -> TosaTensor:
     """Returns `x` in the shape and element type of a result of `node`."""
     meta = node.metas[result]
     assert meta is not None
     return reshape(cast(x, meta.dtype), meta.shape)
 
 
-def _floats(x: Tensor, op: str) -> Tensor:
+def _floats(x: TosaTensor, op: str) -> TosaTensor:
     if x.dtype not in FLOATS:
         raise LoweringError(f"no {x.dtype.value} {op}")
     return widened(x)
 
 
 @lowering("SumDimOp")
-def sum_dim(node: Op, symbol_table: SymbolTable) -> Tensor:
+def sum_dim(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, axes = _read(node, symbol_table)
     # Eager casts the elements to the result's type before adding.
     return _finished(reduced("reduce_sum", widened(cast(x, node.tensor_meta.dtype)), axes), node)
 
 
 @lowering("MeanOp")
-def mean(node: Op, symbol_table: SymbolTable) -> Tensor:
+def mean(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, axes = _read(node, symbol_table)
     return _finished(average(_floats(x, "reduce_sum"), axes), node)
 
 
-def average(x: Tensor, axes: Sequence[int]) -> Tensor:
+def average(x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
     """Returns the sum over `axes`, kept as unit dims, times the reciprocal of the count."""
     return reduced("reduce_sum", x, axes) * (1.0 / prod(x.shape[axis] for axis in axes))
 
 
 def _extreme(name: str, op: str, of_bools: str) -> None:
     @lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Tensor:
+    def lower(node: Op, symbol_table: SymbolTable) -> TosaTensor:
         x, axes = _read(node, symbol_table)
         return _finished(reduced(of_bools if x.dtype is TensorDType.Bool else op, x, axes), node)
 
@@ -68,7 +68,7 @@ _extreme("AmaxOp", "reduce_max", "reduce_any")
 _extreme("AminOp", "reduce_min", "reduce_all")
 
 
-def moments(x: Tensor, axes: Sequence[int], correction: float) -> tuple[Tensor, Tensor]:
+def moments(x: TosaTensor, axes: Sequence[int], correction: float) -> tuple[TosaTensor, TosaTensor]:
     """Returns mean and variance over `axes`, kept as unit dims; two passes avoid cancellation."""
     count = prod(x.shape[axis] for axis in axes)
     middle = average(x, axes)
@@ -78,7 +78,7 @@ def moments(x: Tensor, axes: Sequence[int], correction: float) -> tuple[Tensor, 
 
 
 @lowering("VarOp", "VarMeanOp")
-def var_mean(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+def var_mean(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Returns the variance, and the mean if the node has it as a second result."""
     x, axes = _read(node, symbol_table)
     correction = node.kwargs.get("correction")
@@ -86,25 +86,25 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
     return [_finished(found, node, i) for i, found in enumerate((variance, middle)[: len(node.metas)])]
 
 
-def _powers(x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
+def _powers(x: TosaTensor, axis: int) -> tuple[TosaTensor, TosaTensor, TosaTensor]:
     """Returns `exp(x - peak)`, its sum and the maximum `peak`, which is subtracted to avoid overflow."""
     peak = reduced("reduce_max", x, [axis])
     powers = unary("exp", x - peak)
     return powers, reduced("reduce_sum", powers, [axis]), peak
 
 
-def softmax(x: Tensor, axis: int) -> Tensor:
+def softmax(x: TosaTensor, axis: int) -> TosaTensor:
     powers, total, _ = _powers(x, axis)
     return powers * unary("reciprocal", total)
 
 
-def log_sum_exp(x: Tensor, axis: int) -> Tensor:
+def log_sum_exp(x: TosaTensor, axis: int) -> TosaTensor:
     """Returns `log(sum(exp(x)))` along `axis`, kept as a unit dim."""
     _, total, peak = _powers(x, axis)
     return unary("log", total) + peak
 
 
-def _along(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, int]:
+def _along(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, int]:
     """Returns the operand as floats with at least one dim, and the axis."""
     x = _floats(tensor_of(node.args[0], symbol_table), "exp")
     x = x if x.shape else reshape(x, [1])
@@ -112,12 +112,12 @@ def _along(node: Op, symbol_table: SymbolTable) -> tuple[Tensor, int]:
 
 
 @lowering("SoftmaxOp")
-def softmax_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+def softmax_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return _finished(softmax(*_along(node, symbol_table)), node)
 
 
 @lowering("LogSoftmaxOp")
-def log_softmax(node: Op, symbol_table: SymbolTable) -> Tensor:
+def log_softmax(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `(x - peak) - log(sum)`: subtracting the maximum first keeps large inputs exact."""
     x, axis = _along(node, symbol_table)
     _, total, peak = _powers(x, axis)
@@ -125,7 +125,7 @@ def log_softmax(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("NativeLayerNormOp")
-def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     x = _floats(tensor_of(node.args[0], symbol_table), "rsqrt")
     rank, normal = len(x.shape), len(node.args[1])
     weight, bias, epsilon = node.args[2:5]
@@ -148,7 +148,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
     weight, bias, running_mean, running_variance = node.args[1:5]
     channel = [1, x.shape[1], *[1] * (len(x.shape) - 2)]
 
-    def per_channel(arg: Op) -> Tensor:
+    def per_channel(arg: Op) -> TosaTensor:
         return reshape(cast(tensor_of(arg, symbol_table), x.dtype), channel)
 
     y = (x - per_channel(running_mean)) * unary("rsqrt", per_channel(running_variance) + node.args[6])

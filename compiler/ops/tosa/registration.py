@@ -1,4 +1,4 @@
-"""Registration of TOSA lowerings: converts operands to `Tensor` and rejects types that TOSA's verifier rejects."""
+"""Registration of TOSA lowerings: converts operands to `TosaTensor` and rejects types that TOSA's verifier rejects."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.elementwise.builder import known_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
-from buddy.compiler.ops.tosa.tensors import Tensor, cast, expanded, is_exact, reshape, rounded, splat
+from buddy.compiler.ops.tosa.tensors import TosaTensor, cast, expanded, is_exact, reshape, rounded, splat
 from buddy.compiler.ops.tosa.types import HALVES
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
-def tensor_of(argument: Any, symbol_table: SymbolTable) -> Tensor:
+def tensor_of(argument: Any, symbol_table: SymbolTable) -> TosaTensor:
     """Returns a node argument as a tensor. Raises `LoweringError` if it is not one."""
     value = value_of(argument, symbol_table)
-    return Tensor(value, argument.tensor_meta.dtype)
+    return TosaTensor(value, argument.tensor_meta.dtype)
 
 
 def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
-    """Registers the decorated function, which may return `Tensor`s, for tensors that have elements."""
+    """Registers the decorated function, which may return `TosaTensor`s, for tensors that have elements."""
 
     def decorate(function: Any) -> Lowering:
         @wraps(function)
@@ -33,8 +33,8 @@ def lowering(registry: Registry, *names: str, with_empty_operands: bool = False)
             _check_elements([node] if with_empty_operands else [node, *node.parents])
             found = function(node, symbol_table)
             if isinstance(found, list):
-                return [item.value if isinstance(item, Tensor) else item for item in found]
-            return found.value if isinstance(found, Tensor) else found
+                return [item.value if isinstance(item, TosaTensor) else item for item in found]
+            return found.value if isinstance(found, TosaTensor) else found
 
         return registry.lowering(*names)(lower)
 
@@ -57,7 +57,7 @@ def elementwise(
     composed: bool = False,
     rounds: bool = False,
 ) -> Callable[[Any], Any]:
-    """Registers the decorated expression on `Tensor`s as the lowering of the op classes `names`.
+    """Registers the decorated expression on `TosaTensor`s as the lowering of the op classes `names`.
 
     Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the type that they
     promote to; those at the positions `uncast` keep their type. Numbers stay numbers, except a first argument. Half
@@ -65,7 +65,7 @@ def elementwise(
     as eager does `among_operands`. With `rounds`, every operand is first rounded to the half type.
     """
 
-    def decorate(body: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
         known = inspect.signature(body).parameters
 
         @lowering(registry, *names)
@@ -110,7 +110,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
 
 
-def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> Tensor:
+def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> TosaTensor:
     """Returns a tensor or number as a tensor of `rank` dims, since TOSA broadcasts unit dims but does not add dims.
 
     `dtype` is the element type to cast to; it is required for a number.

@@ -11,7 +11,7 @@ from buddy.compiler.ops.shapes import arange_bounds
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
 from buddy.compiler.ops.tosa.tensors import (
-    Tensor,
+    TosaTensor,
     cast,
     concatenated,
     dense,
@@ -34,27 +34,27 @@ LONGEST_CONSTANT = 4096
 
 
 @lowering("ViewOp", "ReshapeOp", "UnsqueezeOp", "SqueezeOp")
-def view(node: Op, symbol_table: SymbolTable) -> Tensor:
+def view(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return reshape(tensor_of(node.args[0], symbol_table), node.tensor_meta.shape)
 
 
 @lowering("CloneOp", "AliasOp")
-def identity(node: Op, symbol_table: SymbolTable) -> Tensor:
+def identity(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return unary("identity", tensor_of(node.args[0], symbol_table))
 
 
 @lowering("TOp", "TransposeOp", "PermuteOp")
-def permute(node: Op, symbol_table: SymbolTable) -> Tensor:
+def permute(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return transpose(tensor_of(node.args[0], symbol_table), permutation_of(node))
 
 
 @lowering("ExpandOp")
-def expand(node: Op, symbol_table: SymbolTable) -> Tensor:
+def expand(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return expanded(tensor_of(node.args[0], symbol_table), node.tensor_meta.shape)
 
 
 @lowering("RepeatOp")
-def repeat(node: Op, symbol_table: SymbolTable) -> Tensor:
+def repeat(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, multiples = tensor_of(node.args[0], symbol_table), node.args[1]
     return tiled(reshape(x, [1] * (len(multiples) - len(x.shape)) + list(x.shape)), multiples)
 
@@ -69,14 +69,14 @@ def _start(node: Op, position: int, name: str, size: int) -> int:
 
 
 @lowering("SliceOp")
-def slice_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+def slice_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x = tensor_of(node.args[0], symbol_table)
     dim = normalized(argument(node, 1, "dim", 0), len(x.shape))
     start, step = _start(node, 2, "start", x.shape[dim]), argument(node, 4, "step", 1) or 1
     return _every(x, dim, start, node.tensor_meta.shape[dim], step)
 
 
-def _every(x: Tensor, dim: int, start: int, count: int, step: int) -> Tensor:
+def _every(x: TosaTensor, dim: int, start: int, count: int, step: int) -> TosaTensor:
     """Returns `count` indices of a dim, `step` apart: reshapes the dim to rows of `step` and takes the first column."""
     if step == 1:
         return part(x, dim, start, count)
@@ -89,14 +89,14 @@ def _every(x: Tensor, dim: int, start: int, count: int, step: int) -> Tensor:
 
 
 @lowering("SelectOp")
-def select_op(node: Op, symbol_table: SymbolTable) -> Tensor:
+def select_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x = tensor_of(node.args[0], symbol_table)
     dim, index = normalized(node.args[1], len(x.shape)), node.args[2]
     return reshape(part(x, dim, index + x.shape[dim] if index < 0 else index, 1), node.tensor_meta.shape)
 
 
 @lowering("SplitOp", "UnbindOp")
-def split(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+def split(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Returns consecutive pieces along a dim; unbound pieces lack this dim."""
     x = tensor_of(node.args[0], symbol_table)
     unbound = node.target.startswith("unbind")
@@ -113,7 +113,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
 
 
 @lowering("SliceScatterOp")
-def scatter_slice(node: Op, symbol_table: SymbolTable) -> Tensor:
+def scatter_slice(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     dim = normalized(argument(node, 2, "dim", 0), len(x.shape))
     if (argument(node, 5, "step", 1) or 1) != 1:
@@ -122,14 +122,14 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("SelectScatterOp")
-def scatter_index(node: Op, symbol_table: SymbolTable) -> Tensor:
+def scatter_index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     dim = normalized(node.args[2], len(x.shape))
     piece = reshape(piece, [*x.shape[:dim], 1, *x.shape[dim + 1 :]])
     return _replaced(x, piece, dim, _start(node, 3, "index", x.shape[dim]))
 
 
-def _replaced(x: Tensor, piece: Tensor, dim: int, start: int) -> Tensor:
+def _replaced(x: TosaTensor, piece: TosaTensor, dim: int, start: int) -> TosaTensor:
     """Returns `x` with the elements from `start` on replaced by `piece`, by concatenation."""
     end = start + piece.shape[dim]
     before = [part(x, dim, 0, start)] if start else []
@@ -138,7 +138,7 @@ def _replaced(x: Tensor, piece: Tensor, dim: int, start: int) -> Tensor:
 
 
 @registration.lowering(ops_registry, "CatOp", with_empty_operands=True)
-def cat(node: Op, symbol_table: SymbolTable) -> Tensor:
+def cat(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     meta = node.tensor_meta
     parts = [part for part in node.args[0] if 0 not in part.tensor_meta.shape]
     found = [cast(tensor_of(part, symbol_table), meta.dtype) for part in parts]
@@ -149,7 +149,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("FullOp", "ScalarTensorOp")
-def full(node: Op, _symbol_table: SymbolTable) -> Tensor:
+def full(node: Op, _symbol_table: SymbolTable) -> TosaTensor:
     value = node.args[0] if node.target.startswith("scalar_tensor") else argument(node, 1, "fill_value")
     if not isinstance(value, (bool, int, float)):
         raise LoweringError(f"the fill value {value} is not a compile-time constant")
@@ -157,7 +157,7 @@ def full(node: Op, _symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("ArangeOp")
-def arange(node: Op, _symbol_table: SymbolTable) -> Tensor:
+def arange(node: Op, _symbol_table: SymbolTable) -> TosaTensor:
     start, step = arange_bounds(node)
     meta = node.tensor_meta
     check_length(meta)

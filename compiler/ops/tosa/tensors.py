@@ -1,4 +1,4 @@
-"""TOSA expressions: Python expressions on `Tensor` emit TOSA ops; types are checked and inferred."""
+"""TOSA expressions: Python expressions on `TosaTensor` emit TOSA ops; types are checked and inferred."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from buddy.compiler.ops.tosa.types import HALVES, require
 from buddy.compiler.ops.utils import LoweringError, constant_attribute, tensor_type
 
 Number = bool | int | float
-Operand = Union["Tensor", Number]
+Operand = Union["TosaTensor", Number]
 
 
 @dataclass(frozen=True, eq=False)
-class Tensor:
+class TosaTensor:
     """An MLIR tensor with its element type, which gives the signedness. Operators broadcast unit dims, not ranks."""
 
     value: Any
@@ -29,68 +29,68 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return tuple(ir.RankedTensorType(self.value.type).shape)
 
-    def like(self, operand: Operand) -> Tensor:
+    def like(self, operand: Operand) -> TosaTensor:
         """Returns `operand` as a tensor of this rank and element type."""
-        if isinstance(operand, Tensor):
+        if isinstance(operand, TosaTensor):
             return cast(operand, self.dtype)
         return splat(operand, [1] * len(self.shape), self.dtype)
 
-    def __add__(self, other: Operand) -> Tensor:
+    def __add__(self, other: Operand) -> TosaTensor:
         return binary("add", self, other)
 
-    def __sub__(self, other: Operand) -> Tensor:
+    def __sub__(self, other: Operand) -> TosaTensor:
         return binary("sub", self, other)
 
-    def __mul__(self, other: Operand) -> Tensor:
+    def __mul__(self, other: Operand) -> TosaTensor:
         return binary("mul", self, other)
 
-    def __radd__(self, other: Operand) -> Tensor:
+    def __radd__(self, other: Operand) -> TosaTensor:
         return binary("add", self.like(other), self)
 
-    def __rsub__(self, other: Operand) -> Tensor:
+    def __rsub__(self, other: Operand) -> TosaTensor:
         return binary("sub", self.like(other), self)
 
-    def __rmul__(self, other: Operand) -> Tensor:
+    def __rmul__(self, other: Operand) -> TosaTensor:
         return binary("mul", self.like(other), self)
 
-    def __neg__(self) -> Tensor:
+    def __neg__(self) -> TosaTensor:
         if self.dtype is TensorDType.Int64:
             # The bindings convert `tosa.negate` of 64 bits to invalid IR.
             return self.like(0) - self
         require("negate", self.dtype)
         zero = splat(0, [1], self.dtype).value
-        return Tensor(tosa.negate(self.value.type, self.value, zero, zero), self.dtype)
+        return TosaTensor(tosa.negate(self.value.type, self.value, zero, zero), self.dtype)
 
-    def __gt__(self, other: Operand) -> Tensor:
+    def __gt__(self, other: Operand) -> TosaTensor:
         return binary("greater", self, other)
 
-    def __ge__(self, other: Operand) -> Tensor:
+    def __ge__(self, other: Operand) -> TosaTensor:
         return binary("greater_equal", self, other)
 
-    def __lt__(self, other: Operand) -> Tensor:
+    def __lt__(self, other: Operand) -> TosaTensor:
         return binary("greater", self.like(other), self)
 
-    def __le__(self, other: Operand) -> Tensor:
+    def __le__(self, other: Operand) -> TosaTensor:
         return binary("greater_equal", self.like(other), self)
 
 
 # ---- constants -------------------------------------------------------------------------------------------------------
 
 
-def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> Tensor:
+def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> TosaTensor:
     """Returns a constant tensor with the same value everywhere."""
     require("const", dtype)
     kind = tensor_type(shape, dtype)
     values = ir.DenseElementsAttr.get_splat(kind, constant_attribute(value, dtype))
-    return Tensor(tosa.const(values, results=[kind]), dtype)
+    return TosaTensor(tosa.const(values, results=[kind]), dtype)
 
 
-def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) -> Tensor:
+def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) -> TosaTensor:
     """Returns a constant tensor of row-major `values`."""
     require("const", dtype)
     kind = tensor_type(shape, dtype)
     attributes = [constant_attribute(value, dtype) for value in values]
-    return Tensor(tosa.const(ir.DenseElementsAttr.get(attributes, kind), results=[kind]), dtype)
+    return TosaTensor(tosa.const(ir.DenseElementsAttr.get(attributes, kind), results=[kind]), dtype)
 
 
 def shape_value(sizes: Sequence[int]) -> Any:
@@ -125,17 +125,17 @@ def rounded(value: Number, dtype: TensorDType) -> Number:
 _TO_BOOL = ("equal", "greater", "greater_equal")
 
 
-def binary(op: str, a: Tensor, other: Operand) -> Tensor:
+def binary(op: str, a: TosaTensor, other: Operand) -> TosaTensor:
     """Emits `tosa.<op>` on two tensors of the same rank and type, or on a tensor and a number."""
     b = a.like(other)
     require(op, a.dtype)
     shape = broadcast_shape(a.shape, b.shape)
     kind = tensor_type(shape, TensorDType.Bool if op in _TO_BOOL else a.dtype)
     if op == "equal":
-        return Tensor(tosa.equal(a.value, b.value, results=[kind]), TensorDType.Bool)
+        return TosaTensor(tosa.equal(a.value, b.value, results=[kind]), TensorDType.Bool)
     further = [splat(0, [1], TensorDType.Int8).value] if op == "mul" else []
     found = getattr(tosa, op)(kind, a.value, b.value, *further)
-    return Tensor(found, TensorDType.Bool if op in _TO_BOOL else a.dtype)
+    return TosaTensor(found, TensorDType.Bool if op in _TO_BOOL else a.dtype)
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
@@ -143,41 +143,41 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
     return [y if x == 1 else x for x, y in zip(a, b, strict=True)]
 
 
-def unary(op: str, x: Tensor) -> Tensor:
+def unary(op: str, x: TosaTensor) -> TosaTensor:
     require(op, x.dtype)
-    return Tensor(getattr(tosa, op)(x.value.type, x.value), x.dtype)
+    return TosaTensor(getattr(tosa, op)(x.value.type, x.value), x.dtype)
 
 
-def clamp(x: Tensor, low: Number | None, high: Number | None) -> Tensor:
+def clamp(x: TosaTensor, low: Number | None, high: Number | None) -> TosaTensor:
     """Returns `min(max(x, low), high)`; NaN stays NaN. Emits one `tosa.clamp` if the type and the bounds allow it."""
     if x.dtype.is_float:
         low, high = -np.inf if low is None else low, np.inf if high is None else high
         if low <= high:
             require("clamp", x.dtype)
             bounds = constant_attribute(low, x.dtype), constant_attribute(high, x.dtype)
-            return Tensor(tosa.clamp(x.value.type, x.value, *bounds), x.dtype)
+            return TosaTensor(tosa.clamp(x.value.type, x.value, *bounds), x.dtype)
     x = x if low is None else binary("maximum", x, low)
     return x if high is None else binary("minimum", x, high)
 
 
-def select(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+def select(condition: TosaTensor, yes: TosaTensor, no: TosaTensor) -> TosaTensor:
     require("select", yes.dtype)
     shape = broadcast_shape(condition.shape, broadcast_shape(yes.shape, no.shape))
-    return Tensor(tosa.select(tensor_type(shape, yes.dtype), condition.value, yes.value, no.value), yes.dtype)
+    return TosaTensor(tosa.select(tensor_type(shape, yes.dtype), condition.value, yes.value, no.value), yes.dtype)
 
 
-def logical_not(x: Tensor) -> Tensor:
+def logical_not(x: TosaTensor) -> TosaTensor:
     return unary("logical_not", x)
 
 
-def is_equal(x: Tensor, other: Operand) -> Tensor:
+def is_equal(x: TosaTensor, other: Operand) -> TosaTensor:
     """Compares; NaN equals nothing. Bools are compared by xor, since `tosa.equal` takes numbers."""
     if x.dtype is TensorDType.Bool:
         return logical_not(binary("logical_xor", x, other))
     return binary("equal", x, other)
 
 
-def truncated(x: Tensor) -> Tensor:
+def truncated(x: TosaTensor) -> TosaTensor:
     """Rounds towards zero: keeps the sign of zero, infinities and NaN."""
     return select(x < 0, unary("ceil", x), unary("floor", x))
 
@@ -187,7 +187,7 @@ def truncated(x: Tensor) -> Tensor:
 _SIGNED = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
 
 
-def cast(x: Tensor, dtype: TensorDType) -> Tensor:
+def cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
     """Casts `x` with PyTorch's semantics, in as many `tosa.cast` as TOSA's table of casts requires.
 
     Raises `LoweringError` for unsupported casts: from or to f64, and between floats and i64.
@@ -218,21 +218,21 @@ def _step_between(old: TensorDType, new: TensorDType) -> TensorDType | None:
     return None
 
 
-def _direct_cast(x: Tensor, dtype: TensorDType) -> Tensor:
+def _direct_cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
     if x.dtype.is_float and dtype.is_integer:
         x = truncated(x)
     if {x.dtype, dtype} == {TensorDType.UInt8, TensorDType.Int8}:
-        return Tensor(x.value, dtype)
-    return Tensor(tosa.cast(tensor_type(x.shape, dtype), x.value), dtype)
+        return TosaTensor(x.value, dtype)
+    return TosaTensor(tosa.cast(tensor_type(x.shape, dtype), x.value), dtype)
 
 
-def _unsigned(x: Tensor) -> Tensor:
+def _unsigned(x: TosaTensor) -> TosaTensor:
     """Converts unsigned bytes to i32: TOSA sign-extends, so the upper bits are cleared."""
-    wide = Tensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
+    wide = TosaTensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
     return binary("bitwise_and", wide, 255)
 
 
-def widened(x: Tensor) -> Tensor:
+def widened(x: TosaTensor) -> TosaTensor:
     """Casts half types to f32: sequences of several ops compute in f32 and round once at the end, as in PyTorch."""
     return cast(x, TensorDType.Float32) if x.dtype in HALVES else x
 
@@ -240,61 +240,61 @@ def widened(x: Tensor) -> Tensor:
 # ---- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def reshape(x: Tensor, sizes: Sequence[int]) -> Tensor:
+def reshape(x: TosaTensor, sizes: Sequence[int]) -> TosaTensor:
     require("reshape", x.dtype)
     if x.shape == tuple(sizes):
         return x
-    return Tensor(tosa.reshape(x.value, shape_value(sizes), results=[tensor_type(sizes, x.dtype)]), x.dtype)
+    return TosaTensor(tosa.reshape(x.value, shape_value(sizes), results=[tensor_type(sizes, x.dtype)]), x.dtype)
 
 
-def transpose(x: Tensor, order: Sequence[int]) -> Tensor:
+def transpose(x: TosaTensor, order: Sequence[int]) -> TosaTensor:
     """Transposes: result dim `i` is dim `order[i]` of `x`."""
     require("transpose", x.dtype)
     if list(order) == sorted(order):
         return x
     kind = tensor_type([x.shape[dim] for dim in order], x.dtype)
-    return Tensor(tosa.transpose(kind, x.value, ir.DenseI32ArrayAttr.get(list(order))), x.dtype)
+    return TosaTensor(tosa.transpose(kind, x.value, ir.DenseI32ArrayAttr.get(list(order))), x.dtype)
 
 
-def expanded(x: Tensor, shape: Sequence[int]) -> Tensor:
+def expanded(x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
     """Returns `x` with dims added in front and unit dims repeated, so that it has `shape`."""
     x = reshape(x, [1] * (len(shape) - len(x.shape)) + list(x.shape))
     return tiled(x, [new // old for new, old in zip(shape, x.shape, strict=True)])
 
 
-def tiled(x: Tensor, multiples: Sequence[int]) -> Tensor:
+def tiled(x: TosaTensor, multiples: Sequence[int]) -> TosaTensor:
     require("tile", x.dtype)
     if all(multiple == 1 for multiple in multiples):
         return x
     kind = tensor_type([size * multiple for size, multiple in zip(x.shape, multiples, strict=True)], x.dtype)
-    return Tensor(tosa.tile(kind, x.value, shape_value(multiples)), x.dtype)
+    return TosaTensor(tosa.tile(kind, x.value, shape_value(multiples)), x.dtype)
 
 
-def slice_(x: Tensor, starts: Sequence[int], sizes: Sequence[int]) -> Tensor:
+def slice_(x: TosaTensor, starts: Sequence[int], sizes: Sequence[int]) -> TosaTensor:
     require("slice", x.dtype)
     if x.shape == tuple(sizes):
         return x
     kind = tensor_type(sizes, x.dtype)
-    return Tensor(tosa.slice(kind, x.value, shape_value(starts), shape_value(sizes)), x.dtype)
+    return TosaTensor(tosa.slice(kind, x.value, shape_value(starts), shape_value(sizes)), x.dtype)
 
 
-def part(x: Tensor, dim: int, start: int, size: int) -> Tensor:
+def part(x: TosaTensor, dim: int, start: int, size: int) -> TosaTensor:
     """Returns `size` indices of one dim, from `start`."""
     starts, sizes = [0] * len(x.shape), list(x.shape)
     starts[dim], sizes[dim] = start, size
     return slice_(x, starts, sizes)
 
 
-def padded(x: Tensor, before: Sequence[int], after: Sequence[int], fill: Number) -> Tensor:
+def padded(x: TosaTensor, before: Sequence[int], after: Sequence[int], fill: Number) -> TosaTensor:
     require("pad", x.dtype)
     if not any(before) and not any(after):
         return x
     kind = tensor_type([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], x.dtype)
     pairs = [n for pair in zip(before, after, strict=True) for n in pair]
-    return Tensor(tosa.pad(kind, x.value, shape_value(pairs), splat(fill, [1], x.dtype).value), x.dtype)
+    return TosaTensor(tosa.pad(kind, x.value, shape_value(pairs), splat(fill, [1], x.dtype).value), x.dtype)
 
 
-def concatenated(parts: Sequence[Tensor], dim: int) -> Tensor:
+def concatenated(parts: Sequence[TosaTensor], dim: int) -> TosaTensor:
     """Concatenates the parts that have elements along `dim`."""
     first = parts[0]
     require("concat", first.dtype)
@@ -303,7 +303,7 @@ def concatenated(parts: Sequence[Tensor], dim: int) -> Tensor:
     shape = list(first.shape)
     shape[dim] = sum(found.shape[dim] for found in parts)
     values = [found.value for found in parts]
-    return Tensor(tosa.concat(values, axis_attribute(dim), results=[tensor_type(shape, first.dtype)]), first.dtype)
+    return TosaTensor(tosa.concat(values, axis_attribute(dim), results=[tensor_type(shape, first.dtype)]), first.dtype)
 
 
 def axis_attribute(axis: int) -> Any:
@@ -313,16 +313,16 @@ def axis_attribute(axis: int) -> Any:
 # ---- reductions, products, gathers -----------------------------------------------------------------------------------
 
 
-def reduced(op: str, x: Tensor, axes: Sequence[int]) -> Tensor:
+def reduced(op: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
     """Emits `tosa.<op>` over one axis after another; the axes stay as unit dims."""
     require(op, x.dtype)
     for axis in axes:
         shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
-        x = Tensor(getattr(tosa, op)(x.value, axis_attribute(axis), results=[tensor_type(shape, x.dtype)]), x.dtype)
+        x = TosaTensor(getattr(tosa, op)(x.value, axis_attribute(axis), results=[tensor_type(shape, x.dtype)]), x.dtype)
     return x
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: TosaTensor, b: TosaTensor) -> TosaTensor:
     """Returns `a @ b` of [batch, rows, depth] by [batch, depth, columns], in the accumulator type.
 
     It is f32, or i32 for bytes.
@@ -331,10 +331,10 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     (batch, rows, _), columns = a.shape, b.shape[2]
     zero = splat(0, [1], a.dtype).value
     sums = TensorDType.Float32 if a.dtype.is_float else TensorDType.Int32
-    return Tensor(tosa.matmul(tensor_type([batch, rows, columns], sums), a.value, b.value, zero, zero), sums)
+    return TosaTensor(tosa.matmul(tensor_type([batch, rows, columns], sums), a.value, b.value, zero, zero), sums)
 
 
-def gather(values: Tensor, indices: Tensor) -> Tensor:
+def gather(values: TosaTensor, indices: TosaTensor) -> TosaTensor:
     """Returns `result[n, w, c] = values[n, indices[n, w], c]`; indices are i32 or i64 and count from the front."""
     require("gather", values.dtype)
     if indices.dtype not in (TensorDType.Int32, TensorDType.Int64):
@@ -342,4 +342,4 @@ def gather(values: Tensor, indices: Tensor) -> Tensor:
     if values.dtype is TensorDType.Int64:
         indices = cast(indices, TensorDType.Int64)
     kind = tensor_type([values.shape[0], indices.shape[1], values.shape[2]], values.dtype)
-    return Tensor(tosa.gather(kind, values.value, indices.value), values.dtype)
+    return TosaTensor(tosa.gather(kind, values.value, indices.value), values.dtype)

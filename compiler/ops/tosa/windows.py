@@ -13,7 +13,7 @@ from buddy.compiler.mlir.bindings import ir, tosa
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
-from buddy.compiler.ops.tosa.tensors import Tensor, padded, part, reshape, splat, transpose
+from buddy.compiler.ops.tosa.tensors import TosaTensor, padded, part, reshape, splat, transpose
 from buddy.compiler.ops.tosa.types import require
 from buddy.compiler.ops.utils import (
     LoweringError,
@@ -22,22 +22,22 @@ from buddy.compiler.ops.utils import (
     mlir_element_type_get,
     tensor_type,
 )  # fmt: skip
-from buddy.compiler.ops.windows import Sliding, pool_window, spread
+from buddy.compiler.ops.windows import SlidingWindow, pool_window, spread
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def _channels_last(x: TosaTensor) -> TosaTensor:
     return transpose(x, [0, *range(2, len(x.shape)), 1])
 
 
-def _channels_second(x: Tensor) -> Tensor:
+def _channels_second(x: TosaTensor) -> TosaTensor:
     rank = len(x.shape)
     return transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _fitted(x: Tensor, window: Sliding, outputs: Sequence[int]) -> tuple[Tensor, list[int]]:
+def _fitted(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]) -> tuple[TosaTensor, list[int]]:
     """Returns `x` (channels last) cropped to the elements that windows reach, and each dim's padding on both sides."""
     pads = []
     for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
@@ -56,7 +56,7 @@ def _numbers(values: Sequence[int]) -> Any:
 
 
 @lowering("Conv2dOp")
-def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
+def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Lowers [batch, channels, *space] by [out, channels / groups, *kernel]; adds a unit dim to one spatial dim."""
     meta, groups = node.tensor_meta, node.args[8]
     x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])
@@ -65,7 +65,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
         raise LoweringError("no transposed convolution that the bindings can lower")
     if meta.dtype is not TensorDType.Float32:
         raise LoweringError(f"no {meta.dtype.value} convolution with a wider accumulator")
-    window = Sliding(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
+    window = SlidingWindow(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
     outputs = list(meta.shape[2:])
     if spatial == 1:
         x, kernel = reshape(x, [*x.shape[:2], 1, x.shape[2]]), reshape(kernel, [*kernel.shape[:2], 1, kernel.shape[2]])
@@ -76,13 +76,19 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Tensor:
     return reshape(_channels_second(found), meta.shape)
 
 
-def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> Tensor:
+def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> TosaTensor:
     return splat(0, [channels], dtype) if arg is None else tensor_of(arg, symbol_table)
 
 
 def _convolved(
-    x: Tensor, kernel: Tensor, bias: Tensor, groups: int, window: Sliding, pads: list[int], outputs: Sequence[int]
-) -> Tensor:
+    x: TosaTensor,
+    kernel: TosaTensor,
+    bias: TosaTensor,
+    groups: int,
+    window: SlidingWindow,
+    pads: list[int],
+    outputs: Sequence[int],
+) -> TosaTensor:
     channels, out = x.shape[-1], kernel.shape[0]
     if groups == 1:
         op = {2: "conv2d", 3: "conv3d"}.get(len(outputs), "")
@@ -102,14 +108,14 @@ def _convolved(
         "pad": _numbers(pads), "stride": _numbers(window.stride), "dilation": _numbers(window.dilation),
         "acc_type": ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32)),
     }  # fmt: skip
-    return Tensor(getattr(tosa, op)(kind, x.value, kernel.value, bias.value, zero, zero, **settings), x.dtype)
+    return TosaTensor(getattr(tosa, op)(kind, x.value, kernel.value, bias.value, zero, zero, **settings), x.dtype)
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------
 
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool2dOp")
-def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
+def max_pool(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Returns the maxima; TOSA does not return their positions."""
     x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta
     if any(isinstance(user, GetItemOp) and user.args[1] == 1 for user in node._children):
@@ -120,16 +126,16 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[Tensor]:
     x, pads = _fitted(_batched(x), window, meta.shape[-2:])
     kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
     found = tosa.max_pool2d(kind, x.value, _numbers(window.size), _numbers(window.stride), _numbers(pads))
-    return [reshape(_channels_second(Tensor(found, x.dtype)), meta.shape)]
+    return [reshape(_channels_second(TosaTensor(found, x.dtype)), meta.shape)]
 
 
-def _batched(x: Tensor) -> Tensor:
+def _batched(x: TosaTensor) -> TosaTensor:
     """Returns the tensor with channels last and a batch dim."""
     return _channels_last(x if len(x.shape) == 4 else reshape(x, [1, *x.shape]))
 
 
 @lowering("AvgPool2dOp")
-def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
+def avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """TOSA divides by the number of elements without padding; padding that counts is added before."""
     x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
     divisor = argument(node, 6, "divisor_override")
@@ -145,16 +151,16 @@ def avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
 
 
 @lowering("AdaptiveAvgPool2dOp")
-def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Tensor:
+def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Uses windows of one size where the output's size divides the input's."""
     x, outputs = _batched(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
     if any(not n or size % n for size, n in zip(x.shape[1:3], outputs, strict=True)):
         raise LoweringError("windows of different sizes: the output's size does not divide the input's")
     size = (x.shape[1] // outputs[0], x.shape[2] // outputs[1])
-    return _averaged(node, x, Sliding(size, size, (0, 0), (1, 1)))
+    return _averaged(node, x, SlidingWindow(size, size, (0, 0), (1, 1)))
 
 
-def _averaged(node: Op, x: Tensor, window: Sliding) -> Tensor:
+def _averaged(node: Op, x: TosaTensor, window: SlidingWindow) -> TosaTensor:
     meta = node.tensor_meta
     require("avg_pool2d", x.dtype)
     x, pads = _fitted(x, window, meta.shape[-2:])
@@ -163,4 +169,4 @@ def _averaged(node: Op, x: Tensor, window: Sliding) -> Tensor:
     wide = ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32))
     sizes = (_numbers(window.size), _numbers(window.stride), _numbers(pads))
     found = tosa.avg_pool2d(kind, x.value, zero, zero, *sizes, wide)
-    return reshape(_channels_second(Tensor(found, x.dtype)), meta.shape)
+    return reshape(_channels_second(TosaTensor(found, x.dtype)), meta.shape)

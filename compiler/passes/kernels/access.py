@@ -14,7 +14,7 @@ class UnsupportedError(Exception):
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemrefLayout:
     """Shape and strides of a memref, all static; `offset` is `None` if it is dynamic."""
 
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Layout:
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
 
-def layout_of(type_: Any) -> Layout:
+def layout_of(type_: Any) -> MemrefLayout:
     """Returns the layout of a memref type.
 
     Raises `UnsupportedError` for dynamic shapes or strides.
@@ -39,12 +39,14 @@ def layout_of(type_: Any) -> Layout:
     if not type_.has_static_shape:
         raise UnsupportedError(f"dynamic shape {type_}")
     if 0 in type_.shape:
-        return Layout(tuple(type_.shape), (0,) * len(type_.shape), 0)  # MLIR reports no strides for an empty memref
+        return MemrefLayout(
+            tuple(type_.shape), (0,) * len(type_.shape), 0
+        )  # MLIR reports no strides for an empty memref
     strides, offset = type_.get_strides_and_offset()
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     if dynamic in strides or any(stride < 0 for stride in strides):
         raise UnsupportedError(f"strides of {type_} are not known")
-    return Layout(tuple(type_.shape), tuple(strides), None if offset == dynamic else offset)
+    return MemrefLayout(tuple(type_.shape), tuple(strides), None if offset == dynamic else offset)
 
 
 def flatten(value: Any) -> Any:
@@ -82,7 +84,7 @@ class Loop:
 
 
 def loops_of(
-    sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[Any], layouts: Sequence[Layout]
+    sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[Any], layouts: Sequence[MemrefLayout]
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
@@ -114,7 +116,7 @@ def _terms(expression: Any) -> list[tuple[int, int]]:
     raise UnsupportedError(f"index {expression} is not a sum of loop indices")
 
 
-def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[Layout]) -> list[int]:
+def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[MemrefLayout]) -> list[int]:
     """Returns the size of each of `dims` loops, from the operands' shapes.
 
     Raises `UnsupportedError` if no operand determines it.

@@ -11,7 +11,7 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
-from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.support.blas import symbol
 
 # Enumeration values in cblas.h.
@@ -101,13 +101,19 @@ def calling_function(
     with ir.InsertionPoint(end):
         first, second, c = flat_operands(entry.arguments, types)
         factors = (second, first) if contraction.swapped else (first, second)
-        _Caller(Emitter(entry), [*factors, c], contraction, callee, index_bits, accumulate).emit()
+        _Caller(KernelEmitter(entry), [*factors, c], contraction, callee, index_bits, accumulate).emit()
     return function
 
 
 class _Caller:
     def __init__(
-        self, e: Emitter, flats: list[Any], contraction: Contraction, callee: str, index_bits: int, accumulate: bool
+        self,
+        e: KernelEmitter,
+        flats: list[Any],
+        contraction: Contraction,
+        callee: str,
+        index_bits: int,
+        accumulate: bool,
     ) -> None:
         self.e, self.c, self.callee, self.accumulate = e, contraction, callee, accumulate
         self.word, self.product = _word(index_bits), product_of(contraction)

@@ -27,7 +27,7 @@ _SHARE_FLOP = 1 << 20  # least work per share
 
 
 @dataclass(frozen=True)
-class Blocking:
+class GemmBlocking:
     """`rows` x `vectors * lanes` elements of C stay in registers over `depth` steps of K.
 
     `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from panels
@@ -61,7 +61,7 @@ class Blocking:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class BlockingInputs:
     """Requested register block: rows, vectors of columns, steps of K; 0 if not requested."""
 
     rows: int = 0
@@ -70,8 +70,8 @@ class Wanted:
 
 
 def choose(
-    contraction: Contraction, target: Target, source: Source | None = None, wanted: Wanted = Wanted()
-) -> Blocking:
+    contraction: Contraction, target: Target, source: Source | None = None, wanted: BlockingInputs = BlockingInputs()
+) -> GemmBlocking:
     """Returns the blocking with the least estimated time; `source` fixes where B is read.
 
     A `wanted` register block is used as far as C has enough rows and columns. Raises `UnsupportedError` if it exceeds
@@ -80,13 +80,13 @@ def choose(
     width = bytes_of(contraction.element)
     lanes = target.lanes(width)
     if source is None and fits_dot_products(contraction):
-        return Blocking(1, 1, lanes, max(1, contraction.depth), "dot")
+        return GemmBlocking(1, 1, lanes, max(1, contraction.depth), "dot")
     if source is None and _streams(contraction, lanes):
         return _stream(contraction, lanes)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, wanted)
     where = source or _source(contraction, rows, target.l2)
     depth = _depth(contraction, vectors * lanes * width, target.l2, wanted.depth)
-    return Blocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
+    return GemmBlocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
 
 
 def reads_in_place(contraction: Contraction) -> bool:
@@ -108,7 +108,7 @@ def _streams(contraction: Contraction, lanes: int) -> bool:
     return few and n.strides[1] == 1 and n.size > MAX_VECTORS * lanes
 
 
-def _stream(contraction: Contraction, lanes: int) -> Blocking:
+def _stream(contraction: Contraction, lanes: int) -> GemmBlocking:
     """Reads several rows of B at once, so that C, which stays in cache, is read and written once for all of them.
 
     Only very long rows are shared between threads: several threads read short pieces more slowly than one thread reads
@@ -116,7 +116,7 @@ def _stream(contraction: Contraction, lanes: int) -> Blocking:
     """
     size, rows = contraction.n.size, max(1, contraction.m.size)
     columns = size if size < 16384 else max(8192, -(-size // 4))
-    return Blocking(rows, -(-columns // lanes), lanes, _STREAMS, "stream")
+    return GemmBlocking(rows, -(-columns // lanes), lanes, _STREAMS, "stream")
 
 
 def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) -> int:
@@ -134,7 +134,7 @@ def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) ->
     return -(-blocks // (even[0] if even else pieces)) * rows
 
 
-def _register_block(m: int, n: int, lanes: int, registers: int, wanted: Wanted) -> tuple[int, int]:
+def _register_block(m: int, n: int, lanes: int, registers: int, wanted: BlockingInputs) -> tuple[int, int]:
     # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
     widest = MAX_VECTORS if m > 1 else FMA_LATENCY
     candidates = [

@@ -8,7 +8,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import flatten, layout_of
-from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import TRAPPING, Structured
 
 
@@ -52,7 +52,7 @@ class VectorBody:
     `skip` are body ops that are not emitted.
     """
 
-    def __init__(self, e: Emitter, op: Structured, lanes: int, skip: frozenset[Any] = frozenset()) -> None:
+    def __init__(self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[Any] = frozenset()) -> None:
         self.e, self.op, self.lanes, self.skip = e, op, lanes, skip
 
     def emit(self, values: dict[Any, Any], at: Lanes | None = None) -> dict[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import unique_symbol
-from buddy.compiler.passes.kernels.crossing import arguments
+from buddy.compiler.passes.kernels.crossing import passed_values
 from buddy.compiler.passes.kernels.packing import Packing
 from buddy.compiler.passes.kernels.streamed import mark_streamed
 from buddy.compiler.passes.kernels.weights import PackedWeights, Place
@@ -52,7 +52,7 @@ class KernelCalls:
         name, _, locations = self._functions[whole]
         locations.append(location)
         with ir.InsertionPoint(op), location:
-            func.CallOp([], ir.FlatSymbolRefAttr.get(name), arguments(operands))
+            func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(operands))
 
     def called(self) -> dict[str, list[Any]]:
         """Returns the locations of the calls of each kernel."""

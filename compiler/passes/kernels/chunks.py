@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.mlir.memory import element_bytes
-from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
 from buddy.compiler.passes.kernels.structured import Structured
 
 CHUNK = 16 << 10  # bytes: some microseconds of work, and small enough to get many chunks
@@ -18,7 +18,7 @@ def rows_in_chunk(rows: int, row_bytes: int) -> int:
     return max(1, min(rows, CHUNK // max(1, row_bytes)))
 
 
-def for_chunk(e: Emitter, number: Index, chunk: int, size: int, body: Callable[[Index], None]) -> None:
+def for_chunk(e: KernelEmitter, number: Index, chunk: int, size: int, body: Callable[[Index], None]) -> None:
     """Emits `body(index)` for the indices below `size` of chunk `number`."""
     lower = e.mul(number, chunk)
     upper = e.add(lower, chunk)
@@ -33,9 +33,9 @@ def for_chunk(e: Emitter, number: Index, chunk: int, size: int, body: Callable[[
 
 
 def for_rows(
-    e: Emitter, sizes: Sequence[int], row_bytes: int, work: float, body: Callable[[list[Index]], None]
+    e: KernelEmitter, sizes: Sequence[int], row_bytes: int, work: float, body: Callable[[list[Index]], None]
 ) -> None:
-    """Emits `Emitter.nest` with independent iterations; threads share chunks if `work` is large enough."""
+    """Emits `KernelEmitter.nest` with independent iterations; threads share chunks if `work` is large enough."""
     if not sizes or not e.shares(work):
         e.nest(sizes, body)
         return

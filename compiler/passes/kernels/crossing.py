@@ -17,7 +17,7 @@ def argument_types(types: Sequence[Any]) -> list[Any]:
     return [found for type_ in types for found in _crossing(type_)]
 
 
-def arguments(values: Sequence[Any]) -> list[Any]:
+def passed_values(values: Sequence[Any]) -> list[Any]:
     """Returns the arguments for the memrefs `values`; emitted at the insertion point."""
     return [part for value in values for part in _parts(value)]
 

@@ -10,7 +10,7 @@ from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody, cloned
 from buddy.compiler.passes.kernels.chunks import CHUNK, for_rows, work_of
-from buddy.compiler.passes.kernels.emit import Body, Emitter, Index
+from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
 from buddy.compiler.passes.kernels.packing import PanelCopy
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import Target
@@ -33,7 +33,7 @@ def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -
     return None
 
 
-def emit_elementwise(e: Emitter, op: Structured, target: Target) -> str:
+def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
     """Emits `op` at the insertion point and returns a description.
 
     A stride of two is supported, as for the parts of complex numbers. Raises `UnsupportedError`, before anything is
@@ -59,7 +59,7 @@ def _over(loops: Sequence[Loop], used: Sequence[Loop]) -> str:
     return f", {sizes} times" if sizes else ""
 
 
-def _emit_single(e: Emitter, op: Structured) -> None:
+def _emit_single(e: KernelEmitter, op: Structured) -> None:
     flats = [flatten(value) for value in op.operands]
     known = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
     known = cloned(op.block, known | op.scalars, {dim: e.value(0) for dim in op.indexed})
@@ -68,7 +68,7 @@ def _emit_single(e: Emitter, op: Structured) -> None:
 
 
 class _Elementwise:
-    def __init__(self, e: Emitter, op: Structured, inner: Loop, lanes: int) -> None:
+    def __init__(self, e: KernelEmitter, op: Structured, inner: Loop, lanes: int) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
         self.outer = [loop for loop in op.loops if loop is not inner]
         self.flats = [flatten(value) for value in op.operands]
@@ -176,7 +176,7 @@ def _transposing_loops(op: Structured) -> tuple[Loop, Loop] | None:
     return None if reading is None or writing is None or reading is writing else (reading, writing)
 
 
-def _emit_transpose(e: Emitter, op: Structured, reading: Loop, writing: Loop, lanes: int) -> None:
+def _emit_transpose(e: KernelEmitter, op: Structured, reading: Loop, writing: Loop, lanes: int) -> None:
     source, target = (flatten(value) for value in op.operands)
     outer = [loop for loop in op.loops if loop is not reading and loop is not writing]
     copier = PanelCopy(e, source, 1, writing.strides[0], target, reading.strides[1], writing.size, lanes)

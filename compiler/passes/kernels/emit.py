@@ -19,7 +19,7 @@ def nanoseconds(flop: float = 0, moved: float = 0) -> float:
     return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
 
 
-class Emitter:
+class KernelEmitter:
     """Emits at the current insertion point; constants are emitted at the start of `entry` and so dominate all uses.
 
     `shared`: the insertion point is inside a loop whose iterations threads share.
@@ -283,7 +283,7 @@ def split(size: int, block: int) -> list[tuple[int, int]]:
     return [pair for pair in ((block, full), (rest, 1)) if pair[0] and pair[1]]
 
 
-def for_blocks(e: Emitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
+def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
     """Emits `body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
     first = 0
     for active, count in split(size, block):

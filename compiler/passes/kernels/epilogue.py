@@ -1,7 +1,7 @@
 """Prologues and epilogues of kernels: element-wise ops before the first product and at the last store.
 
-A kernel passes a vector of finished sums to `Results.finish` instead of storing it, and reads its first sums from
-`Results.initial`. So the sums need no buffer, and no extra pass over memory.
+A kernel passes a vector of finished sums to `KernelResults.finish` instead of storing it, and reads its first sums from
+`KernelResults.initial`. So the sums need no buffer, and no extra pass over memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten, merge
 from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.body import VectorBody
-from buddy.compiler.passes.kernels.emit import Emitter, Index
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import Structured, read
 
 # Attributes that mark the op that the preceding kernel absorbs, and the op that initialises the sums of the following
@@ -29,7 +29,7 @@ Place = tuple[Index, ...]  # one offset per buffer
 
 
 @dataclass(frozen=True)
-class Stage:
+class EpilogueOp:
     """An element-wise op in terms of a kernel's loops.
 
     `joint` is its operand that the kernel computes (an epilogue's input, a prologue's output). `strides[i]` are those
@@ -56,7 +56,7 @@ class Stage:
         return body_key(self.op), self.joint, self.strides, types
 
 
-def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
+def matched(op: Any, joint: int, loops: Sequence[Extent]) -> EpilogueOp:
     """Returns `op`, a structured op on memrefs, as a stage of a kernel whose loops index operand `joint` by `loops`.
 
     Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `boundaries`), if vectors
@@ -70,7 +70,7 @@ def matched(op: Any, joint: int, loops: Sequence[Extent]) -> Stage:
         along = operand[-1] if loops[-1][0] > 1 else 1
         if i != joint and (along not in (0, 1) or (along == 0 and i >= structured.inputs)):
             raise UnsupportedError("an operand is not contiguous along the kernel's vectors")
-    return Stage(structured, joint, tuple(zip(*strides, strict=True)))
+    return EpilogueOp(structured, joint, tuple(zip(*strides, strict=True)))
 
 
 def check_stage(op: Structured) -> None:
@@ -171,8 +171,8 @@ class ResultSpec:
 
     strides: tuple[int, ...]
     accumulate: bool = False
-    prologue: Stage | None = None
-    epilogue: Stage | None = None
+    prologue: EpilogueOp | None = None
+    epilogue: EpilogueOp | None = None
 
     def buffers(self, c: Any) -> tuple[Any, ...]:
         """Returns the arguments of a kernel's function for its results; `c` is the buffer of sums."""
@@ -188,10 +188,10 @@ class ResultSpec:
         return self.strides, self.accumulate, *(s.key if s else None for s in (self.prologue, self.epilogue))
 
 
-class Results:
+class KernelResults:
     """Emits a kernel's first and last access to its results; `buffers` are those of `spec`."""
 
-    def __init__(self, e: Emitter, spec: ResultSpec, buffers: Sequence[Any], lanes: int, element: Any) -> None:
+    def __init__(self, e: KernelEmitter, spec: ResultSpec, buffers: Sequence[Any], lanes: int, element: Any) -> None:
         self.e, self.spec, self.lanes = e, spec, lanes
         self.flats = [flatten(value) for value in buffers]
         self.vector = ir.VectorType.get([lanes], element)
@@ -243,7 +243,7 @@ class Results:
             self._store(body.value(scalar, known), self.before + stage.others.index(number), place, column, active)
 
     def _body(
-        self, stage: Stage, place: Place, column: int, active: int, values: dict[Any, Any]
+        self, stage: EpilogueOp, place: Place, column: int, active: int, values: dict[Any, Any]
     ) -> tuple[VectorBody, dict[Any, Any]]:
         """Emits the stage's body on vectors; `place` has an offset for each of its `others`."""
         body = VectorBody(self.e, stage.op, self.lanes)

@@ -11,9 +11,9 @@ from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
 from buddy.compiler.mlir.memory import ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
 from buddy.compiler.passes.kernels.arithmetic import converted
-from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.support.target import CACHE_LINE
 
 ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
@@ -56,7 +56,7 @@ class Panels:
         """Returns the strides of the packed buffer along the outer loops."""
         return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
 
-    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
         pack_all(e, self, source, target)
 
@@ -67,11 +67,11 @@ class Packing(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
         """Emits the conversion from the flat `source` to the flat `target`."""
 
 
-def panels_of(contraction: Contraction, blocking: Blocking) -> Panels:
+def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     def extent(loop: Loop) -> Extent:
         return loop.size, loop.strides[1]
 
@@ -90,11 +90,11 @@ def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncO
         end = func.ReturnOp([])
     with ir.InsertionPoint(end):
         source, target = (flatten(value) for value in entry.arguments)
-        form.fill(Emitter(entry), source, target)
+        form.fill(KernelEmitter(entry), source, target)
     return function
 
 
-def pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
+def pack_all(e: KernelEmitter, panels: Panels, source: Any, target: Any) -> None:
     """Fills the panels of all of B, from the flat raw B `source` to the flat `target`."""
 
     def body(indices: list[Index]) -> None:
@@ -112,14 +112,14 @@ def pack_all(e: Emitter, panels: Panels, source: Any, target: Any) -> None:
 
 
 def pack_panel(
-    e: Emitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
+    e: KernelEmitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
     k_range: tuple[Index, Index] | None = None,
 ) -> None:  # fmt: skip
     """Packs `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there`."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
     if window := inner_window(panels):
-        windows = Windows(e, source, panels.n[1], window, panels.columns, panels.lanes)
+        windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
         targets = [panels.columns, size * panels.columns]  # for the next channel, and the next element of the window
 
         def row(channel: Index, place: int, here: Index) -> None:
@@ -163,10 +163,12 @@ def row_major(sizes: Sequence[int], step: int) -> list[int]:
     return strides
 
 
-class Windows:
+class PackedWindows:
     """Weights [column, channel, window] as vectors of columns: transposed to a buffer, `lanes` channels at a time."""
 
-    def __init__(self, e: Emitter, source: Any, column_stride: int, window: int, columns: int, lanes: int) -> None:
+    def __init__(
+        self, e: KernelEmitter, source: Any, column_stride: int, window: int, columns: int, lanes: int
+    ) -> None:
         self.e, self.source, self.column_stride = e, source, column_stride
         self.window, self.columns, self.lanes = window, columns, lanes
         self.scratch: Any = None
@@ -207,7 +209,7 @@ class PanelCopy:
     `width` wide; `lanes` is a power of two. Elements are converted if the types differ; `unsigned` is for integers.
     """
 
-    e: Emitter
+    e: KernelEmitter
     source: Any
     k_stride: int
     column_stride: int

@@ -50,7 +50,7 @@ class _Run:
         return tuple(found)
 
 
-def outline(root: Any, locations: LocationSets) -> dict[str, list[Any]]:
+def outline_duplicates(root: Any, locations: LocationSets) -> dict[str, list[Any]]:
     """Outlines ops that the functions of module `root` repeat often: single ops, and fills of one buffer.
 
     Only ops on memrefs outside of loops count. Returns the locations of the calls of each function.

@@ -12,9 +12,9 @@ from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
+    EpilogueOp,
     Extent,
     ResultSpec,
-    Stage,
     boundaries,
     is_marked,
     joint_of,
@@ -36,7 +36,7 @@ Cut = Callable[[Product, Sequence[int]], Product]
 
 
 @dataclass(frozen=True)
-class Neighbours(Generic[Product]):
+class FusedNeighbours(Generic[Product]):
     """What a kernel for `contraction` absorbs: the ops `taken`, which `erase` removes; `notes` describe them.
 
     `locations` are those of the ops whose work the kernel does; a fill with zeros does not count.
@@ -57,7 +57,7 @@ class Neighbours(Generic[Product]):
                 drop_unused(value)
 
 
-def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[Product]:
+def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> FusedNeighbours[Product]:
     """Returns the ops around `op` (on memrefs) that its kernel absorbs.
 
     Does not erase them: the kernel may be rejected. `cut` splits the contraction's loops at some strides in C, if
@@ -66,7 +66,7 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[P
     result, notes, taken = op.operands[C], list[str](), list[Any]()
     prologue = _before(op, PROLOGUE)
     epilogue = _after(op, EPILOGUE)
-    stages: dict[str, Stage | None] = {PROLOGUE: None, EPILOGUE: None}
+    stages: dict[str, EpilogueOp | None] = {PROLOGUE: None, EPILOGUE: None}
     for mark, other in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
         if other is None:
             continue
@@ -85,7 +85,7 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> Neighbours[P
     strides = tuple(loop.strides[C] for loop in contraction.loops)
     spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
     locations = tuple(other.location for other in taken)
-    return Neighbours(contraction, spec, (*taken, *([] if fill is None else [fill])), tuple(notes), locations)
+    return FusedNeighbours(contraction, spec, (*taken, *([] if fill is None else [fill])), tuple(notes), locations)
 
 
 def extents(contraction: _Looped) -> list[Extent]:
@@ -93,8 +93,8 @@ def extents(contraction: _Looped) -> list[Extent]:
 
 
 def _with_stage(
-    cut: Cut[Product], contraction: Product, stages: dict[str, Stage | None], mark: str, op: Any, result: Any
-) -> tuple[Product, dict[str, Stage | None]]:
+    cut: Cut[Product], contraction: Product, stages: dict[str, EpilogueOp | None], mark: str, op: Any, result: Any
+) -> tuple[Product, dict[str, EpilogueOp | None]]:
     """Returns the contraction split for `op` too, and all stages along its loops."""
     joint = joint_of(op, result)
     contraction = cut(contraction, boundaries(op, joint))

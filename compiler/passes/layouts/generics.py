@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
-from buddy.compiler.passes.layouts.values import Layouts, Order, natural, rank_of
+from buddy.compiler.passes.layouts.values import Order, ValueLayouts, natural, rank_of
 
 # An image with so few channels is not transposed: its lines are longer than its pixels, and the transpose costs as
 # much.
@@ -24,7 +24,7 @@ def is_convolution(op: Any) -> bool:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def arrange_convolution(op: Any, layouts: Layouts) -> None:
+def arrange_convolution(op: Any, layouts: ValueLayouts) -> None:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
@@ -77,7 +77,7 @@ def _sorted_dims(anchors: Sequence[int], loops: Sequence[int]) -> Order:
 # ---- other generics --------------------------------------------------------------------------------------------------
 
 
-def arrange(op: Any, layouts: Layouts) -> None:
+def arrange(op: Any, layouts: ValueLayouts) -> None:
     """Rewrites any generic, including its results, to the layout of its largest operand.
 
     Operands that would be accessed against that layout are transposed.
@@ -102,7 +102,7 @@ def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
     return [*first, *dict.fromkeys(walked), *last]
 
 
-def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: Layouts) -> Order:
+def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: ValueLayouts) -> Order:
     """Returns a layout of `value` whose dims are in the order of `loops`: its own or the leader's if possible."""
     own = layouts.order(value)
     places = [min((loops.index(loop) for loop in _loops_in(e)), default=-1) for e in map_.results]
@@ -130,7 +130,7 @@ def _loops_in(expression: Any) -> list[int]:
     return []
 
 
-def _rewrite(op: Any, layouts: Layouts, operands: Sequence[Any], loops: Sequence[int]) -> None:
+def _rewrite(op: Any, layouts: ValueLayouts, operands: Sequence[Any], loops: Sequence[int]) -> None:
     """Rewrites `op` to `operands`, its own in other layouts, with its loops in the order `loops`."""
     renumbered = ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(i)) for i in range(len(loops))])
     maps = []

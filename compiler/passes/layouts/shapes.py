@@ -7,10 +7,10 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, tensor
 from buddy.compiler.passes.kernels.reshapes import reassociation
-from buddy.compiler.passes.layouts.values import Layouts, Order
+from buddy.compiler.passes.layouts.values import Order, ValueLayouts
 
 
-def arrange_transpose(op: Any, layouts: Layouts) -> bool:
+def arrange_transpose(op: Any, layouts: ValueLayouts) -> bool:
     """Replaces a transpose of a moved tensor by the same tensor with another layout."""
     source = op.operands[0]
     permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
@@ -21,7 +21,7 @@ def arrange_transpose(op: Any, layouts: Layouts) -> bool:
     return True
 
 
-def arrange_expand(op: Any, layouts: Layouts) -> bool:
+def arrange_expand(op: Any, layouts: ValueLayouts) -> bool:
     """Keeps the dims together that one dim is split into."""
     source, groups = op.operands[0], reassociation(op)
     order = tuple(dim for place in layouts.order(source) for dim in groups[place])
@@ -32,7 +32,7 @@ def arrange_expand(op: Any, layouts: Layouts) -> bool:
     return True
 
 
-def arrange_collapse(op: Any, layouts: Layouts) -> bool:
+def arrange_collapse(op: Any, layouts: ValueLayouts) -> bool:
     """Collapses dims that are adjacent in memory, in order, except for unit dims; returns `False` for others."""
     source, groups = op.operands[0], reassociation(op)
     own = layouts.order(source)
@@ -59,7 +59,7 @@ def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
     return runs
 
 
-def arrange_insert(op: Any, layouts: Layouts) -> bool:
+def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
     """Gives a slice and the tensor that it is inserted into the same layout.
 
     Returns `False` if the slice drops dims or sizes are dynamic.
@@ -73,7 +73,7 @@ def arrange_insert(op: Any, layouts: Layouts) -> bool:
     return True
 
 
-def arrange_extract(op: Any, layouts: Layouts) -> bool:
+def arrange_extract(op: Any, layouts: ValueLayouts) -> bool:
     """Gives a slice the layout of its source; returns `False` if dims are dropped or sizes are dynamic."""
     source, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(op.results[0].type.shape):
@@ -92,7 +92,7 @@ def _bounds(op: Any, order: Order) -> list[list[int]]:
     return [[numbers[dim] for dim in order] for numbers in every]
 
 
-def _replace(op: Any, layouts: Layouts, value: Any, order: Order) -> None:
+def _replace(op: Any, layouts: ValueLayouts, value: Any, order: Order) -> None:
     layouts.put(value, order)
     op.results[0].replace_all_uses_with(value)
 

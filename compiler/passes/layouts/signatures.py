@@ -9,11 +9,11 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.kernels.weights import PARAMETER
-from buddy.compiler.passes.layouts.values import Layouts, Order, natural, rank_of
+from buddy.compiler.passes.layouts.values import Order, ValueLayouts, natural, rank_of
 
 
 @dataclass
-class Signatures:
+class FunctionSignatures:
     """The functions of a module, callees first, and the layouts of those whose signature has changed."""
 
     module: Any
@@ -64,7 +64,7 @@ class Signatures:
             function.attributes["function_type"] = ir.TypeAttr.get(type_)
         return changed
 
-    def arrange_call(self, call: Any, layouts: Layouts) -> None:
+    def arrange_call(self, call: Any, layouts: ValueLayouts) -> None:
         """Passes operands in the callee's layouts, and records the layouts of the results."""
         inputs, results = self.orders[callee_of(call)]
         for number, order in enumerate(inputs):

@@ -21,7 +21,7 @@ def rank_of(value: Any) -> int:
 
 
 @dataclass
-class Layouts:
+class ValueLayouts:
     """The layouts of the values of one function; values that are not `known` have the original layout.
 
     Known are results of convolutions and of ops that follow them, moved or not: transposes of these change the layout

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from buddy.compiler.protocol.text.runs import Hunk, Pair, between, hunks, matches
-from buddy.compiler.protocol.text.structure import Shape, bound, shapes
+from buddy.compiler.protocol.text.structure import LineShape, bound, shapes
 
 How = Literal["line", "structural"]
 
@@ -64,7 +64,7 @@ class _Renaming:
     def __init__(self) -> None:
         self._there: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
-    def takes(self, one: Shape, other: Shape, line: str) -> bool:
+    def takes(self, one: LineShape, other: LineShape, line: str) -> bool:
         """Whether two lines with equal keys are consistent with it; their names correspond from now on in any case."""
         if one.fresh:
             self._begin_function()
@@ -85,7 +85,7 @@ class _Renaming:
             agrees = agrees and a[0] == b[0]
         return agrees
 
-    def forget(self, lines: Sequence[str], gone: Sequence[Shape], side: int) -> None:
+    def forget(self, lines: Sequence[str], gone: Sequence[LineShape], side: int) -> None:
         """Removes the names of lines that only one side has: a later use of a name is another value."""
         there, back = self._there[side], self._there[1 - side]
         for line, shape in zip(lines, gone, strict=True):

@@ -19,7 +19,7 @@ _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
 
 
 @dataclass(frozen=True)
-class Window:
+class LineWindow:
     """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from.
 
     A node may occur twice in `names`: at an index in `derived` it is derived, at any other it is the line's own.
@@ -92,7 +92,7 @@ class IndexedText:
         start = self.ends[number - 1] if number else 0
         return self.content[start : self.ends[number]].removesuffix("\n")
 
-    def window(self, start: int, count: int) -> Window:
+    def window(self, start: int, count: int) -> LineWindow:
         """At most `count` lines from `start`, with long constants elided; lines outside the text are left out."""
         first = min(max(0, start), self.total)
         last = min(first + max(0, count), self.total)
@@ -102,7 +102,7 @@ class IndexedText:
         lines = tuple(elide(self.line(line)) for line in range(first, last))
         derived = tuple(place for place, (_, mark) in enumerate(table) if mark)
         names = tuple(name for name, _ in table)
-        return Window(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
+        return LineWindow(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
 
     def _marked(self, number: int) -> list[tuple[str, bool]]:
         """The names of a set, each with whether it is derived."""

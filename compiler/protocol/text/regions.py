@@ -27,7 +27,7 @@ _PTX = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
 _FUNCTIONS = {"llvm": _DEFINE, "ptx": _PTX}
 
 
-class Symbol(NamedTuple):
+class TextSymbol(NamedTuple):
     """A named part of a text: its first and last line, counted from 0."""
 
     name: str
@@ -36,13 +36,13 @@ class Symbol(NamedTuple):
     last: int
 
 
-def symbols(text: IndexedText, language: str) -> list[Symbol]:
+def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
     """Functions, globals and graphs of a text, in order."""
     begins = _labels(text) if language == "asm" else _declared(text, language)
     if language in ("asm", "ptx"):
         ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
-        return [Symbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
-    return [Symbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
+        return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
+    return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
 
 
 def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:

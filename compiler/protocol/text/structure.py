@@ -41,7 +41,7 @@ _BOUND = re.compile(
 _NAME_OF_VALUE = re.compile(_SSA)
 
 
-class Shape(NamedTuple):
+class LineShape(NamedTuple):
     """A line's key, its names in the order in which they occur in the key, and whether a new scope starts here."""
 
     key: str
@@ -49,7 +49,7 @@ class Shape(NamedTuple):
     fresh: bool = False
 
 
-def shapes(lines: Iterable[str], language: str) -> Iterator[Shape]:
+def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
     """The shape of each line; one key stands for equal text."""
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
@@ -60,7 +60,7 @@ def shapes(lines: Iterable[str], language: str) -> Iterator[Shape]:
             yield _with_strings(plain, name, fresh and bool(_FUNCTION.match(plain)))
         else:
             key, names = name.sub("%", plain), tuple(name.findall(plain))
-            yield Shape(key, names, fresh and bool(_FUNCTION.match(plain)))
+            yield LineShape(key, names, fresh and bool(_FUNCTION.match(plain)))
 
 
 def bound(line: str) -> set[str]:
@@ -106,13 +106,13 @@ def _outside_strings(line: str, comment: str) -> str:
     return "".join(kept).rstrip()
 
 
-def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> Shape:
+def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> LineShape:
     """The shape of a line with strings, in which no names are searched."""
     parts, names = _STRING.split(line), []
     for place in range(0, len(parts), 2):
         names += name.findall(parts[place])
         parts[place] = name.sub("%", parts[place])
-    return Shape("".join(parts), tuple(names), fresh)
+    return LineShape("".join(parts), tuple(names), fresh)
 
 
 # ---- locations and attributes, token by token -----------------------------------------------------------------------

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.text.lines import line_count
 from buddy.compiler.protocol.text.store import text_name
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.worker_messages import Message, TextData
-from buddy.compiler.support.processes.limits import WORKER_FIRST, go_first
+from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
 from buddy.compiler.support.processes.parent_death import die_with_parent
 from buddy.compiler.support.scratch import have_temporary_folder
 
@@ -82,7 +82,7 @@ def connect(types: Any) -> Channel:
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
     die_with_parent(parent)
-    go_first(WORKER_FIRST)
+    prefer_as_oom_victim(WORKER_FIRST)
     have_temporary_folder()
     _forget_current_folder()
     return Channel(read_fd, write_fd, types)

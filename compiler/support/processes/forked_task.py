@@ -42,7 +42,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Ended:
+class TaskEnd:
     """How a child ended; `status` is its exit status in words, `tail` the end of its output."""
 
     how: How
@@ -51,7 +51,7 @@ class Ended:
     tail: str = ""
 
 
-def in_child(master: Channel, task: Task) -> Ended:
+def in_child(master: Channel, task: Task) -> TaskEnd:
     """Runs `task` in a child; `master` may stop it by `StopRunner` or by disconnecting."""
     read_fd, write_fd = os.pipe()
     parent = os.getpid()
@@ -109,7 +109,7 @@ class _Watch:
         self._reply: Reply | None = None
         self._killed: How | None = None
 
-    def ended(self) -> Ended:
+    def ended(self) -> TaskEnd:
         try:
             while (message := self._next()) is not None:
                 self._take(message)
@@ -117,11 +117,11 @@ class _Watch:
             if self._end_fd >= 0:
                 os.close(self._end_fd)
         if self._reply is not None:
-            return Ended("replied", self._reply)
+            return TaskEnd("replied", self._reply)
         assert self._status is not None
         self._output.seek(0)
         tail = self._output.read()[-_TAIL:].decode(errors="replace").strip()
-        return Ended(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
+        return TaskEnd(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
 
     def _take(self, message: Any) -> None:
         if isinstance(message, Reply):

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.parent_death import die_with_line, die_with_parent
+from buddy.compiler.support.processes.parent_death import die_with_parent, die_with_socket
 
 
-def line_of(address: str) -> str:
+def lifetime_socket(address: str) -> str:
     """Returns the socket next to `address` without messages: a process ends with the one that listens there."""
     return os.path.join(os.path.dirname(address), "line")
 
@@ -41,8 +41,8 @@ def _line(address: str) -> socket.socket:
     """Makes this process a session leader; returns the connection with which it and its forks end."""
     os.setsid()
     line = socket.socket(socket.AF_UNIX)
-    line.connect(line_of(address))
-    die_with_line(line.fileno(), group=True)
+    line.connect(lifetime_socket(address))
+    die_with_socket(line.fileno(), group=True)
     return line
 
 

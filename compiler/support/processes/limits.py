@@ -31,7 +31,7 @@ def take_limits() -> None:
 
     `RLIMIT_DATA` counts private writable memory, not files that are mapped for reading, nor reservations.
     """
-    go_first(ENGINE_FIRST)
+    prefer_as_oom_victim(ENGINE_FIRST)
     cap = memory_cap(os.environ.get(ENVIRONMENT, ""), machine_memory())
     if cap:
         # Keeps a lower limit, such as a batch system's.
@@ -40,7 +40,7 @@ def take_limits() -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (min([cap, *(one for one in there if one >= 0)]), there[1]))
 
 
-def go_first(score: int) -> None:
+def prefer_as_oom_victim(score: int) -> None:
     """Makes the kernel kill this process before those with a lower score when memory runs out (Linux only).
 
     Keeps a higher score, such as a container's.

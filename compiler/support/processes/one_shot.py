@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from buddy.compiler.support.processes.parent_death import die_with_parent, from_its_first_moment
+from buddy.compiler.support.processes.parent_death import die_with_parent, die_with_parent_from_start
 from buddy.compiler.support.processes.worker_process import safe_path
 
 Question = TypeVar("Question")
@@ -21,15 +21,15 @@ class TookTooLong(Exception):
     """A request timed out."""
 
 
-async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
-    """Runs `module` as a program that calls `answer_apart`, and returns its answer; does not block the event loop.
+async def call_in_process(module: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
+    """Runs `module` as a program that calls `serve_one_call`, and returns its answer; does not block the event loop.
 
     Raises `TookTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     command = [sys.executable, *safe_path(), "-m", module, str(os.getpid())]
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, start_new_session=True, preexec_fn=from_its_first_moment()
+        *command, stdin=pipe, stdout=pipe, start_new_session=True, preexec_fn=die_with_parent_from_start()
     )
     try:
         found, _ = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(question)), timeout)
@@ -42,7 +42,7 @@ async def ask_apart(module: str, question: Any, answer: type[Answer], timeout: f
             await process.wait()
 
 
-def answer_apart(kind: type[Question], answer: Callable[[Question], Any]) -> None:
+def serve_one_call(kind: type[Question], answer: Callable[[Question], Any]) -> None:
     """In the new process: reads the request, of type `kind`, and writes the result of `answer`."""
     die_with_parent(int(sys.argv[1]))
     question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=kind)

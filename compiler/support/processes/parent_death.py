@@ -29,7 +29,7 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def from_its_first_moment() -> Callable[[], None] | None:
+def die_with_parent_from_start() -> Callable[[], None] | None:
     """Returns a `preexec_fn` for a child that dies with this process, effective before the child runs its own code.
 
     A child that a signal stops before it calls `die_with_parent` would outlive this process. The kernel considers the
@@ -52,7 +52,7 @@ def _prctl() -> Any:
     return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def die_with_line(line: int, group: bool = False) -> None:
+def die_with_socket(line: int, group: bool = False) -> None:
     """Makes the kernel kill this process, or its group, when the other end of `line` is closed (Linux only).
 
     This works for stopped processes too, and independently of which process forked it. `line` is the reading end of a
@@ -69,7 +69,7 @@ def die_with_line(line: int, group: bool = False) -> None:
         os._exit(1)
 
 
-def start_on_line(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+def start_with_socket(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Starts a process that the kernel ends with this one, not with the starting thread; `options` are `Popen`'s.
 
     It also ends when the second result, the writing end of a pipe, is closed. A fork of this process has to close its
@@ -78,7 +78,7 @@ def start_on_line(command: Sequence[str], **options: Any) -> tuple[subprocess.Po
     theirs, ours = os.pipe()
     line = os.fdopen(ours, "wb", buffering=0)
     try:
-        ends = partial(die_with_line, theirs)
+        ends = partial(die_with_socket, theirs)
         return subprocess.Popen(command, pass_fds=(theirs,), preexec_fn=ends, **options), line
     except BaseException:
         line.close()

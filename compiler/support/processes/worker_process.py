@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.wire import FrameBuffer, WireError
-from buddy.compiler.support.processes.parent_death import describe_exit, from_its_first_moment, kill_group
+from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start, kill_group
 
 _READ = 1 << 20
 _PRINTOUT = 1 << 16
@@ -188,7 +188,7 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
         stderr=subprocess.PIPE,
         pass_fds=(their_read, their_write),
         start_new_session=True,
-        preexec_fn=from_its_first_moment(),
+        preexec_fn=die_with_parent_from_start(),
         bufsize=0,
     )
     os.close(their_read)

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from buddy.compiler.tools.bench.plan import Subject
+from buddy.compiler.tools.bench.plan import BenchSubject
 
 START_SECONDS = 1800.0
 
@@ -22,7 +22,7 @@ class ContestantError(Exception):
 class Contestant:
     """One side of a subject in a separate process, with empty caches, on `threads` threads."""
 
-    def __init__(self, side: str, subject: Subject, threads: int, folder: Path) -> None:
+    def __init__(self, side: str, subject: BenchSubject, threads: int, folder: Path) -> None:
         self.side = side
         job = {"side": side, "source": subject.source, "arguments": list(subject.arguments), "threads": threads}
         self._caches = tempfile.TemporaryDirectory(prefix="buddy-bench-", ignore_cleanup_errors=True)

@@ -9,20 +9,20 @@ import torch
 from torch.utils import _pytree as pytree
 
 from buddy.compiler.codegen.iree import flags
-from buddy.compiler.codegen.iree.installed import TODO, missing
+from buddy.compiler.codegen.iree.installed import TODO, missing_packages
 from buddy.compiler.codegen.iree.runtime import IreeModule
 from buddy.compiler.mlir.bindings import torch_fx
-from buddy.compiler.tools.bench.sides import Loaded, SideError
+from buddy.compiler.tools.bench.sides import LoadedModel, SideError
 
 _ENTRY = "main"
 
 
-def prepare_iree(loaded: Loaded, threads: int) -> Callable[[], list[Any]]:
+def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
     """The subject compiled for IREE: parameters are constants of the module, inputs are already in device buffers.
 
     Raises `SideError` with the first line of the error.
     """
-    if problem := missing():
+    if problem := missing_packages():
         raise SideError(f"{problem}: {TODO}")
     try:
         import iree.compiler as compiler
@@ -36,7 +36,7 @@ def prepare_iree(loaded: Loaded, threads: int) -> Callable[[], list[Any]]:
         raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
 
 
-def _imported(loaded: Loaded) -> tuple[str, list[torch.Tensor]]:
+def _imported(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
     """The program in the torch dialect, and its tensor inputs in order."""
     leaves, spec = pytree.tree_flatten((loaded.args, loaded.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

@@ -27,7 +27,7 @@ SIDES = {
 CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
 
 
-class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
     Subjects of the `group` "model" count in the geometric mean.
@@ -39,10 +39,10 @@ class Subject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     group: str = "model"
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that one run of the benchmark measures."""
 
-    subjects: tuple[Subject, ...]
+    subjects: tuple[BenchSubject, ...]
     sides: tuple[str, ...] = tuple(SIDES)
     threads: tuple[int, ...] = (1,)
     rounds: int = 15
@@ -50,23 +50,23 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rounds of a subject end after this many seconds, but not before five."""
 
 
-class PlanError(Exception):
+class BenchPlanError(Exception):
     """An invalid suite; the text says what is wrong, and where."""
 
 
 class _Suite(msgspec.Struct, forbid_unknown_fields=True):
-    subject: list[Subject]
+    subject: list[BenchSubject]
 
 
-def read_suite(path: Path) -> tuple[Subject, ...]:
-    """The subjects of a TOML file, `[[subject]]` with the fields of `Subject`; sources are relative to the file.
+def read_suite(path: Path) -> tuple[BenchSubject, ...]:
+    """The subjects of a TOML file, `[[subject]]` with the fields of `BenchSubject`; sources are relative to the file.
 
-    Raises `PlanError`.
+    Raises `BenchPlanError`.
     """
     try:
         suite = msgspec.convert(tomllib.loads(path.read_text()), _Suite)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise PlanError(f"{path}: {error}") from error
+        raise BenchPlanError(f"{path}: {error}") from error
     return tuple(
         msgspec.structs.replace(subject, source=str((path.parent / subject.source).resolve()))
         for subject in suite.subject
@@ -76,9 +76,9 @@ def read_suite(path: Path) -> tuple[Subject, ...]:
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
     """Returns the sides by name, including ours.
 
-    Raises `PlanError` that names an unknown side, and the known ones.
+    Raises `BenchPlanError` that names an unknown side, and the known ones.
     """
     for name in names:
         if name not in SIDES:
-            raise PlanError(f"unknown side {name!r}; there are {', '.join(SIDES)}")
+            raise BenchPlanError(f"unknown side {name!r}; there are {', '.join(SIDES)}")
     return tuple(dict.fromkeys((OURS, *names)))

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.support.cluster import mapped
+from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.tools.bench.contestant import Contestant, ContestantError
 from buddy.compiler.tools.bench.figures import geometric_mean, interval, ratios, spread
-from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, Plan, Subject
+from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, BenchPlan, BenchSubject
 
 Tell = Callable[[str], None]
 LEAST_ROUNDS = 5
@@ -31,7 +31,7 @@ PAUSE = 0.01
 
 
 def run(
-    plan: Plan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+    plan: BenchPlan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Measures everything in `plan`.
 
@@ -51,7 +51,7 @@ def run(
 
 
 def run_on_cluster(
-    plan: Plan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+    plan: BenchPlan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Like `run`, but each subject is measured by one worker of the Dask cluster at `address`, with all of its
     sides.
@@ -62,7 +62,7 @@ def run_on_cluster(
     replace, missing = msgspec.structs.replace, _missing(plan, found)
     jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
     done = len(found["subjects"])
-    for _, (limits, subject) in mapped(address, measured, jobs, tell):
+    for _, (limits, subject) in map_on_cluster(address, measured, jobs, tell):
         found["limits"].setdefault(str(subject["threads"]), limits)
         found["subjects"].append(subject)
         tell(f"{len(found['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
@@ -71,14 +71,14 @@ def run_on_cluster(
 
 def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
     """Runs on a worker of a cluster: the machine's peak rates, and the measurements of a job, a plan of one subject."""
-    plan = msgspec.json.decode(job, type=Plan)
+    plan = msgspec.json.decode(job, type=BenchPlan)
     (subject,), (threads,) = plan.subjects, plan.threads
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
         found = _Match(subject, plan, threads, Path(folder), lambda _text: None).run()
     return _limits(threads), found | {"worker": platform.node()}
 
 
-def _missing(plan: Plan, found: Mapping[str, Any]) -> list[tuple[int, Subject]]:
+def _missing(plan: BenchPlan, found: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
     """The subjects that have not been measured, with their numbers of threads."""
     done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
     return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
@@ -98,7 +98,7 @@ def _limits(threads: int) -> dict[str, float]:
 class _Match:
     """One subject on one number of threads."""
 
-    def __init__(self, subject: Subject, plan: Plan, threads: int, folder: Path, tell: Tell) -> None:
+    def __init__(self, subject: BenchSubject, plan: BenchPlan, threads: int, folder: Path, tell: Tell) -> None:
         self.subject, self.plan, self.threads, self.folder = subject, plan, threads, folder
         self.tell = lambda text: tell(f"{subject.name}, {threads} threads: {text}")
 
@@ -164,7 +164,7 @@ class _Match:
             "flops": known.get("flops", 0),
             "parameter_bytes": known.get("parameter_bytes", 0),
             "sides": sides,
-            **against_others(times),
+            **compare_with_peers(times),
         }
 
 
@@ -182,7 +182,7 @@ def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, 
     return {"seconds": spread(seconds), **{name: report[name] for name in kept}}
 
 
-def against_others(times: dict[str, list[float]]) -> dict[str, Any]:
+def compare_with_peers(times: dict[str, list[float]]) -> dict[str, Any]:
     """Compares ours with the others that read weights in place, and, as `frozen`, ours with frozen weights with all
     others.
     """

@@ -26,7 +26,7 @@ class SideError(Exception):
 
 
 @dataclass
-class Prepared:
+class PreparedSide:
     """A call that computes the subject once, and its compile times.
 
     Seconds run from Dynamo's graph to a callable, and (`aten_seconds`) from the ATen graph, which leaves out
@@ -41,7 +41,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """The subject's model with its example inputs, in eager."""
 
     model: Callable[..., Any]
@@ -52,7 +52,7 @@ class Loaded:
         return self.model(*self.args, **self.kwargs)
 
 
-def load(source: str, arguments: tuple[str, ...]) -> Loaded:
+def load(source: str, arguments: tuple[str, ...]) -> LoadedModel:
     """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError`."""
     location, notes = locate(source), list[str]()
     assert location.path is not None
@@ -60,18 +60,18 @@ def load(source: str, arguments: tuple[str, ...]) -> Loaded:
         module = prepare(location.path, "subject")
         execute(location.path, module)
     names = vars(module)
-    return Loaded(*call_of(names.get(MODEL), names.get(INPUTS), f"{source}:{MODEL}"))
+    return LoadedModel(*call_of(names.get(MODEL), names.get(INPUTS), f"{source}:{MODEL}"))
 
 
-def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
+def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
     """`loaded` compiled by `side`, after the first call. Raises `SideError`."""
     if side == EAGER:
         loaded()
-        return Prepared(loaded)
+        return PreparedSide(loaded)
     if side == "iree":
         from buddy.compiler.tools.bench.iree import prepare_iree
 
-        return Prepared(prepare_iree(loaded, threads))
+        return PreparedSide(prepare_iree(loaded, threads))
     # Without it Dynamo runs recurrent networks in eager, for every backend.
     torch._dynamo.config.allow_rnn = True
     # Dynamo reads the switch as well as inductor, so it applies to the whole process, which has only one side.
@@ -84,13 +84,13 @@ def prepare_side(side: str, loaded: Loaded, threads: int) -> Prepared:
     return prepared
 
 
-def _compiled(side: str, loaded: Loaded) -> Prepared:
+def _compiled(side: str, loaded: LoadedModel) -> PreparedSide:
     """The model under `torch.compile`, as a user writes it, with timers around the compiler."""
     clock = _Clock()
     backend = _ours(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductors(clock)
-    call = Loaded(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
+    call = LoadedModel(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
     call()
-    return Prepared(call, clock.whole, clock.inner)
+    return PreparedSide(call, clock.whole, clock.inner)
 
 
 @dataclass
@@ -110,7 +110,7 @@ class _Clock:
 
 
 def _ours(clock: _Clock, freeze: bool) -> Any:
-    def compiled_aten(aten: Any, settings: backend.Settings) -> Any:
+    def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
         with clock.running("inner"):
             return backend.compile_aten(aten, settings)
 

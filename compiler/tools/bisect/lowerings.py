@@ -10,14 +10,19 @@ from buddy.compiler.ops import registries
 from buddy.compiler.protocol import WrongLowering
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.tools.bisect.steps import Judge
-from buddy.compiler.tools.bisect.trials import Subject, Trials
+from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject
 
 # A minimal subgraph with more nodes is too large: something else keeps its nodes together.
 _MOST = 12
 
 
-def at_fault(
-    trials: Trials, whole: Subject, small: Subject, recipe: Recipe, judge: Judge, of_plugins: bool = False
+def wrong_lowerings(
+    trials: RecipeTrials,
+    whole: TrialSubject,
+    small: TrialSubject,
+    recipe: Recipe,
+    judge: Judge,
+    of_plugins: bool = False,
 ) -> list[WrongLowering]:
     """The responsible lowerings of nodes of `small`: with one of those nodes in eager, the result is right.
 
@@ -36,13 +41,13 @@ def at_fault(
     return found
 
 
-def _wrong(trials: Trials, whole: Subject, small: Subject, recipe: Recipe, op: Op) -> WrongLowering:
+def _wrong(trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op) -> WrongLowering:
     """Describes a node that is right in eager: its lowering, and the other correct lowerings."""
     name, used = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
     used = used or _first_with(name, recipe)
     nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
     right = []
-    for key in (*registries(recipe.flavour), TORCH_MLIR):
+    for key in (*registries(recipe.dialect), TORCH_MLIR):
         if key == used:
             continue
         tried = trials(small, recipe.with_choice(op.stable, key))
@@ -59,10 +64,10 @@ def _origin(used: str, op: Op, recipe: Recipe) -> str:
 
 def _first_with(name: str, recipe: Recipe) -> str:
     """The first registry that lowers a class."""
-    return next((key for key, registry in registries(recipe.flavour).items() if name in registry), "")
+    return next((key for key, registry in registries(recipe.dialect).items() if name in registry), "")
 
 
-def mended(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
+def repair_lowerings(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
     """The recipe with the nodes of wrong lowerings lowered by the first correct alternative."""
     for found in wrong:
         for node in found.nodes:
@@ -70,7 +75,7 @@ def mended(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
     return recipe
 
 
-def told(wrong: WrongLowering) -> str:
+def lowering_text(wrong: WrongLowering) -> str:
     origin = f" ({wrong.origin})" if wrong.origin else ""
     count = len(wrong.nodes)
     other = f"{', '.join(wrong.right[:-1])} and eager are" if len(wrong.right) > 1 else "eager is"

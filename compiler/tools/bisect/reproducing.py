@@ -18,22 +18,22 @@ from buddy.compiler.passes.pass_runner import run_step
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Message, Reply
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect.trials import Subject, Trials
+from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject
 
 NAME = "reduced.mlir"
 _MODULE = "buddy.compiler.driver.one_pass"
 
 
-class Before(Message, frozen=True):
+class GraphBefore(Message, frozen=True):
     text: str
 
 
-class After(Reply, frozen=True):
+class GraphAfter(Reply, frozen=True):
     text: str
     functions: tuple[str, ...]
 
 
-class Graphs(Reply, frozen=True):
+class ReproducedGraphs(Reply, frozen=True):
     before: str
     after: str
 
@@ -49,7 +49,7 @@ class Reduced:
     command: str = ""
 
 
-def reproducer(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+def reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
     """Reproduces the fault of step `place`, or of the lowering before all passes, on a subgraph.
 
     The input of a graph pass is printed as a graph, which no command reads.
@@ -62,26 +62,26 @@ def reproducer(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> 
     return found
 
 
-def _reduced_graph(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+def _reduced_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
     def work(_channel: Channel) -> Reply:
         steps = recipe.steps
         before, after = (
             graph_stages.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
             for end in (place, place + 1)
         )
-        return Graphs(str(before), str(after))
+        return ReproducedGraphs(str(before), str(after))
 
-    reply = trials.apart(work, Graphs)
+    reply = trials.apart(work, ReproducedGraphs)
     name = NAME.replace(".mlir", ".graph")
-    return Reduced(reply.before, reply.after, name=name) if isinstance(reply, Graphs) else Reduced()
+    return Reduced(reply.before, reply.after, name=name) if isinstance(reply, ReproducedGraphs) else Reduced()
 
 
-def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Reduced:
+def _reduced(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
     """The input of step `place` of `recipe` in `subject`, and its output; with `place` -1, top-level IR."""
     found = Reduced()
 
     def note(message: Any) -> None:
-        if isinstance(message, Before):
+        if isinstance(message, GraphBefore):
             found.before = message.text
 
     def work(channel: Channel) -> Reply:
@@ -91,14 +91,14 @@ def _reduced(trials: Trials, subject: Subject, recipe: Recipe, place: int) -> Re
         prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(place, 0)])
         run_mlir_passes(module, prefix, locations, Observer(), "never")
         before = _functions(module)
-        channel.send(Before(_text(module)))
+        channel.send(GraphBefore(_text(module)))
         if place >= 0:
             run_step(module, recipe.steps[place], PassContext.of(recipe, locations), verify=False)
         after = _functions(module)
-        return After(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
+        return GraphAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 
-    reply = trials.apart(work, Before | After, note, subject=subject)
-    if isinstance(reply, After):
+    reply = trials.apart(work, GraphBefore | GraphAfter, note, subject=subject)
+    if isinstance(reply, GraphAfter):
         found.after, found.functions = reply.text, reply.functions
     return found
 

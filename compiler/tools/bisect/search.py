@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from buddy.compiler.protocol import Criterion, Culprit, Finding, WrongLowering
+from buddy.compiler.protocol import BisectionResult, Criterion, Culprit, WrongLowering
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import lowerings, nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.delta import Verdict
-from buddy.compiler.tools.bisect.trials import EVERY, Outcome, Subject, Tell, Trials, place, subject_of
+from buddy.compiler.tools.bisect.trials import EVERY, RecipeOutcome, RecipeTrials, Tell, TrialSubject, place, subject_of
 from buddy.compiler.tools.bisect.warming import warm_up
-from buddy.compiler.tools.extract import Part
+from buddy.compiler.tools.extract import Subgraph
 
 # Maximum number of rounds; each finds one fault that another one may hide.
 _ROUNDS = 4
@@ -27,15 +27,15 @@ _PATIENCE = 15.0
 
 def bisect(
     master: Channel, captured: CapturedGraph, recipe: Recipe, criterion: Criterion, tell: Tell | None = None
-) -> Finding:
+) -> BisectionResult:
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
     Every trial runs in a separate process, and stops after `criterion.each` seconds; after `criterion.within` seconds
     no trial starts that would only make the answer smaller. Raises `Stopped` when `master` disconnects.
     """
-    trials = Trials(master, criterion, captured.first)
-    warm_up(trials, recipe.flavour)
-    part = Part(captured.graph, captured.tensors, captured.numbers)
+    trials = RecipeTrials(master, criterion, captured.first)
+    warm_up(trials, recipe.dialect)
+    part = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before
     search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
     return search.found()
@@ -51,28 +51,32 @@ class _Blame:
 
 @dataclass
 class _Search:
-    trials: Trials
-    whole: Subject
+    trials: RecipeTrials
+    whole: TrialSubject
     recipe: Recipe
     tell: Tell
-    first: Outcome = field(init=False)
+    first: RecipeOutcome = field(init=False)
     # The culprit, once it is confirmed: shown in the progress of later trials.
     _named: str = ""
 
-    def found(self) -> Finding:
+    def found(self) -> BisectionResult:
         self._say("the unmodified program", 0.0)
         self.first = self.trials(self.whole, self.recipe)
         if self.trials.criterion.kind == "slower":
-            return self._with_totals(slowness.slower(self.trials, self.whole, self.recipe, self.first, self._say))
+            return self._with_totals(
+                slowness.find_slowing_step(self.trials, self.whole, self.recipe, self.first, self._say)
+            )
         if not self._is_asked_for(self.first):
-            return self._with_totals(Finding(f"nothing to search for: {self.first.told(self.recipe)}", self.recipe))
+            return self._with_totals(
+                BisectionResult(f"nothing to search for: {self.first.told(self.recipe)}", self.recipe)
+            )
         return self._with_totals(self._of_wrong())
 
-    def _of_wrong(self) -> Finding:
+    def _of_wrong(self) -> BisectionResult:
         """The responsible passes, or else the lowerings, one fault after another until the whole program is right."""
         blame = _Blame()
         recipe, outcome = self.recipe, self.first
-        seen: Subject | None = None
+        seen: TrialSubject | None = None
         for _ in range(_ROUNDS):
             small, found, lowered = self._round(recipe, outcome)
             seen = seen or small
@@ -80,7 +84,7 @@ class _Search:
                 break
             blame.gone += found
             blame.wrong += lowered
-            recipe = lowerings.mended(steps.without(recipe, found), lowered)
+            recipe = lowerings.repair_lowerings(steps.without_steps(recipe, found), lowered)
             self._say("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
@@ -90,7 +94,9 @@ class _Search:
         small = seen or self._smallest(self.recipe, self.first)
         return self._finding(small, recipe, outcome, blame)
 
-    def _round(self, recipe: Recipe, outcome: Outcome) -> tuple[Subject | None, list[int], list[WrongLowering]]:
+    def _round(
+        self, recipe: Recipe, outcome: RecipeOutcome
+    ) -> tuple[TrialSubject | None, list[int], list[WrongLowering]]:
         """Finds one fault: the subgraph that shows it, and the responsible steps or lowerings.
 
         A pass that fails, crashes or never ends is known, and a pass of a plug-in is likely to be the culprit: if the
@@ -102,13 +108,13 @@ class _Search:
             name = recipe.steps[suspects[0]].name
             why = "which it came to" if outcome.step >= 0 else "which is a plug-in's"
             self._say(f"without {name}, {why}", 0.1)
-            if judge(self.trials(self.whole, steps.without(recipe, suspects))) == "good":
+            if judge(self.trials(self.whole, steps.without_steps(recipe, suspects))) == "good":
                 return None, suspects, []
         small = self._smallest(recipe, outcome)
         return small, *self._at_fault(small, recipe, judge, outcome)
 
     def _at_fault(
-        self, small: Subject, recipe: Recipe, judge: steps.Judge, outcome: Outcome
+        self, small: TrialSubject, recipe: Recipe, judge: steps.Judge, outcome: RecipeOutcome
     ) -> tuple[list[int], list[WrongLowering]]:
         """The responsible steps in `small`; if there are none, the lowerings.
 
@@ -117,20 +123,23 @@ class _Search:
         lowered: list[WrongLowering] = []
 
         def excused() -> bool:
-            lowered.extend(lowerings.at_fault(self.trials, self.whole, small, recipe, judge, of_plugins=True))
+            lowered.extend(lowerings.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True))
             return bool(lowered)
 
-        def attempt(changed: Recipe) -> Outcome:
-            self._say(f"{len(steps.enabled(changed))} of {len(steps.enabled(recipe))} passes on {_size(small)}", 0.5)
+        def attempt(changed: Recipe) -> RecipeOutcome:
+            self._say(
+                f"{len(steps.enabled_steps(changed))} of {len(steps.enabled_steps(recipe))} passes on {_size(small)}",
+                0.5,
+            )
             return self.trials(small, changed)
 
-        found = steps.at_fault(recipe, attempt, judge, outcome.step, excused)
+        found = steps.culprit_steps(recipe, attempt, judge, outcome.step, excused)
         if found or lowered:
             return found, lowered
         self._say("lowerings", 0.6)
-        return [], lowerings.at_fault(self.trials, self.whole, small, recipe, judge)
+        return [], lowerings.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
-    def _smallest(self, recipe: Recipe, wrong: Outcome) -> Subject:
+    def _smallest(self, recipe: Recipe, wrong: RecipeOutcome) -> TrialSubject:
         """The smallest subgraph that is `wrong` by itself, within half of the remaining time.
 
         A program that never ends uses up the time limit of each failing trial, so it gets a smaller share of the time.
@@ -141,28 +150,28 @@ class _Search:
         # Once a subgraph gets past the failing pass, the rest of the pipeline does not matter.
         until = wrong.step if wrong.step >= 0 else EVERY
 
-        def fails(part: Subject) -> bool:
+        def fails(part: TrialSubject) -> bool:
             if self.trials.seconds > limit and not self.trials.knows(part, recipe, until):
                 return False
             self._say(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
 
-        return nodes.smallest(self.whole, recipe, fails)
+        return nodes.smallest_failing_part(self.whole, recipe, fails)
 
-    def _finding(self, small: Subject, recipe: Recipe, outcome: Outcome, blame: _Blame) -> Finding:
+    def _finding(self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, blame: _Blame) -> BisectionResult:
         gone, wrong = sorted(blame.gone), blame.wrong
         blamed = steps.culprits(self.recipe, gone)
         in_eager, by_eager = self._in_eager(small, wrong)
         place_of_fault = gone[0] if gone else self.first.step
         made = reproducing.reproducer(self.trials, small, self.recipe, place_of_fault)
         right = recipe if outcome.right or not in_eager else by_eager
-        return Finding(
+        return BisectionResult(
             self._told(blamed, wrong, outcome.right or bool(in_eager)),
             right,
             self.first.told(self.recipe),
             blamed,
             tuple(wrong),
-            tuple(nodes.computing(small.part)),
+            tuple(nodes.computing_nodes(small.part)),
             in_eager,
             outcome.right or bool(in_eager),
             made.functions,
@@ -173,7 +182,7 @@ class _Search:
             notes=self._notes(gone, small),
         )
 
-    def _in_eager(self, small: Subject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
+    def _in_eager(self, small: TrialSubject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
         """The smallest set of nodes, identical layers together, with which in eager the whole program is right.
 
         Empty if unknown.
@@ -184,7 +193,7 @@ class _Search:
         limit = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
         recipe, outcome = self.recipe, self.first
-        names = [name for found in wrong for name in found.nodes] or nodes.computing(small.part)
+        names = [name for found in wrong for name in found.nodes] or nodes.computing_nodes(small.part)
         for _ in range(_ROUNDS):
             found = nodes.equals_of(self.whole.part, self.recipe, names)
             groups += [group for group in found if group not in groups]
@@ -194,7 +203,7 @@ class _Search:
             late = self.trials.time_is_up or self.trials.seconds > limit
             if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
-            names = nodes.computing(self._smallest(recipe, outcome).part)
+            names = nodes.computing_nodes(self._smallest(recipe, outcome).part)
         if not outcome.right:
             return (), self.recipe
         groups = self._fewest(groups)
@@ -210,15 +219,15 @@ class _Search:
 
     # ---- words and verdicts --------------------------------------------------------------------------------------
 
-    def _is_asked_for(self, outcome: Outcome) -> bool:
+    def _is_asked_for(self, outcome: RecipeOutcome) -> bool:
         wanted = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
         return outcome.kind in wanted.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
-    def _judge(self, wrong: Outcome, recipe: Recipe) -> steps.Judge:
+    def _judge(self, wrong: RecipeOutcome, recipe: Recipe) -> steps.Judge:
         """Good is right; bad is wrong in the same way, at the same pass; a recipe that fails elsewhere is neither."""
         name = _name(wrong.step, recipe)
 
-        def verdict(outcome: Outcome) -> Verdict:
+        def verdict(outcome: RecipeOutcome) -> Verdict:
             if outcome.right:
                 return "good"
             same = outcome.kind == wrong.kind and (wrong.kind == "differs" or _name(outcome.step, recipe) == name)
@@ -233,12 +242,12 @@ class _Search:
             names = list(dict.fromkeys(of))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif wrong:
-            what = "; ".join(lowerings.told(found) for found in wrong)
+            what = "; ".join(lowerings.lowering_text(found) for found in wrong)
         else:
             what = f"no single pass or lowering is responsible {place(self.first.step, self.recipe)}"
         return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"
 
-    def _notes(self, gone: list[int], small: Subject) -> tuple[str, ...]:
+    def _notes(self, gone: list[int], small: TrialSubject) -> tuple[str, ...]:
         """Additional findings: a responsible pass is right with its default options."""
         found = []
         for number in gone:
@@ -253,7 +262,7 @@ class _Search:
     def _say(self, what: str, done: float) -> None:
         self.tell(f"trial {self.trials.count + 1}: {self._named}{what}", done)
 
-    def _with_totals(self, finding: Finding) -> Finding:
+    def _with_totals(self, finding: BisectionResult) -> BisectionResult:
         return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)
 
 
@@ -261,6 +270,6 @@ def _name(step: int, recipe: Recipe) -> object:
     return recipe.steps[step].name if step >= 0 else step
 
 
-def _size(part: Subject) -> str:
+def _size(part: TrialSubject) -> str:
     count = len(part.part.graph.operations)
     return f"{count} node{'s' * (count != 1)}"

@@ -9,37 +9,37 @@ from buddy.compiler.protocol import Culprit
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.bisect.delta import Verdict, turning_point
-from buddy.compiler.tools.bisect.trials import Outcome
+from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 # The shortest pipeline to machine code: the steps that it shares with a recipe are required.
 _PLAIN = "upstream"
 
-Try = Callable[[Recipe], Outcome]
-Judge = Callable[[Outcome], Verdict]
+Try = Callable[[Recipe], RecipeOutcome]
+Judge = Callable[[RecipeOutcome], Verdict]
 
 
-def enabled(recipe: Recipe) -> list[int]:
+def enabled_steps(recipe: Recipe) -> list[int]:
     return [place for place, step in enumerate(recipe.steps) if step.enabled]
 
 
-def optional(recipe: Recipe) -> list[int]:
+def optional_steps(recipe: Recipe) -> list[int]:
     """The indices of the enabled steps that are not in the shortest pipeline, in order.
 
     Without any of them a recipe still compiles: other steps do their work, with slower code.
     """
     plain = [_kind(step) for step in presets()[_PLAIN].recipe.steps if step.enabled]
-    places = enabled(recipe)
+    places = enabled_steps(recipe)
     needed = _common([_kind(recipe.steps[place]) for place in places], plain)
     return [place for number, place in enumerate(places) if number not in needed]
 
 
-def without(recipe: Recipe, places: Collection[int]) -> Recipe:
+def without_steps(recipe: Recipe, places: Collection[int]) -> Recipe:
     for place in places:
         recipe = recipe.with_step(place, enabled=False)
     return recipe
 
 
-def at_fault(
+def culprit_steps(
     recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1, excused: Callable[[], bool] = lambda: False
 ) -> list[int]:
     """The steps without which `recipe`, which is bad, is good; empty if there are none.
@@ -49,18 +49,18 @@ def at_fault(
     to bad is responsible. If the recipe is bad without all of them, each other step is disabled alone, unless `excused`
     finds a likelier culprit.
     """
-    free, gone = optional(recipe), list[int]()
+    free, gone = optional_steps(recipe), list[int]()
     for suspects in _suspects(recipe, failed_at):
-        if judge(attempt(without(recipe, suspects))) == "good":
+        if judge(attempt(without_steps(recipe, suspects))) == "good":
             return suspects
     while True:
-        now = without(recipe, gone)
+        now = without_steps(recipe, gone)
         left = [place for place in free if place not in gone]
         found = _turning(now, left, attempt, judge)
         if not found:
             return [] if not gone and excused() else _needed_at_fault(now, attempt, judge, gone)
         gone += found
-        verdict = judge(attempt(without(recipe, gone)))
+        verdict = judge(attempt(without_steps(recipe, gone)))
         if verdict == "good":
             return sorted(gone)
         if verdict == "neither":
@@ -77,7 +77,7 @@ def of_one_pass(recipe: Recipe) -> list[int]:
 def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
     """What to disable first: the failing step, each step of a plug-in, and all steps of such a pass."""
     places = _of_plugins(recipe)
-    alone = [place for place in enabled(recipe) if place == failed_at or place in places]
+    alone = [place for place in enabled_steps(recipe) if place == failed_at or place in places]
     together: dict[str, list[int]] = {}
     for place in places:
         together.setdefault(recipe.steps[place].name, []).append(place)
@@ -85,14 +85,14 @@ def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
 
 
 def _of_plugins(recipe: Recipe) -> list[int]:
-    return [place for place in enabled(recipe) if origin(recipe.steps[place])]
+    return [place for place in enabled_steps(recipe) if origin(recipe.steps[place])]
 
 
 def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:
     """The optional step with which the pipeline turns bad; empty if it is always bad."""
 
     def verdict(count: int) -> Verdict:
-        return judge(attempt(without(recipe, free[count:])))
+        return judge(attempt(without_steps(recipe, free[count:])))
 
     if not free or verdict(0) != "good":
         return []
@@ -102,11 +102,14 @@ def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) ->
 
 def _needed_at_fault(recipe: Recipe, attempt: Try, judge: Judge, gone: Sequence[int]) -> list[int]:
     """A step of the shortest pipeline without which the recipe is good."""
-    places = enabled(recipe)
-    bare = without(recipe, optional(recipe))
+    places = enabled_steps(recipe)
+    bare = without_steps(recipe, optional_steps(recipe))
     for place in places:
         # The bare pipeline is faster to try, but the full one has to be right.
-        if judge(attempt(without(bare, [place]))) == "good" and judge(attempt(without(recipe, [place]))) == "good":
+        if (
+            judge(attempt(without_steps(bare, [place]))) == "good"
+            and judge(attempt(without_steps(recipe, [place]))) == "good"
+        ):
             return sorted({*gone, place})
     return []
 

@@ -15,8 +15,8 @@ from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.worker_messages import Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect.trials import Trials
-from buddy.compiler.tools.extract import Part
+from buddy.compiler.tools.bisect.trials import RecipeTrials
+from buddy.compiler.tools.extract import Subgraph
 
 _LEAST, _MOST = 7, 101
 # Shorter samples are dominated by the clock and the call overhead.
@@ -26,7 +26,7 @@ _SECONDS = 6.0
 _LOADING = 4
 
 
-class Ratio(Reply, frozen=True):
+class TimeRatio(Reply, frozen=True):
     """The ratio of the first time to the second: the median of paired runs, and its 95 % confidence interval."""
 
     median: float
@@ -35,7 +35,9 @@ class Ratio(Reply, frozen=True):
     pairs: int
 
 
-def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int, bound: float) -> Ratio | None:
+def ratio(
+    trials: RecipeTrials, part: Subgraph, first: bytes, second: bytes, threads: int, bound: float
+) -> TimeRatio | None:
     """The ratio of the times of two artifacts on `part`, measured until it is significantly above or below `bound`,
     or for a few seconds. `None` if they do not finish.
     """
@@ -46,11 +48,11 @@ def ratio(trials: Trials, part: Part, first: bytes, second: bytes, threads: int,
             sides = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
             return paired([partial(side, part.tensors, part.numbers) for side in sides], bound)
 
-    found = trials.apart(work, Ratio, seconds=_LOADING * trials.criterion.each + _SECONDS)
-    return found if isinstance(found, Ratio) else None
+    found = trials.apart(work, TimeRatio, seconds=_LOADING * trials.criterion.each + _SECONDS)
+    return found if isinstance(found, TimeRatio) else None
 
 
-def paired(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
+def paired(sides: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
     """The ratio of the times of two sides, measured until it is significantly above or below `bound`, or for a few
     seconds.
 
@@ -66,7 +68,7 @@ def paired(sides: Sequence[Callable[[], Any]], bound: float) -> Ratio:
         if len(ratios) >= _LEAST and not low <= bound <= high:
             break
     low, high = interval(ratios)
-    return Ratio(statistics.median(ratios), low, high, len(ratios))
+    return TimeRatio(statistics.median(ratios), low, high, len(ratios))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

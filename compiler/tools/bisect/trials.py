@@ -20,8 +20,8 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
-from buddy.compiler.tools.extract import Part
+from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
+from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
 Tell = Callable[[str, float], None]
@@ -39,13 +39,13 @@ class Stopped(Exception):
     """The client no longer waits for the search."""
 
 
-class At(Message, frozen=True):
+class TrialStep(Message, frozen=True):
     """The step that a trial starts, or `LOWERING`, `CODE` or `RUN`."""
 
     step: int
 
 
-class Found(Reply, frozen=True):
+class TrialResult(Reply, frozen=True):
     """The result of a trial that finished; `worst` is the greatest difference as a multiple of the tolerance."""
 
     kind: Kind
@@ -57,7 +57,7 @@ class Found(Reply, frozen=True):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RecipeOutcome:
     """How a trial ended, and at which step; `lowered` maps nodes to their registries, if lowering finished."""
 
     kind: Kind
@@ -88,23 +88,23 @@ def place(step: int, recipe: Recipe) -> str:
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrialSubject:
     """A subgraph with eager's results. Nodes keep the program's names, so `key` identifies it."""
 
-    part: Part
+    part: Subgraph
     expected: list[Any]
     key: str
 
 
-def subject_of(part: Part, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> Subject:
+def subject_of(part: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> TrialSubject:
     torch.manual_seed(SEED)
     with torch.no_grad():
         expected = eager(part.tensors)
-    return Subject(part, expected, graph_hash(part.graph))
+    return TrialSubject(part, expected, graph_hash(part.graph))
 
 
 @dataclass
-class Trials:
+class RecipeTrials:
     """Tries recipes on subgraphs, each combination once. Raises `Stopped` when `master` disconnects."""
 
     master: Channel
@@ -112,7 +112,7 @@ class Trials:
     first: Callable[[], Any]
     count: int = 0
     _largest: int = 0
-    _known: dict[tuple[str, str, int], Outcome] = field(default_factory=dict)
+    _known: dict[tuple[str, str, int], RecipeOutcome] = field(default_factory=dict)
     _began: float = field(default_factory=time.monotonic)
 
     @property
@@ -123,11 +123,11 @@ class Trials:
     def time_is_up(self) -> bool:
         return self.seconds > self.criterion.within
 
-    def knows(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> bool:
+    def knows(self, subject: TrialSubject, recipe: Recipe, until: int = EVERY) -> bool:
         """Whether the result is cached."""
         return (subject.key, identity(recipe), until) in self._known
 
-    def __call__(self, subject: Subject, recipe: Recipe, until: int = EVERY) -> Outcome:
+    def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = EVERY) -> RecipeOutcome:
         """The outcome of `recipe` on `subject`; with `until`, the trial stops after that step."""
         key = subject.key, identity(recipe), until
         if key not in self._known:
@@ -135,28 +135,28 @@ class Trials:
             self._known[key] = self._tried(subject, recipe, until)
         return self._known[key]
 
-    def _tried(self, subject: Subject, recipe: Recipe, until: int) -> Outcome:
+    def _tried(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
         reached = [LOWERING]
 
         def note(message: Any) -> None:
-            if isinstance(message, At):
+            if isinstance(message, TrialStep):
                 reached.append(message.step)
 
         def work(channel: Channel) -> Reply:
             return _found(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
 
         limit = self._limit(subject)
-        task = Task(work, _failed, At | Found | Refused | Trouble, note, limit, renewed=True)
+        task = Task(work, _failed, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
         ended = in_child(self.master, task)
         if ended.how == "stopped":
             raise Stopped
-        if isinstance(ended.reply, Found):
+        if isinstance(ended.reply, TrialResult):
             found = ended.reply
             step = found.step if found.kind == "fails" and found.step >= 0 else reached[-1]
-            return Outcome(found.kind, step, found.text, found.worst, found.artifact, found.lowered)
+            return RecipeOutcome(found.kind, step, found.text, found.worst, found.artifact, found.lowered)
         return _of_end(ended, reached[-1])
 
-    def _limit(self, subject: Subject) -> float:
+    def _limit(self, subject: TrialSubject) -> float:
         """The time limit for a step of a trial, in seconds: the full limit for the largest subgraph so far, less for
         smaller ones.
 
@@ -172,45 +172,45 @@ class Trials:
         types: Any,
         note: Callable[[Any], None] = lambda _: None,
         seconds: float = 0.0,
-        subject: Subject | None = None,
+        subject: TrialSubject | None = None,
     ) -> Reply | None:
         """Returns the reply of `work` in a child, `None` if there is none; `note` receives earlier messages.
 
         It may take `seconds`, or by default as long as a step of a trial of `subject`.
         """
         limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
-        ended = in_child(self.master, Task(work, _failed, types | Found | Refused | Trouble, note, limit))
+        ended = in_child(self.master, Task(work, _failed, types | TrialResult | Refused | Trouble, note, limit))
         if ended.how == "stopped":
             raise Stopped
         return ended.reply
 
 
-def _of_end(ended: Ended, step: int) -> Outcome:
+def _of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
     if ended.how == "late":
-        return Outcome("hangs", step)
+        return RecipeOutcome("hangs", step)
     if isinstance(ended.reply, Refused):
-        return Outcome("fails", step, ended.reply.diagnostic.what)
-    return Outcome("crashes", step, ended.status)
+        return RecipeOutcome("fails", step, ended.reply.diagnostic.what)
+    return RecipeOutcome("crashes", step, ended.status)
 
 
 def identity(recipe: Recipe) -> str:
     """The part of a recipe that determines the compilation: disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
-    return digest(steps, recipe.flavour, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
+    return digest(steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
 
 
 def _failed(error: Exception) -> Reply:
     if isinstance(error, CompilationError):
         found = error.diagnostic
-        return Found("fails", found.step if found.step >= 0 else LOWERING, found.what)
-    return Found("fails", LOWERING, f"{type(error).__name__}: {error}")
+        return TrialResult("fails", found.step if found.step >= 0 else LOWERING, found.what)
+    return TrialResult("fails", LOWERING, f"{type(error).__name__}: {error}")
 
 
 class _CameThrough(BaseException):
     """The last step of a trial has finished."""
 
 
-def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
+def _found(channel: Channel, subject: TrialSubject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
     """The trial itself, in its own process."""
     lowered: dict[str, str] = {}
     reached = LOWERING
@@ -220,7 +220,7 @@ def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times
         if until != EVERY and reached == until:
             raise _CameThrough
         reached = step
-        channel.send(At(step))
+        channel.send(TrialStep(step))
 
     try:
         artifact = compile_graph(
@@ -231,18 +231,18 @@ def _found(channel: Channel, subject: Subject, recipe: Recipe, first: Any, times
             on_step=begins,
         )
     except _CameThrough:
-        return Found("right", until, lowered=lowered)
-    channel.send(At(RUN))
+        return TrialResult("right", until, lowered=lowered)
+    channel.send(TrialStep(RUN))
     torch.set_num_threads(recipe.threads)
     with torch.no_grad():
         torch.manual_seed(SEED)
         results = LoadedProgram(artifact)(subject.part.tensors, subject.part.numbers)
         worst, text = _difference(subject, results, times)
     kind: Kind = "differs" if worst > 1.0 else "right"
-    return Found(kind, RUN, text, worst, to_bytes(artifact), lowered)
+    return TrialResult(kind, RUN, text, worst, to_bytes(artifact), lowered)
 
 
-def _difference(subject: Subject, results: Sequence[torch.Tensor], times: float) -> tuple[float, str]:
+def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], times: float) -> tuple[float, str]:
     """The greatest difference of a result from eager's, as a multiple of the tolerance, and the name of the result."""
     found = iter(results)
     worst, text = 0.0, ""
@@ -274,6 +274,6 @@ def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
     return max(1.0 + 1e-9, error / allowed.bound(rms))
 
 
-def artifact_of(outcome: Outcome) -> Artifact:
+def artifact_of(outcome: RecipeOutcome) -> Artifact:
     """The artifact of a trial that was right."""
     return from_bytes(outcome.artifact)

@@ -13,14 +13,14 @@ from buddy.compiler.ops import registries
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.worker_messages import Done, Reply
-from buddy.compiler.tools.bisect.trials import Trials
+from buddy.compiler.tools.bisect.trials import RecipeTrials
 
 
-def warm_up(trials: Trials, flavour: Any) -> None:
+def warm_up(trials: RecipeTrials, dialect: Any) -> None:
     """Compiles a small program, in a child first, because a plug-in's replacement of our code may crash."""
     own_passes()
-    registries(flavour)
-    recipe = default_recipe(flavour=flavour)
+    registries(dialect)
+    recipe = default_recipe(dialect=dialect)
     (captured,) = capture(_program, (torch.ones(2, 16),))
 
     def work(_channel: Any) -> Reply:

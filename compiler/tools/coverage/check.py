@@ -12,22 +12,22 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
-from buddy.compiler.frontend.backend import Own, Settings, buddy_backend, compile_aten
-from buddy.compiler.frontend.pieces import BETWEEN, Pieces, computing
+from buddy.compiler.frontend.backend import BackendSettings, CompilerOverrides, buddy_backend, compile_aten
+from buddy.compiler.frontend.graph_splitter import BETWEEN, SplitGraph, computing
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations.random import PhiloxOp
-from buddy.compiler.ops.lowering import Lowered
+from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.tools.coverage.agreement import UNINITIALISED, Allowed, disagreement, tolerance_of
 from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
-from buddy.compiler.tools.coverage.plan import STEPS, Finding, Outcome, Pair
-from buddy.compiler.tools.coverage.samples import Call, database
+from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
+from buddy.compiler.tools.coverage.samples import SampleCall, database
 
 CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
 
 
-class Recorder:
+class CoverageRecorder:
     """A Dynamo backend that compiles like "buddy" and records how far each graph came, and the lowering of each
     node.
     """
@@ -37,7 +37,7 @@ class Recorder:
         self.reached = 0
         self.fault = ""
         self.reasons: dict[str, None] = {}
-        self.roads: dict[str, dict[str, int]] = {}
+        self.lowerings: dict[str, dict[str, int]] = {}
         self.graphs: list[Graph] = []
         self._targets: dict[str, str] = {}
 
@@ -45,18 +45,18 @@ class Recorder:
         return buddy_backend(module, inputs, options=self.options, compile_graph=self._compile)
 
     @property
-    def road(self) -> Outcome:
+    def lowering(self) -> Outcome:
         """The outcome of the program if its results are right."""
         if self.reasons:
             return "eager"
-        return "torch-mlir" if any(TORCH_MLIR in roads for roads in self.roads.values()) else "compiled"
+        return "torch-mlir" if any(TORCH_MLIR in lowerings for lowerings in self.lowerings.values()) else "compiled"
 
-    def _compile(self, aten: AtenGraph, settings: Settings) -> Runner:
+    def _compile(self, aten: AtenGraph, settings: BackendSettings) -> Runner:
         self.reached = max(self.reached, CAPTURED)
         try:
             with warnings.catch_warnings(record=True) as told:
                 warnings.simplefilter("always", UserWarning)
-                compiled = compile_aten(aten, settings, Own(build=self._build))
+                compiled = compile_aten(aten, settings, CompilerOverrides(build=self._build))
         except Exception as error:
             self.fault = f"{type(error).__name__}: {_first_line(error)}"
             return aten.module
@@ -65,7 +65,7 @@ class Recorder:
         if compiled is aten.module:
             self._count((target_key(node.target), EAGER) for node in computing(aten.module))
             return compiled
-        if isinstance(compiled, Pieces):
+        if isinstance(compiled, SplitGraph):
             self._count((target_key(node.target), EAGER) for node in compiled.in_eager)
             self._count((target_key(node.target), BETWEEN) for node in compiled.between)
         self.reached = COMPILED
@@ -76,17 +76,17 @@ class Recorder:
         self._targets = {op.stable: op.target for op in graph.operations}
         return compile_graph(graph, recipe, on_lowered=self._note)
 
-    def _note(self, lowered: Lowered) -> None:
+    def _note(self, lowered: LoweredModule) -> None:
         self.reached = LOWERED
         named = [(self._targets.get(found.node, found.node), found) for found in lowered.assignments]
         self._count((target, found.lowering) for target, found in named)
         self.reasons |= {f"{target}: {found.reason}": None for target, found in named if found.lowering == EAGER}
 
     def _count(self, taken: Iterable[tuple[str, str]]) -> None:
-        """Adds nodes, as pairs of target and lowering, to `roads`."""
-        for target, road in taken:
-            counts = self.roads.setdefault(target, {})
-            counts[road] = counts.get(road, 0) + 1
+        """Adds nodes, as pairs of target and lowering, to `lowerings`."""
+        for target, lowering in taken:
+            counts = self.lowerings.setdefault(target, {})
+            counts[lowering] = counts.get(lowering, 0) + 1
 
 
 Program = Callable[[list[Any]], list[Any]]
@@ -100,10 +100,12 @@ class Ran(NamedTuple):
     arguments: list[Any]
 
 
-def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any], backward: bool = False) -> Finding:
+def check(
+    pair: OpDtypePair, calls: Sequence[SampleCall], options: Mapping[str, Any], backward: bool = False
+) -> CallResult:
     """The result of compiling `calls` as one program; with `backward` gradients are computed and compared too."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
-    recorder = Recorder(options)
+    recorder = CoverageRecorder(options)
     program = _program([call.function for call in calls])
     expected = _ran(program, calls, backward)
     torch._dynamo.reset()
@@ -113,7 +115,7 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any], backwar
     except Exception as error:
         return _stopped(text, recorder, error)
     if recorder.fault:
-        return Finding(text, "error", recorder.reached, (recorder.fault,), roads=recorder.roads)
+        return CallResult(text, "error", recorder.reached, (recorder.fault,), lowerings=recorder.lowerings)
     entry = database()[pair.op]
     if _makes_random_numbers(recorder):
         expected = _captured(program, calls, backward)
@@ -121,21 +123,23 @@ def check(pair: Pair, calls: Sequence[Call], options: Mapping[str, Any], backwar
     values = entry.name not in UNINITIALISED
     said, error_ = _compared(found, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:
-        return Finding(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.roads)
+        return CallResult(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.lowerings)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
-    return Finding(text, recorder.road, reached, tuple(recorder.reasons), _plain(error_), recorder.roads)
+    return CallResult(text, recorder.lowering, reached, tuple(recorder.reasons), _plain(error_), recorder.lowerings)
 
 
-def _stopped(text: str, recorder: Recorder, error: Exception) -> Finding:
+def _stopped(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
     """The finding for an exception: before compilation PyTorch raised it, later the program did."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     said = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
-        return Finding(text, "error", COMPILED, (f"when run: {said}",), roads=recorder.roads)
-    return Finding(text, "refused", 0, (said,))
+        return CallResult(text, "error", COMPILED, (f"when run: {said}",), lowerings=recorder.lowerings)
+    return CallResult(text, "refused", 0, (said,))
 
 
-def _with_captured_strides(program: Program, calls: Sequence[Call], backward: bool, found: Ran, expected: Ran) -> Ran:
+def _with_captured_strides(
+    program: Program, calls: Sequence[SampleCall], backward: bool, found: Ran, expected: Ran
+) -> Ran:
     """Eager's results, but with the program's strides where PyTorch's own decompositions choose other strides than
     eager.
     """
@@ -147,12 +151,12 @@ def _with_captured_strides(program: Program, calls: Sequence[Call], backward: bo
     )
 
 
-def _makes_random_numbers(recorder: Recorder) -> bool:
+def _makes_random_numbers(recorder: CoverageRecorder) -> bool:
     """Whether compiled code generates random numbers from a seed, which differ from those of PyTorch's ops."""
     return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
 
 
-def _captured(program: Program, calls: Sequence[Call], backward: bool = False) -> Ran:
+def _captured(program: Program, calls: Sequence[SampleCall], backward: bool = False) -> Ran:
     """The results of the captured program run in eager, node by node."""
     torch._dynamo.reset()
     return _ran(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls, backward)
@@ -183,7 +187,7 @@ def _program(functions: Sequence[Callable[..., Any]]) -> Program:
     return program
 
 
-def _ran(program: Program, calls: Sequence[Call], backward: bool) -> Ran:
+def _ran(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
     """The program's results. Random numbers start from the same seed whoever runs it."""
     given = [call.fresh() for call in calls]
     torch.manual_seed(SEED)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from buddy.compiler.tools.coverage.plan import CoreOp, Listing, PairResult, Plan, merged
+from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, Listing, PairResult, merged
 from buddy.compiler.tools.coverage.report import reasons, summary, text
 
 _SECTIONS = {
@@ -39,7 +39,7 @@ includes ops that torch-mlir's passes lower.
 """
 
 
-def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str:
+def markdown(results: Sequence[PairResult], listing: Listing, plan: CoveragePlan) -> str:
     """The statistics, Core ATen, then every pair that is not compiled here, with the reason."""
     figures = "```\n" + text(summary(results, listing.core)) + "\n```"
     reading = [part.strip() for part in (_READING, *([_GRADIENTS] if plan.backward else []), _SHARES)]
@@ -51,12 +51,12 @@ def markdown(results: Sequence[PairResult], listing: Listing, plan: Plan) -> str
     return "\n\n".join(parts) + "\n"
 
 
-def _preamble(listing: Listing, plan: Plan) -> str:
+def _preamble(listing: Listing, plan: CoveragePlan) -> str:
     gradients, option = (", gradients included", "--backward ") if plan.backward else ("", "")
     versions = ", ".join(f"{name} {version}" for name, version in listing.versions.items())
     return (
         f"PyTorch's OpInfo samples, at most {plan.samples} distinct ones of each operator and dtype, compiled with the "
-        f"preset `{plan.preset}` for the dialect `{plan.flavour}` and compared with eager ({versions}){gradients}. "
+        f"preset `{plan.preset}` for the dialect `{plan.dialect}` and compared with eager ({versions}){gradients}. "
         f"Written by\n\n```\nbuddy-tui coverage {option}--samples {plan.samples} --dtypes {','.join(plan.dtypes)} "
         "-o coverage.jsonl --report coverage.md\n```"
     )
@@ -64,12 +64,12 @@ def _preamble(listing: Listing, plan: Plan) -> str:
 
 def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
     """The overloads that no registry here lowers, and the lowerings of their nodes in the samples."""
-    roads = merged(result.roads for result in results)
+    lowerings = merged(result.lowerings for result in results)
     rows = [
         (
             f"`{op.target}`",
             op.only_eager or ("decomposed before lowering" if op.decomposed else "missing"),
-            ", ".join(f"{road} {count}" for road, count in roads.get(op.target, {}).items()) or "none",
+            ", ".join(f"{lowering} {count}" for lowering, count in lowerings.get(op.target, {}).items()) or "none",
         )
         for op in core
         if not op.lowered

@@ -14,16 +14,16 @@ Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error"
 ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
 # Outcomes with right results; the others have none, or wrong ones.
 RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
-# The steps of a check, in order; `Finding.reached` is the number of completed steps.
+# The steps of a check, in order; `CallResult.reached` is the number of completed steps.
 STEPS = ("capture", "lower", "compile", "run", "compare")
 DTYPES = ("float32", "int64", "bool")
 
 
-class PlanError(ValueError):
+class CoveragePlanError(ValueError):
     """An invalid plan; the text says what is wrong and what is valid."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class CoveragePlan(msgspec.Struct, frozen=True):
     """What to check and how.
 
     `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True):
     timeout: float = 60.0
     shard: tuple[int, int] = (1, 1)
     preset: str = "default"
-    flavour: str = "linalg"
+    dialect: str = "linalg"
     extensions: tuple[str, ...] = ()
     backward: bool = False
 
@@ -47,17 +47,17 @@ class Plan(msgspec.Struct, frozen=True):
         return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
 
 
-class Pair(msgspec.Struct, frozen=True, order=True):
+class OpDtypePair(msgspec.Struct, frozen=True, order=True):
     """An operator by OpInfo's name, and the dtype of its inputs."""
 
     op: str
     dtype: str
 
 
-class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one call, or of several in one program.
 
-    `reasons` say why it was not compiled, or how it is wrong; `error` is the largest absolute difference. `roads` maps
+    `reasons` say why it was not compiled, or how it is wrong; `error` is the largest absolute difference. `lowerings` maps
     ATen targets to the lowerings of their nodes, with counts.
     """
 
@@ -66,7 +66,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     reached: int = 0
     reasons: tuple[str, ...] = ()
     error: float = 0.0
-    roads: dict[str, dict[str, int]] = {}
+    lowerings: dict[str, dict[str, int]] = {}
 
 
 class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,16 +81,16 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
     outcome: Outcome | Literal["skipped"]
     outcomes: dict[str, int] = {}
     reached: tuple[int, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    roads: dict[str, dict[str, int]] = {}
+    findings: tuple[CallResult, ...] = ()
+    lowerings: dict[str, dict[str, int]] = {}
     tolerance: str = ""
     skipped: str = ""
     seconds: float = 0.0
     backward: bool = False
 
     @property
-    def pair(self) -> Pair:
-        return Pair(self.op, self.dtype)
+    def pair(self) -> OpDtypePair:
+        return OpDtypePair(self.op, self.dtype)
 
 
 class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -108,20 +108,20 @@ class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
 class Listing(msgspec.Struct, frozen=True):
     """What to check: the pairs of a plan, and Core ATen; and the versions of the packages."""
 
-    pairs: list[Pair]
+    pairs: list[OpDtypePair]
     core: list[CoreOp]
     versions: dict[str, str] = {}
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """Parses `2/8` to (2, 8). Raises `PlanError`."""
+    """Parses `2/8` to (2, 8). Raises `CoveragePlanError`."""
     index, _, count = text.partition("/")
     if index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count):
         return int(index), int(count)
-    raise PlanError(f"a shard is I/N with I from 1 to N, such as 2/8, not {text!r}")
+    raise CoveragePlanError(f"a shard is I/N with I from 1 to N, such as 2/8, not {text!r}")
 
 
-def sharded(pairs: Sequence[Pair], shard: tuple[int, int]) -> list[Pair]:
+def sharded(pairs: Sequence[OpDtypePair], shard: tuple[int, int]) -> list[OpDtypePair]:
     """Every n-th pair: neighbours, which have similar costs, go to different shards."""
     index, count = shard
     return list(pairs[index - 1 :: count])
@@ -131,25 +131,25 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
     return max(outcomes, key=ORDER.index)
 
 
-def merged(roads: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """The sum of several `roads`, in the order of their targets."""
+def merged(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """The sum of several `lowerings`, in the order of their targets."""
     total: dict[str, dict[str, int]] = {}
-    for found in roads:
+    for found in lowerings:
         for target, counts in found.items():
             into = total.setdefault(target, {})
-            for road, count in counts.items():
-                into[road] = into.get(road, 0) + count
+            for lowering, count in counts.items():
+                into[lowering] = into.get(lowering, 0) + count
     return dict(sorted(total.items()))
 
 
-def summed_up(
-    pair: Pair, findings: Sequence[Finding], seconds: float, tolerance: str = "", backward: bool = False
+def pair_result(
+    pair: OpDtypePair, findings: Sequence[CallResult], seconds: float, tolerance: str = "", backward: bool = False
 ) -> PairResult:
     """The result of a pair from the findings of its calls; there is at least one."""
     outcomes: dict[str, int] = {}
     for finding in findings:
         outcomes[finding.outcome] = outcomes.get(finding.outcome, 0) + 1
-    told = tuple(msgspec.structs.replace(f, roads={}) for f in findings if f.reasons)
+    told = tuple(msgspec.structs.replace(f, lowerings={}) for f in findings if f.reasons)
     return PairResult(
         pair.op,
         pair.dtype,
@@ -157,7 +157,7 @@ def summed_up(
         outcomes,
         tuple(sum(f.reached > step for f in findings) for step in range(len(STEPS))),
         told,
-        merged(finding.roads for finding in findings),
+        merged(finding.lowerings for finding in findings),
         tolerance,
         seconds=round(seconds, 2),
         backward=backward,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from buddy.compiler.tools.coverage.plan import STEPS, CoreOp, Finding, PairResult
+from buddy.compiler.tools.coverage.plan import STEPS, CallResult, CoreOp, PairResult
 
 # Maximum length of a reason in tables; the file has all of it.
 _REASON = 140
@@ -87,7 +87,7 @@ def line(result: PairResult) -> str:
 
 def reasons(result: PairResult) -> list[str]:
     """The reasons why calls are not compiled, or wrong; each once, worst outcomes first, with an example call."""
-    told: dict[str, Finding] = {}
+    told: dict[str, CallResult] = {}
     for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
         for reason in finding.reasons:
             told.setdefault(reason, finding)

@@ -13,11 +13,11 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
-from buddy.compiler.tools.coverage.plan import Pair, Plan
+from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
 
 
 @dataclass(frozen=True)
-class Call:
+class SampleCall:
     """One call of a sample: `function(*args, **kwargs)`; `text` says what distinguishes it.
 
     Of a call whose gradients are wanted, those of `differentiable(result)` are: OpInfo's choice where an op's results
@@ -57,11 +57,11 @@ def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def pairs(plan: Plan) -> list[Pair]:
+def pairs(plan: CoveragePlan) -> list[OpDtypePair]:
     """All pairs that `plan` selects, before sharding, in alphabetical order."""
     wanted = [(name, torch_dtype(name)) for name in plan.dtypes]
     return [
-        Pair(name, dtype)
+        OpDtypePair(name, dtype)
         for name, entry in sorted(database().items())
         if plan.wants(name)
         for dtype, found in wanted
@@ -81,19 +81,19 @@ def torch_dtype(name: str) -> torch.dtype:
     return found
 
 
-def calls(pair: Pair, limit: int, backward: bool = False) -> list[Call]:
+def calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleCall]:
     """At most `limit` distinct calls of a pair that eager can answer, and its in-place form once, where it has one.
 
     With `backward` they are calls that have gradients, and eager computes these too.
     """
     entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
     _seed()
-    distinct: dict[str, Call] = {}
-    in_place: list[Call] = []
+    distinct: dict[str, SampleCall] = {}
+    in_place: list[SampleCall] = []
     writes = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
     for sample in entry.sample_inputs("cpu", dtype, requires_grad=backward):
         args, kwargs = tree_map_only(torch.Tensor, _as_leaf, ((sample.input, *sample.args), dict(sample.kwargs)))
-        call = Call(entry.op, args, kwargs, _described(sample), sample.output_process_fn_grad)
+        call = SampleCall(entry.op, args, kwargs, _described(sample), sample.output_process_fn_grad)
         if distinct.setdefault(call.text, call) is call and writes and not sample.broadcasts_input:
             in_place.append(replace(call, function=writes, text=f"in place {call.text}", writes=backward))
     found = _answered(_spread(list(distinct.values())), limit, backward)
@@ -113,9 +113,9 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def _answered(candidates: Iterable[Call], limit: int, backward: bool) -> list[Call]:
+def _answered(candidates: Iterable[SampleCall], limit: int, backward: bool) -> list[SampleCall]:
     """The first `limit` calls that eager answers, and with `backward` has gradients of."""
-    found: list[Call] = []
+    found: list[SampleCall] = []
     for call in candidates:
         if len(found) == limit:
             break
@@ -132,7 +132,7 @@ def _answered(candidates: Iterable[Call], limit: int, backward: bool) -> list[Ca
     return found
 
 
-def _spread(found: Sequence[Call]) -> list[Call]:
+def _spread(found: Sequence[SampleCall]) -> list[SampleCall]:
     """Reorders the calls so that any prefix is spread over the list: first, last, the middle, the quarters."""
     order, step = [0, len(found) - 1], len(found)
     while step > 1:

@@ -13,23 +13,23 @@ from typing import TextIO
 
 import msgspec
 
-from buddy.compiler.tools.coverage.plan import Listing, Pair, Plan
+from buddy.compiler.tools.coverage.plan import CoveragePlan, Listing, OpDtypePair
 
 
 def main(words: list[str]) -> int:
-    answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=Plan)
+    answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=CoveragePlan)
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
     from buddy.compiler.tools.coverage.core_aten import core_ops
     from buddy.compiler.tools.coverage.samples import pairs
-    from buddy.compiler.tools.coverage.worker import Worker
+    from buddy.compiler.tools.coverage.worker import CoverageWorker
 
     _say(answers, Listing(pairs(plan), core_ops(), _versions()))
-    worker = Worker(plan)
+    worker = CoverageWorker(plan)
     try:
         for line in sys.stdin:
-            _say(answers, worker.check(msgspec.json.decode(line, type=Pair)))
+            _say(answers, worker.check(msgspec.json.decode(line, type=OpDtypePair)))
     finally:
         worker.close()
     return 0

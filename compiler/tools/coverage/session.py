@@ -16,16 +16,16 @@ from typing import TextIO
 import msgspec
 
 from buddy.compiler.support import json_lines
-from buddy.compiler.support.cluster import mapped
+from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.parent_death import describe_exit
-from buddy.compiler.tools.coverage.plan import Listing, Pair, PairResult, Plan, sharded
+from buddy.compiler.tools.coverage.plan import CoveragePlan, Listing, OpDtypePair, PairResult, sharded
 
 
 class CoverageError(Exception):
     """The warm process could not start, or exited; the text is its last output."""
 
 
-def read(path: Path, backward: bool = False) -> dict[Pair, PairResult]:
+def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
     """The results in a file that `json_lines.append` has written: those of runs with gradients, or those without. Of
     several for one pair the last counts.
 
@@ -35,8 +35,8 @@ def read(path: Path, backward: bool = False) -> dict[Pair, PairResult]:
 
 
 def run(
-    plan: Plan,
-    known: dict[Pair, PairResult],
+    plan: CoveragePlan,
+    known: dict[OpDtypePair, PairResult],
     again: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
@@ -57,18 +57,18 @@ def run(
     return Listing(wanted, listing.core, listing.versions)
 
 
-def _on_cluster(plan: Plan, address: str, pairs: Sequence[Pair]) -> Iterator[PairResult]:
+def _on_cluster(plan: CoveragePlan, address: str, pairs: Sequence[OpDtypePair]) -> Iterator[PairResult]:
     """Yields results as they arrive."""
     encode = msgspec.json.encode
     jobs = [(encode(plan), encode(pair)) for pair in pairs]
-    for _, found in mapped(address, checked, jobs):
+    for _, found in map_on_cluster(address, check_pair, jobs):
         yield msgspec.json.decode(found, type=PairResult)
 
 
 _here = threading.local()
 
 
-def checked(job: tuple[bytes, bytes]) -> bytes:
+def check_pair(job: tuple[bytes, bytes]) -> bytes:
     """Runs on a worker of a cluster, each of whose threads keeps a warm process: the result of a pair under a plan."""
     plan, pair = job
     if getattr(_here, "plan", None) != plan:
@@ -77,10 +77,10 @@ def checked(job: tuple[bytes, bytes]) -> bytes:
         _here.stack, _here.plan = contextlib.ExitStack(), plan
         atexit.register(_here.stack.close)
         cache = _here.stack.enter_context(tempfile.TemporaryDirectory(prefix="buddy-coverage-"))
-        _here.server = _here.stack.enter_context(_Server(msgspec.json.decode(plan, type=Plan), cache))
+        _here.server = _here.stack.enter_context(_Server(msgspec.json.decode(plan, type=CoveragePlan), cache))
         _here.server.listing()
     try:
-        return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=Pair)))
+        return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=OpDtypePair)))
     except CoverageError:
         _here.plan = None  # the next pair gets a new process
         raise
@@ -89,7 +89,7 @@ def checked(job: tuple[bytes, bytes]) -> bytes:
 class _Server:
     """The warm process. It has a separate cache, because cached artifacts must not affect the measurement."""
 
-    def __init__(self, plan: Plan, cache: str) -> None:
+    def __init__(self, plan: CoveragePlan, cache: str) -> None:
         reader, writer = os.pipe()
         self._log = Path(cache, "server.log")
         words = [str(writer), msgspec.json.encode(plan).decode()]
@@ -122,7 +122,7 @@ class _Server:
     def listing(self) -> Listing:
         return msgspec.json.decode(self._line(), type=Listing)
 
-    def check(self, pair: Pair) -> PairResult:
+    def check(self, pair: OpDtypePair) -> PairResult:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(msgspec.json.encode(pair) + b"\n")

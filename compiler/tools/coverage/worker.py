@@ -15,8 +15,8 @@ import msgspec
 
 from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
 from buddy.compiler.tools.coverage.check import check
-from buddy.compiler.tools.coverage.plan import RIGHT, Finding, Pair, PairResult, Plan, summed_up
-from buddy.compiler.tools.coverage.samples import Call, calls, database, torch_dtype
+from buddy.compiler.tools.coverage.plan import RIGHT, CallResult, CoveragePlan, OpDtypePair, PairResult, pair_result
+from buddy.compiler.tools.coverage.samples import SampleCall, calls, database, torch_dtype
 
 # Stands for a call's number in messages about the joint program of all calls of a pair.
 JOINT = -1
@@ -25,10 +25,10 @@ _LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "wh
 
 
 @dataclass(frozen=True)
-class Job:
+class CoverageJob:
     """A pair to check. Calls in `known` are left out; with `joint`, all calls are tried in one program first."""
 
-    pair: Pair
+    pair: OpDtypePair
     samples: int
     options: Mapping[str, Any]
     joint: bool = True
@@ -48,13 +48,13 @@ def serve(pipe: Any, log: str, parent: int) -> None:
     faulthandler.disable()
     while True:
         try:
-            job: Job = pipe.recv()
+            job: CoverageJob = pipe.recv()
         except EOFError:
             return
         _examine(job, pipe)
 
 
-def _examine(job: Job, pipe: Any) -> None:
+def _examine(job: CoverageJob, pipe: Any) -> None:
     """Sends `("at", number, text)` before each program, `("found", number, finding)` after it, and `("end", why)`."""
     try:
         found = calls(job.pair, job.samples, job.backward)
@@ -71,7 +71,7 @@ def _examine(job: Job, pipe: Any) -> None:
     pipe.send(("end", "" if found else "eager answers none of its samples"))
 
 
-def _together(job: Job, found: list[Call], pipe: Any) -> bool:
+def _together(job: CoverageJob, found: list[SampleCall], pipe: Any) -> bool:
     """Checks all calls as one program.
 
     Returns whether it was captured and right, so that no call has to be checked alone.
@@ -83,7 +83,7 @@ def _together(job: Job, found: list[Call], pipe: Any) -> bool:
     if finding.outcome not in RIGHT or finding.outcome == "refused":
         return False
     for number, call in enumerate(found):
-        rest = {"call": call.text, "roads": {}, "reasons": ()}
+        rest = {"call": call.text, "lowerings": {}, "reasons": ()}
         pipe.send(("found", number, msgspec.structs.replace(finding, **rest) if number else finding))
     return True
 
@@ -94,17 +94,17 @@ class _Progress:
 
     at: int | None = None
     text: str = ""
-    found: dict[int, Finding] = field(default_factory=dict)
+    found: dict[int, CallResult] = field(default_factory=dict)
     joint: bool = True
 
 
-class Worker:
+class CoverageWorker:
     """Checks one pair after another in a forked process, and forks another if that crashes or is silent too long.
 
     The process that owns this must not have used torch's thread pool: a forked child would hang in it.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: CoveragePlan) -> None:
         self._plan = plan
         self._context = multiprocessing.get_context("fork")
         self._process: Any = None
@@ -112,13 +112,13 @@ class Worker:
         self._folder = tempfile.TemporaryDirectory(prefix="buddy-coverage-")
         self._log = os.path.join(self._folder.name, "stderr")
 
-    def check(self, pair: Pair) -> PairResult:
+    def check(self, pair: OpDtypePair) -> PairResult:
         start, progress = time.perf_counter(), _Progress()
-        options = {"preset": self._plan.preset, "flavour": self._plan.flavour, "threads": 1}
+        options = {"preset": self._plan.preset, "dialect": self._plan.dialect, "threads": 1}
         backward, why = self._plan.backward, None
         while why is None:
             self._start()
-            job = Job(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
+            job = CoverageJob(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
             try:
                 self._pipe.send(job)
             except OSError:
@@ -129,7 +129,7 @@ class Worker:
         if not progress.found:
             return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2), backward=backward)
         findings = [progress.found[number] for number in sorted(progress.found)]
-        return summed_up(pair, findings, seconds, self._tolerance(pair), backward)
+        return pair_result(pair, findings, seconds, self._tolerance(pair), backward)
 
     def close(self) -> None:
         if self._process is not None:
@@ -137,7 +137,7 @@ class Worker:
             self._process.join()
         self._folder.cleanup()
 
-    def _tolerance(self, pair: Pair) -> str:
+    def _tolerance(self, pair: OpDtypePair) -> str:
         from buddy.compiler.tools.coverage.agreement import tolerance_of
 
         tolerance, source = tolerance_of(database()[pair.op], torch_dtype(pair.dtype))
@@ -180,7 +180,7 @@ class Worker:
         progress.joint = False
         if progress.at == JOINT:
             return None
-        progress.found[progress.at] = Finding(progress.text, outcome, 0, (cause,))
+        progress.found[progress.at] = CallResult(progress.text, outcome, 0, (cause,))
         # The other calls would most likely take as long.
         return "" if outcome == "timeout" else None
 

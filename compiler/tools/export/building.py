@@ -28,7 +28,7 @@ _SCRATCH = "library"
 _ALLOWED = ("libc.so", "libm.so", "ld-linux", "ld-musl", "libgomp.so", "libomp.so", "libiomp5.so")
 
 
-class Sources(NamedTuple):
+class BuildSources(NamedTuple):
     """The inputs of a build: by file name, the header and the loader; and the program's object."""
 
     name: str
@@ -37,14 +37,14 @@ class Sources(NamedTuple):
     object: bytes
 
 
-def static_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
+def static_library(sources: BuildSources, machine: Machine, openmp: bool) -> bytes:
     """The program and its loader as `libNAME.a`. Raises `ExportError` if no C compiler can build it."""
     with scratch_folder(_SCRATCH) as folder:
         loader = _compiled(sources, machine, Path(folder), openmp)
         return archive({f"{sources.name}.o": sources.object, f"{sources.name}_loader.o": loader.read_bytes()})
 
 
-def shared_library(sources: Sources, machine: Machine, openmp: bool) -> bytes:
+def shared_library(sources: BuildSources, machine: Machine, openmp: bool) -> bytes:
     """The program and its loader as `libNAME.so`.
 
     Raises `ExportError` if no C compiler can build it, if the library would depend on more than libc, libm and OpenMP,
@@ -89,7 +89,7 @@ def compiler_for(machine: Machine) -> list[str]:
     )
 
 
-def _compiled(sources: Sources, machine: Machine, folder: Path, openmp: bool) -> Path:
+def _compiled(sources: BuildSources, machine: Machine, folder: Path, openmp: bool) -> Path:
     (folder / f"{sources.name}.h").write_text(sources.header, encoding="utf-8")
     loader = folder / f"{sources.name}.c"
     loader.write_text(sources.loader, encoding="utf-8")
@@ -112,14 +112,14 @@ def _run(command: list[str]) -> None:
         raise ExportError(f"{Path(command[0]).name} failed: {what}", "building the library", todo, said)
 
 
-def needed(data: bytes) -> list[str]:
+def needed_libraries(data: bytes) -> list[str]:
     """The dependencies of a shared library, by the names the dynamic linker looks for."""
     section = ELFFile(io.BytesIO(data)).get_section_by_name(".dynamic")
     assert isinstance(section, DynamicSection)
     return [tag.needed for tag in section.iter_tags() if tag.entry.d_tag == "DT_NEEDED"]
 
 
-def exported(data: bytes) -> list[str]:
+def exported_symbols(data: bytes) -> list[str]:
     """The symbols that a shared library exports."""
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".dynsym")
     found = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
@@ -127,8 +127,8 @@ def exported(data: bytes) -> list[str]:
 
 
 def _check(data: bytes, name: str) -> None:
-    more = [library for library in needed(data) if not library.startswith(_ALLOWED)]
-    shown = [symbol for symbol in exported(data) if not symbol.startswith(f"{name}_")]
+    more = [library for library in needed_libraries(data) if not library.startswith(_ALLOWED)]
+    shown = [symbol for symbol in exported_symbols(data) if not symbol.startswith(f"{name}_")]
     if more:
         raise ExportError(f"the library would need {', '.join(more)}", "linking", "set CC to a plain C compiler")
     if shown:

@@ -8,7 +8,7 @@ from importlib import resources
 
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.graph.sizes import computed, parsed
-from buddy.compiler.tools.export.interface import Interface, Tensor
+from buddy.compiler.tools.export.interface import ExportTensor, ProgramInterface
 from buddy.compiler.tools.export.native import names_of
 
 _TOKEN = "PROGRAM"
@@ -22,12 +22,12 @@ def source(file: str, name: str) -> str:
     return text.replace(_TOKEN, name)
 
 
-def loader(interface: Interface) -> str:
+def loader(interface: ProgramInterface) -> str:
     """The C file that maps the weights, packs them, and calls the compiled code."""
     return source("program.c", interface.name).replace(_TABLES, tables(interface))
 
 
-def header(interface: Interface, origin: str, machine: Machine) -> str:
+def header(interface: ProgramInterface, origin: str, machine: Machine) -> str:
     """The C header: inputs and outputs with shapes and element types, and the functions."""
     name = interface.name
     lines = [
@@ -48,7 +48,7 @@ def header(interface: Interface, origin: str, machine: Machine) -> str:
     return "\n".join(lines)
 
 
-def tables(interface: Interface) -> str:
+def tables(interface: ProgramInterface) -> str:
     """The loader's tables for this program."""
     names, told = names_of(interface), _Told(interface)
     pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
@@ -83,11 +83,11 @@ def tables(interface: Interface) -> str:
 class _Told:
     """Symbolic sizes in C: each gets a number, and its value is an expression of the call's sizes."""
 
-    def __init__(self, interface: Interface) -> None:
+    def __init__(self, interface: ProgramInterface) -> None:
         self._symbols = {source.name: f"sizes[{i}]" for i, source in enumerate(interface.sizes)}
         self._expressions: list[str] = []
 
-    def tensor(self, tensor: Tensor) -> str:
+    def tensor(self, tensor: ExportTensor) -> str:
         shape = [size if isinstance(size, int) else -1 - self._number(size) for size in tensor.shape]
         words = [_string(tensor.element.safetensors), str(tensor.element.bytes), str(len(shape)), _sizes(shape)]
         return f"{{{_string(tensor.name)}, {', '.join(words)}}}"
@@ -121,7 +121,7 @@ def _array(kind: str, name: str, items: Sequence[str], last: str = "{0}") -> lis
     return [f"static const {kind} {name}[] = {{", *(f"    {item}," for item in items), f"    {last}}};"]
 
 
-def _described_type(tensor: Tensor) -> str:
+def _described_type(tensor: ExportTensor) -> str:
     shape = [size for size in tensor.shape if isinstance(size, int)]
     element = tensor.element
     return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_sizes(shape)}"
@@ -143,7 +143,7 @@ def _in_comment(text: str) -> str:
     return text.replace("*/", "* /").replace("\n", " ")
 
 
-def _described(interface: Interface) -> list[str]:
+def _described(interface: ProgramInterface) -> list[str]:
     """Inputs, outputs and sizes, one per line."""
     lines = ["Tensors are dense and row-major, contiguous, with the last dim fastest.", "Inputs:"]
     lines += [_line(i, tensor) for i, tensor in enumerate(interface.inputs)] or ["  none"]
@@ -159,13 +159,13 @@ def _told_by(number: int, dim: int) -> str:
     return f"dim {dim} of input {number}" if number >= 0 else f"number {dim} that the program is called with"
 
 
-def _line(number: int, tensor: Tensor) -> str:
+def _line(number: int, tensor: ExportTensor) -> str:
     sizes = "".join(f"[{size}]" for size in tensor.shape)
     note = f" ({tensor.element.note})" * bool(tensor.element.note)
     return _in_comment(f"  {number}  {tensor.element.c} {tensor.name}{sizes}{note}")
 
 
-def _typed_call(interface: Interface) -> list[str]:
+def _typed_call(interface: ProgramInterface) -> list[str]:
     """A function with a typed parameter for each tensor."""
     name = interface.name
     ins = [(f"in{i}", f"const {tensor.element.c} *in{i}") for i, tensor in enumerate(interface.inputs)]

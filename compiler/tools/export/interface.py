@@ -14,9 +14,9 @@ from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.artifact import Argument as EntryArgument
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.tools.export.dtypes import Element, element_of, stored_shape
+from buddy.compiler.tools.export.dtypes import ElementType, element_of, stored_shape
 from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.words import taken
+from buddy.compiler.tools.export.words import reserved_words
 
 if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
@@ -25,12 +25,12 @@ _NAME = re.compile(r"[a-z]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Tensor:
+class ExportTensor:
     """A dense row-major tensor of the interface; symbolic sizes are texts, as in `TensorSpec`."""
 
     name: str
     shape: tuple[int | str, ...]
-    element: Element
+    element: ElementType
 
     @property
     def empty(self) -> bool:
@@ -39,7 +39,7 @@ class Tensor:
 
 
 @dataclass(frozen=True)
-class Argument:
+class ExportArgument:
     """An argument of the entry: input number `input` or weight number `weight` (the other is -1).
 
     It is passed unchanged or, with `pack`, packed into `bytes`; with `bytes` alone, a weight is copied to memory that
@@ -62,17 +62,17 @@ class SizeSource:
 
 
 @dataclass(frozen=True)
-class Interface:
+class ProgramInterface:
     """The interface of a program. `sources` are the graph input numbers of `inputs`, then of `weights`.
 
     `refusals` are the symbols that compiled code calls where eager would raise, with their error messages.
     """
 
     name: str
-    inputs: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    arguments: tuple[Argument, ...]
+    inputs: tuple[ExportTensor, ...]
+    weights: tuple[ExportTensor, ...]
+    outputs: tuple[ExportTensor, ...]
+    arguments: tuple[ExportArgument, ...]
     sizes: tuple[SizeSource, ...]
     sources: tuple[tuple[int, ...], tuple[int, ...]]
     refusals: tuple[tuple[str, str], ...]
@@ -91,7 +91,7 @@ class Interface:
         return len(self.arguments) + len(self.sizes) + crossing + bool(self.arena)
 
 
-def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> Interface:
+def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> ProgramInterface:
     """How to call the program `artifact`, compiled from `graph`, from C under `name`.
 
     Raises `ExportError` for ops that need PyTorch at run time, and for inputs that C cannot provide.
@@ -106,7 +106,7 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
     results = [op for op in graph.results if isinstance(op, Op)]
     specs = [TensorSpec(tuple(op.tensor_meta.shape), op.tensor_meta.dtype.value) for op in graph.placeholders]
     stables = [op.stable or op.name for op in graph.placeholders]
-    return Interface(
+    return ProgramInterface(
         name,
         tuple(_tensor(stables[number], specs[number]) for number in inputs),
         tuple(_tensor(stables[number], specs[number]) for number in weights),
@@ -123,7 +123,7 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 
 def check_name(name: str) -> None:
     """Raises `ExportError` if `name` is not usable for functions and files in C and C++."""
-    if not _NAME.fullmatch(name) or name in taken() or len(name) > 64:
+    if not _NAME.fullmatch(name) or name in reserved_words() or len(name) > 64:
         todo = "choose a name of lower-case letters, digits and _ that C and its library do not use (--name)"
         raise ExportError(f"{name!r} is not a valid name for C functions", "the export", todo)
 
@@ -132,7 +132,7 @@ def c_name(text: str) -> str:
     """A valid C name made from any text."""
     found = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
     found = found if found[:1].isalpha() else f"program_{found}".rstrip("_")
-    return f"{found}_program" if found in taken() else found
+    return f"{found}_program" if found in reserved_words() else found
 
 
 def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
@@ -154,11 +154,13 @@ def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
         )
 
 
-def _tensor(name: str, spec: TensorSpec) -> Tensor:
-    return Tensor(name, tuple(s if isinstance(s, int) else str(s) for s in stored_shape(spec)), element_of(spec.dtype))
+def _tensor(name: str, spec: TensorSpec) -> ExportTensor:
+    return ExportTensor(
+        name, tuple(s if isinstance(s, int) else str(s) for s in stored_shape(spec)), element_of(spec.dtype)
+    )
 
 
-def _argument(found: EntryArgument, inputs: dict[int, int], weights: dict[int, int]) -> Argument:
+def _argument(found: EntryArgument, inputs: dict[int, int], weights: dict[int, int]) -> ExportArgument:
     weight = weights.get(found.source, -1)
     if weight < 0 and found.pack:
         raise ExportError(
@@ -169,7 +171,7 @@ def _argument(found: EntryArgument, inputs: dict[int, int], weights: dict[int, i
     copied = bool(found.pack) or (found.streamed and weight >= 0)
     sizes = [size for size in stored_shape(found.spec) if isinstance(size, int)]
     size = math.prod(sizes) * element_of(found.spec.dtype).bytes if copied else 0
-    return Argument(inputs.get(found.source, -1), weight, found.pack, size)
+    return ExportArgument(inputs.get(found.source, -1), weight, found.pack, size)
 
 
 def _refusal(call: EagerCall) -> str:

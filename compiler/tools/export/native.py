@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from buddy.compiler.codegen.machines import Machine, new_context, optimise, parsed, target_machine
+from buddy.compiler.codegen.machines import Machine, new_context, optimise, parse_module, target_machine
 from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
 from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.interface import Interface
+from buddy.compiler.tools.export.interface import ProgramInterface
 from buddy.compiler.tools.export.words import LIBM
 
 # Functions of <string.h> and <stdlib.h>.
@@ -26,11 +26,11 @@ class NativeProgram:
     libm.
     """
 
-    def __init__(self, text: str, interface: Interface, machine: Machine, opt_level: int) -> None:
+    def __init__(self, text: str, interface: ProgramInterface, machine: Machine, opt_level: int) -> None:
         self._machine, self._level = machine, opt_level
         self._names = names_of(interface)
         context = new_context()
-        module = parsed(text, machine, context)
+        module = parse_module(text, machine, context)
         packs = dict.fromkeys(interface.packs, 2)
         _check_imports(module, {FORK, *dict(interface.refusals)})
         for function in module.functions:
@@ -41,7 +41,7 @@ class NativeProgram:
                 if function.name in packs:
                     function.add_function_attribute("optsize")
                 function.linkage = "external"
-        module.link_in(parsed(trampolines({interface.entry: interface.arity, **packs}), machine, context))
+        module.link_in(parse_module(trampolines({interface.entry: interface.arity, **packs}), machine, context))
         for old, new in self._names.items():
             _rename(module, old, new)
         self._text = str(module)
@@ -65,13 +65,13 @@ class NativeProgram:
     def _code(self) -> Any:
         """A copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
-            self._optimised = parsed(self._text, self._machine)
+            self._optimised = parse_module(self._text, self._machine)
             optimise(self._optimised, self._level, self._machine)
             _hide(self._optimised, set(self._names.values()))
-        return parsed(str(self._optimised), self._machine)
+        return parse_module(str(self._optimised), self._machine)
 
 
-def names_of(interface: Interface) -> dict[str, str]:
+def names_of(interface: ProgramInterface) -> dict[str, str]:
     """The module's names for its links to the loader, and their external names."""
     name = interface.name
     found = {trampoline_name(interface.entry): f"{name}_entry", FORK: f"{name}_fork"}

@@ -22,7 +22,7 @@ from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.scratch import EXPORT, scratch_folder
 from buddy.compiler.tools.export import building, c_text, safetensors, texts, wheel
 from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.interface import Interface, interface_of
+from buddy.compiler.tools.export.interface import ProgramInterface, interface_of
 from buddy.compiler.tools.export.native import NativeProgram
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProgram:
     """A program compiled by `recipe`: the captured graph, and the result.
 
     `llvm_ir` and `mlir` are texts of stages; `origin` and `command` describe the origin of the export in its README.
@@ -52,7 +52,7 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Order:
+class ExportOrder:
     """What to write, under which name, into which folder; `force` overwrites existing files."""
 
     folder: Path
@@ -64,7 +64,7 @@ class Order:
 Tell = Callable[[str], None]
 
 
-def export(program: Program, order: Order, tell: Tell = lambda _what: None) -> list[ExportedFile]:
+def export(program: CompiledProgram, order: ExportOrder, tell: Tell = lambda _what: None) -> list[ExportedFile]:
     """Writes the files of `order`; all of them, or none.
 
     Raises `ExportError` for what cannot be exported in this form, and if a file exists; `OSError` if the folder is not
@@ -86,7 +86,13 @@ def export(program: Program, order: Order, tell: Tell = lambda _what: None) -> l
 
 class _Writer:
     def __init__(
-        self, program: Program, order: Order, interface: Interface, machine: Machine, folder: Path, tell: Tell
+        self,
+        program: CompiledProgram,
+        order: ExportOrder,
+        interface: ProgramInterface,
+        machine: Machine,
+        folder: Path,
+        tell: Tell,
     ) -> None:
         self._program, self._kinds, self._interface = program, frozenset(order.kinds), interface
         self._machine, self._folder, self._tell, self._name = machine, folder, tell, order.name
@@ -146,7 +152,7 @@ class _Writer:
             return
         self._tell("building the library")
         openmp = self._interface.threads > 1
-        sources = building.Sources(name, self._header, c_text.loader(self._interface), self._object)
+        sources = building.BuildSources(name, self._header, c_text.loader(self._interface), self._object)
         if "static" in kinds:
             self._path(f"lib{name}.a").write_bytes(building.static_library(sources, self._machine, openmp))
         if kinds & {"shared", "wheel"}:
@@ -169,7 +175,7 @@ class _Writer:
         for weight, source in zip(self._interface.weights, sources, strict=True):
             shape = [size for size in weight.shape if isinstance(size, int)]
             data = dense_bytes(tensors[source])
-            found[weight.name] = safetensors.Entry(weight.element.safetensors, weight.element.bytes, shape, data)
+            found[weight.name] = safetensors.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
         safetensors.write(path, found, {"format": "pt", "program": self._name})
 
     def _write_examples(self) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 _ALIGNMENT = 64  # bytes: the data begin at a cache line
 
 
-class Entry(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor: safetensors' name of its element type, bytes per element, its shape, and its data."""
 
     dtype: str
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     data: memoryview
 
 
-def write(path: Path, tensors: Mapping[str, Entry], metadata: Mapping[str, str]) -> None:
+def write(path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str]) -> None:
     """Writes `tensors` by name, and texts about them. Raises `OSError`."""
     order = sorted(tensors, key=lambda name: (-tensors[name].element, tensors[name].dtype, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from buddy.compiler.codegen.machines import Machine
-from buddy.compiler.tools.export.interface import Interface
+from buddy.compiler.tools.export.interface import ProgramInterface
 
 
-def cmake(interface: Interface, code: str) -> str:
+def cmake(interface: ProgramInterface, code: str) -> str:
     """A CMakeLists.txt for the loader and the programs in C and C++; `code` is the file with the compiled code."""
     name = interface.name
     assembly = code.endswith(".s")
@@ -41,7 +41,7 @@ def _object_property(code: str) -> str:
     return f"set_source_files_properties({code} PROPERTIES EXTERNAL_OBJECT TRUE)\n" if code.endswith(".o") else ""
 
 
-def readme(interface: Interface, origin: str, machine: Machine, files: Collection[str], command: str) -> str:
+def readme(interface: ProgramInterface, origin: str, machine: Machine, files: Collection[str], command: str) -> str:
     """The README of an export: its files, and how to build and run it."""
     name = interface.name
     known = _descriptions(name)
@@ -86,7 +86,7 @@ def _other(file: str) -> str:
     return "a Python package of the program, which needs NumPy alone" if file.endswith(".whl") else ""
 
 
-def _building(interface: Interface, code: str) -> str:
+def _building(interface: ProgramInterface, code: str) -> str:
     name = interface.name
     openmp = " -fopenmp" if interface.threads > 1 else ""
     threads = f"\nWithout `-fopenmp` it runs on one thread, with it on {interface.threads}.\n" if openmp else ""
@@ -118,7 +118,7 @@ It prints each output's range, the largest difference from what eager PyTorch co
 """
 
 
-def _linking(interface: Interface, library: str) -> str:
+def _linking(interface: ProgramInterface, library: str) -> str:
     openmp = " -fopenmp" if interface.threads > 1 and library.endswith(".a") else ""
     where = " -Wl,-rpath,'$ORIGIN'" if library.endswith(".so") else ""
     return f"""## With {library}

@@ -41,7 +41,7 @@ _NO_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|PROGRAM\w*", r
 
 
 @lru_cache(maxsize=1)
-def taken() -> frozenset[str]:
+def reserved_words() -> frozenset[str]:
     """All such names in lower case."""
     texts = [path.read_text(encoding="utf-8") for path in resources.files(__package__).joinpath("c").iterdir()]
     words = {word for text in texts for word in re.findall(r"\b[a-z]\w*", _NO_CODE.sub(" ", text))}

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph.extraction import ExtractionError, edges, extracted
+from buddy.compiler.graph.extraction import ExtractionError, edges, extract_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.runtime.node_by_node import SEED, symbols_at, values_of
 
 
 @dataclass(frozen=True)
-class Part:
+class Subgraph:
     """A graph and its input tensors, in the order of its placeholders; `numbers` are sizes known only at the call."""
 
     graph: Graph
@@ -23,17 +23,17 @@ class Part:
     numbers: tuple[Any, ...] = ()
 
 
-def part_of(whole: Part, nodes: Collection[Op]) -> Part:
+def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
     """`nodes` of a graph, with their external inputs as eager computes them.
 
-    Raises `ExtractionError` like `extracted`, and if eager raises before these inputs are computed.
+    Raises `ExtractionError` like `extract_graph`, and if eager raises before these inputs are computed.
     """
     symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
-    graph = extracted(whole.graph, nodes, symbols)
-    return Part(graph, _on_the_edges(whole, list(edges(graph))))
+    graph = extract_graph(whole.graph, nodes, symbols)
+    return Subgraph(graph, _on_the_edges(whole, list(edges(graph))))
 
 
-def _on_the_edges(whole: Part, names: Sequence[str]) -> list[torch.Tensor]:
+def _on_the_edges(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
     torch.manual_seed(SEED)
     try:
         values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)

@@ -8,14 +8,14 @@ from functools import partial
 import msgspec
 
 from buddy.compiler.frontend.table import main_dtype, rows_table
-from buddy.compiler.graph.extraction import named
+from buddy.compiler.graph.extraction import find_nodes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.node_by_node import results_of
-from buddy.compiler.tools.extract.parts import Part, part_of
+from buddy.compiler.tools.extract.parts import Subgraph, part_of
 from buddy.compiler.tools.extract.script import code_of
 
 
@@ -24,8 +24,8 @@ def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
 
     Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
     """
-    whole = Part(captured.graph, captured.tensors, captured.numbers)
-    part = part_of(whole, named(captured.graph, wanted))
+    whole = Subgraph(captured.graph, captured.tensors, captured.numbers)
+    part = part_of(whole, find_nodes(captured.graph, wanted))
     graph, kinds = part.graph, part.graph.kinds
     rows = _rows(graph, {row.stable: row for row in captured.info.rows})
     info = GraphInfo(

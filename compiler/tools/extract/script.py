@@ -22,7 +22,7 @@ from buddy.compiler.graph.types import NodeType, TensorDType
 from buddy.compiler.runtime.callbacks import resolve
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.runtime.values import as_array
-from buddy.compiler.tools.extract.parts import Part, part_of
+from buddy.compiler.tools.extract.parts import Subgraph, part_of
 
 _SCRIPT = '''\
 """{title}: extracted with its real inputs, which are in {file} next to this script.
@@ -65,7 +65,7 @@ _RANDOM_BITS = "\nimport buddy.compiler.runtime.philox  # defines torch.ops.budd
 
 
 @dataclass(frozen=True)
-class Script:
+class GraphScript:
     """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
 
     name: str
@@ -73,7 +73,7 @@ class Script:
     values: bytes
 
 
-def script_of(part: Part) -> Script:
+def script_of(part: Subgraph) -> GraphScript:
     """A graph with its tensors as a script; symbolic sizes have the values of this call.
 
     Raises `ExtractionError` if they depend on data.
@@ -94,7 +94,7 @@ def script_of(part: Part) -> Script:
         code=_indented(code_of(graph)),
         inputs=inputs.strip(),
     )
-    return Script(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
+    return GraphScript(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
 
 
 def code_of(graph: Graph) -> str:

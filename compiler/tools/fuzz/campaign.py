@@ -25,10 +25,10 @@ from hypothesis.errors import Flaky
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.support.processes.parent_death import die_with_parent
 from buddy.compiler.tools.fuzz import guards
-from buddy.compiler.tools.fuzz.disposable import Disposable
-from buddy.compiler.tools.fuzz.last_words import LastWords
-from buddy.compiler.tools.fuzz.plan import FAULTS, Batch, Fault, Histogram, Outcome, Plan, Verdict, merged
-from buddy.compiler.tools.fuzz.writing import Drawn, scripts
+from buddy.compiler.tools.fuzz.crash_log import CrashLog
+from buddy.compiler.tools.fuzz.plan import FAULTS, FuzzBatch, FuzzFault, FuzzPlan, Histogram, Outcome, Verdict, merged
+from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
+from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 
 # The statements that crashed eager, by the seed of their batch.
 Deadly = Mapping[int, Collection[str]]
@@ -45,22 +45,22 @@ class _Failed(Exception):
 
 
 def run(
-    plan: Plan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
-) -> Iterator[Batch]:
+    plan: FuzzPlan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
+) -> Iterator[FuzzBatch]:
     """Runs the batches of `plan` except for those with `known` seeds.
 
     Each statement, with its batch, is written to the file `heard` while eager runs it; statements in `deadly` are left
     out of the programs of their batch.
     """
-    words = LastWords(heard)
-    with Disposable("buddy.compiler.tools.fuzz.checking", "check") as worker:
+    words = CrashLog(heard)
+    with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
         _check(plan, worker)
         for number in plan.seeds():
             if number not in known:
                 yield _Trial(plan, worker, number, words, tuple(deadly.get(number, ()))).batch()
 
 
-def _check(plan: Plan, worker: Disposable) -> None:
+def _check(plan: FuzzPlan, worker: RestartableProcess) -> None:
     """Exits this process for errors that every program would have: an unknown preset, a broken extension."""
     preset = plan.options.get("preset", "default")
     if preset not in presets():
@@ -74,7 +74,9 @@ def _check(plan: Plan, worker: Disposable) -> None:
 class _Trial:
     """One running batch."""
 
-    def __init__(self, plan: Plan, worker: Disposable, number: int, heard: LastWords, deadly: tuple[str, ...]) -> None:
+    def __init__(
+        self, plan: FuzzPlan, worker: RestartableProcess, number: int, heard: CrashLog, deadly: tuple[str, ...]
+    ) -> None:
         self._plan, self._worker, self._number = plan, worker, number
         self._programs = scripts(plan.statements, lambda text: heard.say(text and f"{number} {text}"), deadly)
         self._deadly = deadly
@@ -82,12 +84,12 @@ class _Trial:
         self._kinds: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._compiled: list[Histogram] = []
-        self._faults: list[Fault] = []
+        self._faults: list[FuzzFault] = []
         # The failure that is being reduced, from large to small.
-        self._failing: list[Fault] = []
+        self._failing: list[FuzzFault] = []
         self._smaller = 0
 
-    def batch(self) -> Batch:
+    def batch(self) -> FuzzBatch:
         start = time.perf_counter()
         size, tried = self._plan.size(self._number), -1
         while tried < self._outcomes.total() < size:
@@ -98,9 +100,9 @@ class _Trial:
         seconds = round(time.perf_counter() - start, 2)
         conditions = self._plan.conditions(self._number)
         faults = tuple(self._faults)
-        return Batch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
+        return FuzzBatch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
 
-    def _fault(self, name: str, most: int) -> list[Fault]:
+    def _fault(self, name: str, most: int) -> list[FuzzFault]:
         """Tries up to `most` programs until one fails in a new way; returns the reduced program, if there is one."""
         chosen = settings(
             max_examples=most,
@@ -115,7 +117,7 @@ class _Trial:
             seed(name)(chosen(given(self._programs)(self._try)))()
         return self._failing[-1:]
 
-    def _try(self, drawn: Drawn) -> None:
+    def _try(self, drawn: GeneratedProgram) -> None:
         if self._failing:
             self._smaller -= 1
             if self._smaller < 0:
@@ -128,7 +130,7 @@ class _Trial:
             self._compiled.append(verdict.compiled)
         if verdict.outcome not in FAULTS:
             return
-        found = Fault(verdict.outcome, verdict.why, drawn.script, verdict.at)
+        found = FuzzFault(verdict.outcome, verdict.why, drawn.script, verdict.at)
         of_wrong = sum(fault.outcome == found.outcome == "wrong" for fault in self._faults)
         is_new = of_wrong < MOST_WRONG and not any(_alike(fault, found) for fault in self._faults)
         if _alike(self._failing[0], found) if self._failing else is_new:
@@ -142,14 +144,14 @@ def reason(verdict: Verdict) -> str:
     return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
 
 
-def _alike(one: Fault, other: Fault) -> bool:
+def _alike(one: FuzzFault, other: FuzzFault) -> bool:
     """Whether two programs fail in the same way: from the same wrong statement on, or with the same error."""
     if one.outcome != other.outcome:
         return False
     return one.at == other.at if one.outcome == "wrong" else one.why.split(":")[0] == other.why.split(":")[0]
 
 
-def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
+def verdict_of(worker: RestartableProcess, script: str, plan: FuzzPlan) -> Verdict:
     """The verdict on a script in the disposable process, which may crash."""
     ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
     if ended.how == "answer":
@@ -161,7 +163,7 @@ def verdict_of(worker: Disposable, script: str, plan: Plan) -> Verdict:
 
 def main(words: list[str]) -> int:
     die_with_parent(int(words[0]))
-    plan, heard = msgspec.json.decode(words[1], type=Plan), Path(words[2])
+    plan, heard = msgspec.json.decode(words[1], type=FuzzPlan), Path(words[2])
     known, deadly = msgspec.json.decode(words[3], type=tuple[list[int], dict[int, list[str]]])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -21,7 +21,7 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.runtime.compare import EXACT
 from buddy.compiler.tools.coverage.agreement import disagreement
-from buddy.compiler.tools.coverage.check import COMPILED, Recorder, laid_out_as
+from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, laid_out_as
 from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
 from buddy.compiler.tools.fuzz import guards, roundings
 from buddy.compiler.tools.fuzz.plan import Histogram, Verdict
@@ -54,12 +54,12 @@ def check(
             runpy.run_path(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorder = _AnySizes(options) if dynamic else Recorder(options)
+        recorder = _AnySizes(options) if dynamic else CoverageRecorder(options)
         try:
             verdict = _verdict(_Trial(*_loaded(script), dynamic, gradients), recorder)
         except Exception as error:  # raised by eager
             return Verdict("invalid", _first_line(error))
-        at = _first_wrong(script, Recorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
+        at = _first_wrong(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
         return replace(verdict, at=at, compiled=_compiled(recorder))
 
 
@@ -69,7 +69,7 @@ def _loaded(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return module.model, module.example_inputs
 
 
-class _AnySizes(Recorder):
+class _AnySizes(CoverageRecorder):
     """A recorder that compiles once for all sizes if possible, and records less."""
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
@@ -77,7 +77,7 @@ class _AnySizes(Recorder):
         return buddy_backend(module, inputs, options=self.options, show_faults=True)
 
 
-class Ran(NamedTuple):
+class CheckedProgram(NamedTuple):
     """The results of a program, None if it raised; and its difference from eager, "" if there is none."""
 
     found: Any
@@ -103,15 +103,15 @@ class _Trial:
                 self._expected = self._called(model)
             del self._inputs[len(self._expected[0]) :]
 
-    def run(self, backend: Backend) -> Ran:
+    def run(self, backend: Backend) -> CheckedProgram:
         """Runs the program compiled by `backend`."""
         torch._dynamo.reset()
         try:
             found = self._called(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
         except Exception as error:
             error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
-            return Ran(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
-        return Ran(found, self.differs(found, self._expected))
+            return CheckedProgram(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
+        return CheckedProgram(found, self.differs(found, self._expected))
 
     def differs(self, found: Any, other: Any) -> str:
         """The difference between the results of two runs; "" if there is none."""
@@ -156,7 +156,7 @@ def _larger(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
 
 
-def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
+def _verdict(trial: _Trial, recorder: CoverageRecorder) -> Verdict:
     ours = trial.run(recorder)
     if not ours.said and recorder.fault:
         return Verdict("error", recorder.fault)
@@ -167,7 +167,7 @@ def _verdict(trial: _Trial, recorder: Recorder) -> Verdict:
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 
-def _whose(trial: _Trial, ours: Ran) -> Verdict:
+def _whose(trial: _Trial, ours: CheckedProgram) -> Verdict:
     """Whether the same difference already exists before a backend, or the decompositions, see the program."""
     captured = trial.run("aot_eager")
     if captured.said and _is_as(trial, ours, captured):
@@ -179,7 +179,7 @@ def _whose(trial: _Trial, ours: Ran) -> Verdict:
     return Verdict("error" if ours.found is None else "wrong", f"{words}{ours.said}")
 
 
-def _is_as(trial: _Trial, ours: Ran, other: Ran) -> bool:
+def _is_as(trial: _Trial, ours: CheckedProgram, other: CheckedProgram) -> bool:
     """True if `ours` matches `other`, or if `other` raised and there is nothing to compare."""
     return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
 
@@ -214,11 +214,11 @@ def _as_traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[
     return run_aot(module, inputs, compiled, fallback_random=True)
 
 
-def _compiled(recorder: Recorder) -> Histogram:
+def _compiled(recorder: CoverageRecorder) -> Histogram:
     """Statistics of the graphs that reached the compiler."""
     metas = [meta for graph in recorder.graphs for op in graph.operations for meta in op.metas if meta is not None]
     return {
-        "operators": {target: sum(roads.values()) for target, roads in recorder.roads.items()},
+        "operators": {target: sum(lowerings.values()) for target, lowerings in recorder.lowerings.items()},
         "dtypes": dict(Counter(str(meta.dtype.value) for meta in metas)),
         "ranks": dict(Counter(str(len(meta.shape)) for meta in metas)),
     }

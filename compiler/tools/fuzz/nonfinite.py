@@ -19,7 +19,7 @@ _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
 
-def spread(func: Any, args: Any, kwargs: Any, found: Any, chance: torch.Generator) -> None:
+def spread_nonfinite(func: Any, args: Any, kwargs: Any, found: Any, chance: torch.Generator) -> None:
     """Changes `found`, the results of `func`, in place and at random where another algorithm might differ.
 
     Results of ops outside this module are unchanged.

@@ -27,7 +27,7 @@ _TENSORS = ("x", "y", "z")
 _BOUNDED = ".nan_to_num().clamp({}, 99)"
 
 
-def filled(template: str, draw: st.DrawFn, names: Environment) -> str:
+def fill_template(template: str, draw: st.DrawFn, names: Environment) -> str:
     """Fills in the fields of a template."""
     operands = _Operands(draw, names)
     parts = []

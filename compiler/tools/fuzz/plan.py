@@ -40,7 +40,7 @@ class Verdict(msgspec.Struct, frozen=True):
     compiled: Histogram = {}
 
 
-class Plan(msgspec.Struct, frozen=True):
+class FuzzPlan(msgspec.Struct, frozen=True):
     """`count` programs from `seed` on; `shard` is the part of them (from 1, and the number of parts) to run here.
 
     `options` are those of the `torch.compile` backend; with `dynamic` sizes are symbolic, and with `gradients` backward
@@ -85,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-class Fault(msgspec.Struct, frozen=True):
+class FuzzFault(msgspec.Struct, frozen=True):
     """The smallest program with one kind of failure, as a script; `at` is that of its verdict."""
 
     outcome: Outcome
@@ -94,7 +94,7 @@ class Fault(msgspec.Struct, frozen=True):
     at: str = ""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class FuzzBatch(msgspec.Struct, frozen=True):
     """The results of one batch: the number of programs per outcome, and a program for each kind of failure.
 
     `conditions` are those of its plan. `deadly` are the statements that crashed eager, which its programs do not
@@ -105,18 +105,18 @@ class Batch(msgspec.Struct, frozen=True):
     conditions: str
     outcomes: dict[str, int]
     seconds: float
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[FuzzFault, ...] = ()
     deadly: tuple[str, ...] = ()
     drawn: Histogram = {}
 
 
-def read(path: Path, plan: Plan) -> dict[int, Batch]:
+def read(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
     """The batches with `plan`'s conditions in a file written by `json_lines.append`, by seed. Raises `OSError`."""
-    found = json_lines.read(path, Batch)
+    found = json_lines.read(path, FuzzBatch)
     return {b.seed: b for b in found if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
 
-def total(batches: Collection[Batch]) -> Counter[str]:
+def total(batches: Collection[FuzzBatch]) -> Counter[str]:
     """The number of programs per outcome over all batches."""
     found: Counter[str] = Counter()
     for batch in batches:

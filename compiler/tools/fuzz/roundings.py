@@ -35,7 +35,7 @@ UNITS = 4.0
 MARGIN = 16.0
 
 
-class Noted(TorchDispatchMode):
+class RecordedFloats(TorchDispatchMode):
     """Keeps a copy of every float tensor that an op returns, with the op."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Noted(TorchDispatchMode):
         return found
 
 
-class Shaken(TorchDispatchMode):
+class PerturbedFloats(TorchDispatchMode):
     """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
     `plain` are the unchanged results, as long as the ops are the same: a program may take another branch.
@@ -61,13 +61,13 @@ class Shaken(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         for leaf in _made(func, found):
-            shake(leaf, self._chance)
+            perturb_tensor(leaf, self._chance)
             op, plain = next(self._plain, (None, leaf))
             if op == func and plain.shape == leaf.shape:
                 _cancel(leaf, plain, self._chance)
             else:
                 self._plain = iter(())
-        nonfinite.spread(func, args, kwargs, found, self._chance)
+        nonfinite.spread_nonfinite(func, args, kwargs, found, self._chance)
         return found
 
 
@@ -87,7 +87,7 @@ def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def shake(tensor: torch.Tensor, chance: torch.Generator) -> None:
+def perturb_tensor(tensor: torch.Tensor, chance: torch.Generator) -> None:
     """Moves the elements of a float tensor, in place; a program's own random numbers come from another generator.
 
     NaN gets either sign: IEEE 754 does not specify the sign of a computed NaN.
@@ -114,15 +114,15 @@ def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) 
 def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
     """The results of `program` on fresh `arguments()` with `RUNS` other roundings."""
     found, given = [], arguments()
-    with Noted() as noted:
+    with RecordedFloats() as noted:
         program(given)
     for seed in range(RUNS):
         chance = torch.Generator().manual_seed(seed)
         given = arguments()
         for leaf in tree_leaves(given):
             for floats in _floats_of(leaf) if isinstance(leaf, torch.Tensor) else ():
-                shake(floats, chance)
-        with Shaken(chance, noted.floats):
+                perturb_tensor(floats, chance)
+        with PerturbedFloats(chance, noted.floats):
             found.append(program(given))
     return found
 

@@ -13,8 +13,8 @@ import msgspec
 
 from buddy.compiler.support.processes.parent_death import describe_exit
 from buddy.compiler.support.processes.worker_process import safe_path
-from buddy.compiler.tools.fuzz.last_words import last_words
-from buddy.compiler.tools.fuzz.plan import Batch, Plan
+from buddy.compiler.tools.fuzz.crash_log import read_crash_log
+from buddy.compiler.tools.fuzz.plan import FuzzBatch, FuzzPlan
 
 MISSING = "No module named 'hypothesis'"
 
@@ -23,7 +23,7 @@ class CampaignError(Exception):
     """The process of a campaign could not start, or exited; the text is its last output."""
 
 
-def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
+def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
     """Yields the batches of `plan` when they are done, except for those with `known` seeds. Raises `CampaignError`.
 
     If a statement crashes eager and the process, its batch restarts without it.
@@ -33,7 +33,7 @@ def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
         heard, log = Path(folder, "statement"), Path(folder, "log")
         while True:
             code = yield from _process(plan, heard, log, done, deadly)
-            number, _, statement = last_words(heard).partition(" ")
+            number, _, statement = read_crash_log(heard).partition(" ")
             if code >= 0 or not statement or statement in deadly.get(int(number), ()):
                 break
             deadly.setdefault(int(number), []).append(statement)
@@ -44,8 +44,8 @@ def run(plan: Plan, known: Collection[int] = ()) -> Iterator[Batch]:
 
 
 def _process(
-    plan: Plan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
-) -> Generator[Batch, None, int]:
+    plan: FuzzPlan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
+) -> Generator[FuzzBatch, None, int]:
     """Yields the batches of one process, which are added to `done`, and returns the process's exit status."""
     words = [str(os.getpid()), msgspec.json.encode(plan).decode(), str(heard)]
     with open(log, "wb") as told:
@@ -62,7 +62,7 @@ def _process(
     assert process.stdout is not None
     try:
         for line in process.stdout:
-            batch = msgspec.json.decode(line, type=Batch)
+            batch = msgspec.json.decode(line, type=FuzzBatch)
             done.add(batch.seed)
             yield batch
         return process.wait()

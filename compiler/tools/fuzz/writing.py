@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 
-from buddy.compiler.tools.fuzz.operands import filled
+from buddy.compiler.tools.fuzz.operands import fill_template
 from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
 from buddy.compiler.tools.fuzz.values import tensors
 
@@ -49,7 +49,7 @@ model = Program().eval()
 Hear = Callable[[str], object]
 
 
-class Drawn(NamedTuple):
+class GeneratedProgram(NamedTuple):
     """A program as a script, and the kinds of its statements."""
 
     script: str
@@ -57,7 +57,7 @@ class Drawn(NamedTuple):
 
 
 @dataclass
-class Draft:
+class ProgramDraft:
     """A program so far: its inputs, its statements, and the value of each name in eager.
 
     `hear` is called with a statement before it is tried, and with "" afterwards; statements in `deadly` are not tried.
@@ -134,9 +134,9 @@ def _evaluated(text: str, values: dict[str, Any]) -> Any:
 
 
 @st.composite
-def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collection[str] = ()) -> Drawn:
-    """A script of up to `most` statements that eager evaluates; `hear` and `deadly` are those of `Draft`."""
-    draft = Draft(draw(st.integers(0, 99)), hear, deadly)
+def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collection[str] = ()) -> GeneratedProgram:
+    """A script of up to `most` statements that eager evaluates; `hear` and `deadly` are those of `ProgramDraft`."""
+    draft = ProgramDraft(draw(st.integers(0, 99)), hear, deadly)
     torch.manual_seed(draft.seed)
     for text in draw(st.lists(tensors(), min_size=1, max_size=3)):
         draft.add_input(text)
@@ -147,10 +147,10 @@ def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collectio
     if not draft.body:
         draft.takes("operators", "x0 + 1", "v0")
         draft.results = ["v0"]
-    return Drawn(draft.script(), tuple(draft.kinds))
+    return GeneratedProgram(draft.script(), tuple(draft.kinds))
 
 
-def _draw_statement(draw: st.DrawFn, draft: Draft, name: str) -> None:
+def _draw_statement(draw: st.DrawFn, draft: ProgramDraft, name: str) -> None:
     kind = draw(st.sampled_from(KINDS))
     template = draw(st.sampled_from(STATEMENTS[kind]))
-    draft.takes(kind, filled(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)
+    draft.takes(kind, fill_template(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.protocol.artifact import Region
+from buddy.compiler.protocol.artifact import TimedRegion
 from buddy.compiler.protocol.profile_report import NodeTime, RegionTime
 from buddy.compiler.tools.profile.work import Traffic, operations_of
 
@@ -30,8 +30,8 @@ class Attribution:
     outside: float
 
 
-def attributed(
-    graph: Graph, regions: Sequence[Region], seconds: Sequence[float], symbols: Mapping[str, int]
+def attribute_time(
+    graph: Graph, regions: Sequence[TimedRegion], seconds: Sequence[float], symbols: Mapping[str, int]
 ) -> Attribution:
     """The time of each node of `graph`; `seconds` are those of the regions, where calls include their callees."""
     operations = {op.stable: operations_of(op, symbols) for op in graph.body}
@@ -60,7 +60,7 @@ def attributed(
     return Attribution(nodes, times, sum(group.seconds for group in groups.values()), outside)
 
 
-def _own_seconds(regions: Sequence[Region], seconds: Sequence[float]) -> list[float]:
+def _own_seconds(regions: Sequence[TimedRegion], seconds: Sequence[float]) -> list[float]:
     """The seconds of each region without those of the regions in its callees."""
     own = list(seconds)
     for number, region in enumerate(regions):

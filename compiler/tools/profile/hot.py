@@ -19,7 +19,7 @@ _MOST_RUNS = 10_000
 _SPOTS = 200
 
 
-class Code(NamedTuple):
+class CodeRange(NamedTuple):
     """The location of a function in memory."""
 
     name: str
@@ -27,7 +27,7 @@ class Code(NamedTuple):
     size: int
 
 
-def sampled(call: Callable[[], Any], code: Sequence[Code], runs: int) -> Sampling:
+def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs: int) -> Sampling:
     """Samples `call` for at least `runs` runs, by instruction of `code`.
 
     The result contains the reason if sampling is not possible.
@@ -51,7 +51,7 @@ def _repeat(call: Callable[[], Any], runs: int) -> None:
         done += 1
 
 
-def _told(sampler: Sampler, code: Sequence[Code]) -> Sampling:
+def _told(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
     ordered = sorted(code, key=lambda function: function.address)
     starts = [function.address for function in ordered]
     inside: Counter[tuple[str, int]] = Counter()

@@ -10,7 +10,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 COUNTING = "count-cycles"
 
 
-def counted(recipe: Recipe) -> Recipe:
+def with_counting(recipe: Recipe) -> Recipe:
     """`recipe` with its counting step enabled, or with one inserted after memory planning, else before loops are
     lowered.
 
@@ -29,7 +29,7 @@ def counted(recipe: Recipe) -> Recipe:
     return replace(recipe, steps=(*steps[:place], PassStep(COUNTING, phase=phase), *steps[place:]))
 
 
-def plain(recipe: Recipe) -> Recipe:
+def without_counting(recipe: Recipe) -> Recipe:
     """`recipe` without counting."""
     steps = (replace(step, enabled=False) if step.name == COUNTING else step for step in recipe.steps)
     return replace(recipe, steps=tuple(steps))

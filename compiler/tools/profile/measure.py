@@ -11,14 +11,14 @@ import torch
 
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile_report import ProfileReport, Sampling
-from buddy.compiler.runtime.loaded import LoadedProgram
+from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, timed, with_threads
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.runtime.sizes import bind
-from buddy.compiler.support.cycle_counter import Counter, Pace, counter, reader
+from buddy.compiler.support.cycle_counter import CycleCounter, TickRate, counter, reader
 from buddy.compiler.support.machine_load import LoadMeter
-from buddy.compiler.tools.profile.attribution import attributed
-from buddy.compiler.tools.profile.hot import Code, sampled
+from buddy.compiler.tools.profile.attribution import attribute_time
+from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -50,7 +50,7 @@ def profile(
         tell("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, located=True), LoadedProgram(counted, frozen=True)
         same = _equal(captured, *pair)
-        pace = Pace(reader(found))
+        pace = TickRate(reader(found))
         meter = LoadMeter()
         seconds, ticks = _interleaved(captured, *pair, repeats, tell)
         load = meter.load()
@@ -61,7 +61,7 @@ def profile(
     fast = _faster_half([with_counters for _, with_counters in seconds])
     regions = [_mean(column, fast) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
-    told = attributed(captured.graph, counted.regions, regions, symbols)
+    told = attribute_time(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
     times = [summary(column, one) for column in zip(*seconds, strict=True)]
     return ProfileReport(
@@ -120,11 +120,11 @@ def _interleaved(
 
 def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
     """The hot instructions of a program."""
-    code = [Code(name, *place) for name, place in program.functions.items()]
-    return sampled(partial(program, captured.tensors, captured.numbers), code, repeats)
+    code = [CodeRange(name, *place) for name, place in program.functions.items()]
+    return sample_instructions(partial(program, captured.tensors, captured.numbers), code, repeats)
 
 
-def _notes(found: Counter, same: bool, told: float, whole: float) -> Sequence[str]:
+def _notes(found: CycleCounter, same: bool, told: float, whole: float) -> Sequence[str]:
     notes = []
     if not found.even:
         notes.append(

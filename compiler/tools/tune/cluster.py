@@ -9,24 +9,31 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.protocol.worker_messages import Load
-from buddy.compiler.support.cluster import RETRIES, START, ClusterError, distributed, unanswered, without_workers
+from buddy.compiler.protocol.worker_messages import LoadProgram
+from buddy.compiler.support.cluster import (
+    RETRIES,
+    START,
+    ClusterError,
+    distributed,
+    no_scheduler_error,
+    without_workers,
+)
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Begin, Duel, DuelDone
-from buddy.compiler.tools.tune.on_worker import answer
+from buddy.compiler.tools.tune.messages import CompareRecipes, LoadForTuning, RecipesCompared, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.on_worker import answer_tune_request
 
 
-class ClusterHand:
+class ClusterTuneWorker:
     """One thread of the cluster's workers."""
 
     def __init__(self, client: Any, begin: bytes) -> None:
         self._client, self._begin = client, begin
 
-    async def ask(self, question: Attempt | Duel) -> Any:
+    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
         """Raises `ConnectionError` if the cluster has no worker left for it."""
-        kind: Any = AttemptDone if isinstance(question, Attempt) else DuelDone
+        kind: Any = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
         data = msgspec.msgpack.encode(question)
-        future = self._client.submit(answer, self._begin, data, pure=False, retries=RETRIES)
+        future = self._client.submit(answer_tune_request, self._begin, data, pure=False, retries=RETRIES)
         try:
             found = await future.result()
         except asyncio.CancelledError:
@@ -38,7 +45,7 @@ class ClusterHand:
 
 
 @asynccontextmanager
-async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[list[ClusterHand]]:
+async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> AsyncIterator[list[ClusterTuneWorker]]:
     """A hand for each thread of the workers, which try recipes on graph number `graph` of the program of `load`.
 
     Raises `JobFailed` if there is no such cluster.
@@ -53,8 +60,8 @@ async def cluster_hands(address: str, load: Load, graph: int) -> AsyncIterator[l
         except TimeoutError as error:
             raise JobFailed(without_workers(address).diagnostic) from error
         threads = await client.nthreads()
-        begin = msgspec.msgpack.encode(Begin(load, graph))
-        yield [ClusterHand(client, begin) for _ in range(sum(threads.values()))]
+        begin = msgspec.msgpack.encode(LoadForTuning(load, graph))
+        yield [ClusterTuneWorker(client, begin) for _ in range(sum(threads.values()))]
 
 
 async def _connected(address: str) -> Any:
@@ -62,4 +69,4 @@ async def _connected(address: str) -> Any:
     try:
         return await package.Client(address, asynchronous=True, timeout=START)
     except (OSError, ValueError) as error:
-        raise unanswered(address, error) from error
+        raise no_scheduler_error(address, error) from error

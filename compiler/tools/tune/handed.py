@@ -18,14 +18,14 @@ from buddy.compiler.runtime.node_by_node import results_of
 _GRAPH, _VALUES = "graph.bin", "values.pt"
 
 
-def write(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
+def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
     """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
     (folder / _GRAPH).write_bytes(serialize.to_bytes(graph))
     torch.save({"tensors": [_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
 
 
-def read(folder: Path) -> CapturedGraph:
-    """Reads the output of `write` from `folder`; eager computes it node by node.
+def read_bundle(folder: Path) -> CapturedGraph:
+    """Reads the output of `write_bundle` from `folder`; eager computes it node by node.
 
     Raises `OSError`, and the readers' exceptions for a damaged file.
     """

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import Done, Load, Message, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Done, LoadProgram, Message, Refused, Reply, Trouble
 
 
-class Begin(Message, frozen=True):
+class LoadForTuning(Message, frozen=True):
     """Load a program to try recipes on its graph number `graph`; answered by `Done`."""
 
-    load: Load
+    load: LoadProgram
     graph: int
 
 
-class BeginHanded(Message, frozen=True):
+class LoadBundle(Message, frozen=True):
     """Read a graph and its tensors from the folder `folder`, written by `handed.write`; answered by `Done`."""
 
     folder: str
 
 
-class Attempt(Message, frozen=True):
-    """Compile a recipe, run it and compare it with eager; answered by `AttemptDone`.
+class TryRecipe(Message, frozen=True):
+    """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
     It may take `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one. Eager always
     uses `eager_threads` threads, so that ratios of recipes are comparable.
@@ -32,7 +32,7 @@ class Attempt(Message, frozen=True):
     eager_threads: int = 1
 
 
-class AttemptDone(Reply, frozen=True):
+class RecipeTried(Reply, frozen=True):
     """The median ratio of compiled to eager time in paired runs, both times in seconds, or the reason if it is
     missing.
     """
@@ -44,15 +44,15 @@ class AttemptDone(Reply, frozen=True):
     problem: str = ""
 
 
-class Duel(Message, frozen=True):
-    """Run two recipes interleaved; answered by `DuelDone`."""
+class CompareRecipes(Message, frozen=True):
+    """Run two recipes interleaved; answered by `RecipesCompared`."""
 
     first: Recipe
     second: Recipe
     each: float
 
 
-class DuelDone(Reply, frozen=True):
+class RecipesCompared(Reply, frozen=True):
     """The ratio of the first time to the second, with its 95 % confidence interval."""
 
     ratio: float = 0.0
@@ -61,6 +61,6 @@ class DuelDone(Reply, frozen=True):
     problem: str = ""
 
 
-Beginning = Begin | BeginHanded
-TuningRequest = Attempt | Duel
-TuningMessage = Done | AttemptDone | DuelDone | Trouble | Refused
+Beginning = LoadForTuning | LoadBundle
+TuningRequest = TryRecipe | CompareRecipes
+TuningMessage = Done | RecipeTried | RecipesCompared | Trouble | Refused

@@ -18,24 +18,31 @@ import msgspec
 from buddy.compiler.protocol.worker_messages import Refused, Trouble
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.worker_process import safe_path
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Beginning, Duel, DuelDone, TuningMessage
+from buddy.compiler.tools.tune.messages import (
+    Beginning,
+    CompareRecipes,
+    RecipesCompared,
+    RecipeTried,
+    TryRecipe,
+    TuningMessage,
+)
 
 _mine = threading.local()
 
 
-def answer(begin: bytes, question: bytes) -> bytes:
-    """The answer to a question (an `Attempt` or `Duel`) about the program of `begin`; all as MessagePack."""
-    asked = msgspec.msgpack.decode(question, type=Attempt | Duel)
+def answer_tune_request(begin: bytes, question: bytes) -> bytes:
+    """The answer to a question (an `TryRecipe` or `CompareRecipes`) about the program of `begin`; all as MessagePack."""
+    asked = msgspec.msgpack.decode(question, type=TryRecipe | CompareRecipes)
     process = getattr(_mine, "process", None)
     if process is None or process.begin != begin or not process.alive:
         if process is not None:
             _mine.process = None
             process.close()
-        process = _mine.process = Trier(begin)
+        process = _mine.process = RecipeTrier(begin)
     return msgspec.msgpack.encode(process.ask(asked))
 
 
-class Trier:
+class RecipeTrier:
     """A process that tries recipes on the program of `begin`, which is a `Beginning`.
 
     Raises `RuntimeError` if the process exits before it has loaded the program, and in `ask` if it exits during a
@@ -74,10 +81,10 @@ class Trier:
         """The reason why the process cannot load the program, "" if it has loaded it."""
         return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
 
-    def ask(self, question: Attempt | Duel) -> Any:
+    def ask(self, question: TryRecipe | CompareRecipes) -> Any:
         found = self._refused if isinstance(self._refused, Refused) else self._heard(question)
         if isinstance(found, Refused):
-            kind = AttemptDone if isinstance(question, Attempt) else DuelDone
+            kind = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
             return kind(problem=str(found.diagnostic))
         return found
 

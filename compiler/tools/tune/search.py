@@ -19,7 +19,7 @@ from buddy.compiler.protocol.tuning_space import Point
 _VAIN = 200
 
 
-class Search:
+class SearchStrategy:
     """Yields points to try, `start` and the `likely` ones first, and receives their scores.
 
     Deterministic for the same seed and scores.

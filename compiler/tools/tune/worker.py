@@ -1,6 +1,6 @@
 """A process that loads a program itself and tries recipes on it, for machines without an engine.
 
-`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` receives a `Begin` or a `BeginHanded`, then the
+`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` receives a `LoadForTuning` or a `LoadBundle`, then the
 messages that `attempts.serve` answers.
 """
 
@@ -13,8 +13,8 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
 from buddy.compiler.support.processes.channel import Channel, connect, traceback_of
-from buddy.compiler.tools.tune.attempts import serve
-from buddy.compiler.tools.tune.messages import Begin, BeginHanded, Beginning, TuningRequest
+from buddy.compiler.tools.tune.measure import serve_attempts
+from buddy.compiler.tools.tune.messages import Beginning, LoadBundle, LoadForTuning, TuningRequest
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
     begin = channel.receive()
     if isinstance(begin, Beginning) and (captured := _captured(channel, begin)) is not None:
         channel.send(Done())
-        serve(channel, captured)
+        serve_attempts(channel, captured)
 
 
 def _captured(channel: Channel, begin: Beginning) -> Any:
@@ -32,29 +32,29 @@ def _captured(channel: Channel, begin: Beginning) -> Any:
     # A child of a process that has used torch's threads hangs in its first parallel op.
     torch.set_num_threads(1)
     try:
-        return _loaded(channel, begin) if isinstance(begin, Begin) else _handed(begin)
+        return _loaded(channel, begin) if isinstance(begin, LoadForTuning) else _handed(begin)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
         known = getattr(error, "diagnostic", None)
-        where = begin.load.source if isinstance(begin, Begin) else begin.folder
+        where = begin.load.source if isinstance(begin, LoadForTuning) else begin.folder
         what = known if isinstance(known, Diagnostic) else Diagnostic(f"{type(error).__name__}: {error}", where)
         channel.send(Refused(what))
     return None
 
 
-def _handed(begin: BeginHanded) -> Any:
+def _handed(begin: LoadBundle) -> Any:
     from buddy.compiler.tools.tune import handed
 
-    return handed.read(Path(begin.folder))
+    return handed.read_bundle(Path(begin.folder))
 
 
-def _loaded(channel: Channel, begin: Begin) -> Any:
+def _loaded(channel: Channel, begin: LoadForTuning) -> Any:
     from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program
 
     load = begin.load
-    plugins.problems([*plugins.installed(), *map(plugins.load_file, load.plugins)])
+    plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, load.plugins)])
     shapes, frontend = load.shapes, load.frontend
     graphs = load_program(
         load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts

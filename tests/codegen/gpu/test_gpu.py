@@ -14,11 +14,11 @@ import torch
 from llvmlite import binding
 from torch.nn import functional
 
-from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, Parameters
+from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
 from buddy.compiler.codegen.gpu.ptx import PtxError, emit
-from buddy.compiler.codegen.machines import parsed, this_machine
+from buddy.compiler.codegen.machines import parse_module, this_machine
 from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
-from buddy.compiler.protocol.device_program import Copy, Launch, Pointer, Scalar
+from buddy.compiler.protocol.device_program import Copy, KernelScalar, Launch, Pointer
 from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime.load import load
@@ -49,7 +49,7 @@ class EmulatedKernel:
             text += f"\n@{plain} = global i32 0\ndefine i32 @read_{plain}() {{\n"
             text += f"  %v = load i32, ptr @{plain}\n  ret i32 %v\n}}\n"
         machine = binding.Target.from_default_triple().create_target_machine()
-        self._engine = binding.create_mcjit_compiler(parsed(text, this_machine()), machine)
+        self._engine = binding.create_mcjit_compiler(parse_module(text, this_machine()), machine)
         self._engine.finalize_object()
         self._address = self._engine.get_function_address(name)
         self._places = [
@@ -58,7 +58,7 @@ class EmulatedKernel:
         ]
 
     def launch(self, launch: Launch, addresses: dict[int, int]) -> None:
-        parameters = Parameters(launch.words, addresses)
+        parameters = KernelParameters(launch.words, addresses)
         kinds = [ctypes.c_void_p if isinstance(word, Pointer) else _TYPES[word.kind] for word in launch.words]
         values = [kind.from_address(parameters.table[i]) for i, kind in enumerate(kinds)]
         function: Callable[..., Any] = ctypes.CFUNCTYPE(None, *kinds)(self._address)
@@ -207,8 +207,14 @@ def test_a_kernel_that_is_not_lowered_is_told_with_its_node() -> None:
 
 
 def test_arguments_lie_as_a_driver_reads_them() -> None:
-    words = (Pointer(2), Scalar("i64", -5), Scalar("f32", 0.5), Scalar("i1", 1), Scalar("f64", 0.25))
-    parameters = Parameters(words, {2: 0x7F0012345678})
+    words = (
+        Pointer(2),
+        KernelScalar("i64", -5),
+        KernelScalar("f32", 0.5),
+        KernelScalar("i1", 1),
+        KernelScalar("f64", 0.25),
+    )
+    parameters = KernelParameters(words, {2: 0x7F0012345678})
     kinds = (ctypes.c_uint64, ctypes.c_int64, ctypes.c_float, ctypes.c_int8, ctypes.c_double)
     table = (ctypes.c_void_p * len(words)).from_address(parameters.address)
     found = [kind.from_address(place).value for kind, place in zip(kinds, table, strict=True)]
@@ -239,7 +245,7 @@ def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
     api = pytest.importorskip("cuda.bindings.driver", reason="pip install 'buddy-tui[cuda]'")
     device = Device.__new__(Device)
     device._api = api
-    launch = Launch("f", (2, 1, 1), (32, 8, 1), (Pointer(0), Scalar("i64", 3)))
+    launch = Launch("f", (2, 1, 1), (32, 8, 1), (Pointer(0), KernelScalar("i64", 3)))
     acts = (
         lambda: device.functions(".version 6.3\n", ["f"]),
         lambda: device._ask("cuModuleGetFunction", api.CUmodule(0), b"f"),

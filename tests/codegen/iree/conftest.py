@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from buddy.compiler.codegen.iree.installed import missing
+from buddy.compiler.codegen.iree.installed import missing_packages
 from tests.support.engine_bench import Bench, started
 
 
 @pytest.fixture(scope="session")
 def iree() -> None:
     """IREE, or the reason why there is none."""
-    if problem := missing():
+    if problem := missing_packages():
         pytest.skip(problem)
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.catalogue import parsed_help
-from buddy.compiler.codegen.iree.flags import DEFAULTS, driver, merged, problem, targets
+from buddy.compiler.codegen.iree.flags import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import needs_backend
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
@@ -31,13 +31,13 @@ General options:
 
 
 def test_what_is_given_takes_the_place_of_a_default() -> None:
-    assert merged(()) == list(DEFAULTS)
-    assert merged(("--iree-opt-level=O3",)).count("--iree-opt-level=O3") == 1
-    assert not any(flag == "--iree-opt-level=O2" for flag in merged(("--iree-opt-level=O3",)))
+    assert merge_flags(()) == list(DEFAULTS)
+    assert merge_flags(("--iree-opt-level=O3",)).count("--iree-opt-level=O3") == 1
+    assert not any(flag == "--iree-opt-level=O2" for flag in merge_flags(("--iree-opt-level=O3",)))
 
 
 def test_a_device_takes_the_place_of_the_default_target() -> None:
-    assert targets(merged(("--iree-hal-target-device=hip[0]",))) == ["hip"]
+    assert targets(merge_flags(("--iree-hal-target-device=hip[0]",))) == ["hip"]
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def test_a_device_takes_the_place_of_the_default_target() -> None:
     ],
 )
 def test_the_driver_is_that_of_the_target(flags: tuple[str, ...], threads: int, expected: str) -> None:
-    assert driver(merged(flags), threads) == expected
+    assert driver(merge_flags(flags), threads) == expected
 
 
 @pytest.mark.parametrize("flag", ["--compile-to=vm", "-o", "--output-format=vm-c", "model.mlir", "--", "", "--a\nb"])
 def test_what_cannot_be_passed_on_is_refused_by_name(flag: str) -> None:
-    assert problem(flag)
+    assert flag_problem(flag)
 
 
 def test_the_help_is_read_with_kinds_values_and_summaries() -> None:
@@ -120,7 +120,7 @@ def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pyte
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_there", lambda name: name != "iree.compiler")
-    assert installed.missing() == "IREE is not installed (iree.compiler)"
+    assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
         needs_backend(Recipe(backend=IREE))
     needs_backend(Recipe())

@@ -12,7 +12,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.node_by_node import values_of
-from buddy.compiler.runtime.observing import observing
+from buddy.compiler.runtime.observing import observe_nodes
 from tests.models import stack
 from tests.programs import Line, captured
 
@@ -28,7 +28,7 @@ def test_a_run_shows_every_value_of_every_call_in_order() -> None:
     line = Line(*stack())
     artifact = line.compile(showing("*")).artifact
     shown: list[torch.Tensor] = []
-    with observing(lambda value: shown.append(value.clone())):
+    with observe_nodes(lambda value: shown.append(value.clone())):
         LoadedProgram(artifact)(line.program.tensors)
     graph = line.program.graph
     names = {op.stable: op.name for op in graph.operations}

@@ -39,7 +39,7 @@ GROUPS: dict[str, Group] = {
     **sampling.GROUPS,
 }
 
-# These hold every op class of the registries, and are tried in every flavour under every preset.
+# These hold every op class of the registries, and are tried in every dialect under every preset.
 CORE = (
     "division of whole numbers", "parts of numbers", "special functions", "functions of shares",
     "orthogonal polynomials", "incomplete gamma functions",

@@ -1,4 +1,4 @@
-"""`Emitter.parallel`: each iteration once; one `scf.parallel` where it is worth a fork, plain loops elsewhere."""
+"""`KernelEmitter.parallel`: each iteration once; one `scf.parallel` where it is worth a fork, plain loops elsewhere."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from buddy.compiler.mlir.bindings import arith, ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext
-from buddy.compiler.passes.kernels.emit import Emitter, nanoseconds
+from buddy.compiler.passes.kernels.emit import KernelEmitter, nanoseconds
 from buddy.compiler.support.target import WORTH_A_FORK
 from tests.support.mlir_jit import LOWER, Compiled
 
 PLENTY, LITTLE = 10 * WORTH_A_FORK, WORTH_A_FORK / 10
-Emit = Callable[[Emitter, Any], None]
+Emit = Callable[[KernelEmitter, Any], None]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Emitted(MlirPass):
         entry = root.regions[0].blocks[0].operations[0].regions[0].blocks[0]
         end = entry.operations[len(entry.operations) - 1]
         with ir.InsertionPoint(end):
-            self.emit(Emitter(entry), entry.arguments[0])
+            self.emit(KernelEmitter(entry), entry.arguments[0])
 
 
 def compiled(count: int, emit: Emit) -> Compiled:
@@ -37,7 +37,7 @@ def compiled(count: int, emit: Emit) -> Compiled:
     return Compiled(text, [Emitted(emit)])
 
 
-def count_up(e: Emitter, flat: Any, at: Any, by: int = 1) -> None:
+def count_up(e: KernelEmitter, flat: Any, at: Any, by: int = 1) -> None:
     """Add `by` to an element, so that each visit shows."""
     element = flat.type.element_type
     e.store_scalar(arith.addf(e.load_scalar(flat, at), e.splat(element, by)), flat, at)
@@ -69,7 +69,7 @@ def test_no_iterations_do_nothing() -> None:
 
 
 def test_inside_a_shared_loop_another_is_a_plain_one() -> None:
-    def emit(e: Emitter, flat: Any) -> None:
+    def emit(e: KernelEmitter, flat: Any) -> None:
         e.parallel([3], lambda i: e.parallel([4], lambda j: count_up(e, flat, e.dot([*i, *j], [4, 1])), PLENTY), PLENTY)
 
     found = compiled(12, emit)
@@ -84,7 +84,7 @@ def test_inside_a_shared_loop_another_is_a_plain_one() -> None:
 def test_blocks_know_how_much_of_them_there_is(sizes: list[int], work: float) -> None:
     blocks = [4, 8]
 
-    def emit(e: Emitter, flat: Any) -> None:
+    def emit(e: KernelEmitter, flat: Any) -> None:
         def body(numbers: list[Any], active: list[int]) -> None:
             start = e.dot(numbers, [blocks[0] * sizes[1], blocks[1]])
             e.nest(active, lambda at: count_up(e, flat, e.dot(at, [sizes[1], 1], start), active[0] * 100 + active[1]))
@@ -107,7 +107,7 @@ def test_in_sequence_it_is_the_same_machine_ir_as_a_nest() -> None:
             passmanager.PassManager.parse(LOWER).run(found.module.operation)
         return str(found.module)
 
-    def nest(e: Emitter, flat: Any) -> None:
+    def nest(e: KernelEmitter, flat: Any) -> None:
         e.nest([3, 5], lambda at: count_up(e, flat, e.dot(at, [5, 1])))
 
     assert lowered(visits([3, 5], PLENTY)) == lowered(nest)

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from buddy.app.reports.text.abbreviations import abbreviated
+from buddy.app.reports.text.abbreviations import abbreviate_types
 from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.long_types import MOST, long_types
@@ -50,7 +50,7 @@ def test_arrows_that_nothing_closes_are_read_once(line: str) -> None:
     """Each was once read in as many ways as there are arrows, with each of the others: a minute and more."""
     start = time.process_time()
     assert of(line, line) == []
-    assert abbreviated(line, "…") == line
+    assert abbreviate_types(line, "…") == line
     assert time.process_time() - start < 5
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.regions import Symbol, region_at, symbols
+from buddy.compiler.protocol.text.regions import TextSymbol, region_at, symbols
 
 MLIR = """#map = affine_map<(d0) -> (d0)>
 module {
@@ -65,9 +65,9 @@ ASM = "main:\n  0  push rbp\n.L4:\n  4  ret\n\nother:\n  0  ret\n"
 def test_symbols_of_mlir_have_the_lines_of_their_bodies() -> None:
     found = symbols(IndexedText(MLIR), "mlir")
     assert found == [
-        Symbol("weights", "global", 2, 2),
-        Symbol("extern", "function", 3, 3),
-        Symbol("main", "function", 4, 16),
+        TextSymbol("weights", "global", 2, 2),
+        TextSymbol("extern", "function", 3, 3),
+        TextSymbol("main", "function", 4, 16),
     ]
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol import Finding
+from buddy.compiler.protocol import BisectionResult
 from buddy.compiler.protocol.recipe import Level, PassStep, PluginFile, Recipe
 
 FOLDER = Path(__file__).parent / "plants"
@@ -37,7 +37,7 @@ class Plant:
             steps.insert(place + 1, PassStep(self.name, self.level, anchor, phase=phase))
         return msgspec.structs.replace(recipe, steps=tuple(steps), plugins=(PluginFile(str(self.path)),))
 
-    def is_found_by(self, finding: Finding) -> bool:
+    def is_found_by(self, finding: BisectionResult) -> bool:
         """Whether `finding` blames the plant, it alone, and says whose it is."""
         blamed = {(culprit.step.name, culprit.origin) for culprit in finding.steps}
         blamed |= {(wrong.op, wrong.origin) for wrong in finding.lowerings}

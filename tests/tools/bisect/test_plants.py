@@ -16,7 +16,7 @@ import torch
 from buddy.compiler.driver import one_pass
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph import plugins
-from buddy.compiler.protocol import Criterion, Finding
+from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.worker_messages import Refused
@@ -59,7 +59,7 @@ def master() -> Iterator[Channel]:
         os.close(end)
 
 
-def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: float) -> Finding:
+def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: float) -> BisectionResult:
     """What bisection says of a plant. In a process of its own, since what a plug-in registers stays."""
     read_end, write_end = os.pipe()
     pid = os.fork()
@@ -78,7 +78,7 @@ def found_by(master: Channel, program: CapturedGraph, plant: Plant, **options: f
     with os.fdopen(read_end, "rb") as answer:
         data = answer.read()
     os.waitpid(pid, 0)
-    return msgspec.msgpack.decode(data, type=Finding)
+    return msgspec.msgpack.decode(data, type=BisectionResult)
 
 
 # One of a kind: a pass that makes wrong numbers, one that crashes, a lowering.

@@ -10,7 +10,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.bisect import steps
 from buddy.compiler.tools.bisect.delta import Verdict
-from buddy.compiler.tools.bisect.trials import Outcome
+from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 RECIPE = default_recipe()
 
@@ -23,17 +23,17 @@ def place(name: str) -> int:
     return next(number for number, step in enumerate(RECIPE.steps) if step.name == name and step.enabled)
 
 
-def judge(outcome: Outcome) -> Verdict:
+def judge(outcome: RecipeOutcome) -> Verdict:
     return {"right": "good", "differs": "bad"}.get(outcome.kind, "neither")  # type: ignore[return-value]
 
 
-def wrong_with(*places: int) -> Callable[[Recipe], Outcome]:
+def wrong_with(*places: int) -> Callable[[Recipe], RecipeOutcome]:
     """A program that is wrong as long as any of these steps is on."""
-    return lambda recipe: Outcome("differs" if any(recipe.steps[p].enabled for p in places) else "right")
+    return lambda recipe: RecipeOutcome("differs" if any(recipe.steps[p].enabled for p in places) else "right")
 
 
 def test_steps_of_the_plainest_line_are_needed_and_others_are_not() -> None:
-    free = names(RECIPE, steps.optional(RECIPE))
+    free = names(RECIPE, steps.optional_steps(RECIPE))
     assert "fuse-rows" in free
     assert "flash-attention-prefill" in free
     assert not {"one-shot-bufferize", "convert-scf-to-cf", "plan-memory"} & set(free)
@@ -43,17 +43,17 @@ def test_steps_of_the_plainest_line_are_needed_and_others_are_not() -> None:
 def test_the_step_that_turns_good_to_bad_is_at_fault(name: str) -> None:
     tried: list[Recipe] = []
 
-    def attempt(recipe: Recipe) -> Outcome:
+    def attempt(recipe: Recipe) -> RecipeOutcome:
         tried.append(recipe)
         return wrong_with(place(name))(recipe)
 
-    assert names(RECIPE, steps.at_fault(RECIPE, attempt, judge)) == [name]
+    assert names(RECIPE, steps.culprit_steps(RECIPE, attempt, judge)) == [name]
     assert len(tried) <= 8
 
 
 def test_two_faults_are_both_found() -> None:
     both = [place("fold-transposes"), place("read-in-place")]
-    assert steps.at_fault(RECIPE, wrong_with(*both), judge) == both
+    assert steps.culprit_steps(RECIPE, wrong_with(*both), judge) == both
 
 
 def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,52 +61,52 @@ def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkey
     assert len(wanted) > 1
     monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name == "cse" else "")
     assert steps.of_one_pass(RECIPE) == wanted
-    assert steps.at_fault(RECIPE, wrong_with(*wanted), judge) == wanted
+    assert steps.culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
     monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "")
     assert steps.of_one_pass(RECIPE) == []
 
 
 def test_a_needed_step_is_found_by_leaving_it_out() -> None:
     wanted = place("copies-to-loops")
-    assert steps.at_fault(RECIPE, wrong_with(wanted), judge) == [wanted]
+    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge) == [wanted]
 
 
 def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None:
     tried: list[Recipe] = []
 
-    def attempt(recipe: Recipe) -> Outcome:
+    def attempt(recipe: Recipe) -> RecipeOutcome:
         tried.append(recipe)
-        return Outcome("differs")
+        return RecipeOutcome("differs")
 
-    assert steps.at_fault(RECIPE, attempt, judge, excused=lambda: True) == []
+    assert steps.culprit_steps(RECIPE, attempt, judge, excused=lambda: True) == []
     assert len(tried) == 1
 
 
 def test_what_is_likelier_is_not_asked_for_where_another_step_is_at_fault() -> None:
     wanted = place("fold-transposes")
-    assert steps.at_fault(RECIPE, wrong_with(wanted), judge, excused=lambda: True) == [wanted]
+    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge, excused=lambda: True) == [wanted]
 
 
 def test_what_no_step_mends_has_none_at_fault() -> None:
-    assert steps.at_fault(RECIPE, lambda _recipe: Outcome("differs"), judge) == []
+    assert steps.culprit_steps(RECIPE, lambda _recipe: RecipeOutcome("differs"), judge) == []
 
 
 def test_what_needs_the_step_at_fault_goes_with_it() -> None:
     """Without `fuse-rows` the step behind it fails: the line up to `fuse-rows` is what is right."""
     wrong, behind = place("fuse-rows"), place("epilogues-in-place")
 
-    def attempt(recipe: Recipe) -> Outcome:
+    def attempt(recipe: Recipe) -> RecipeOutcome:
         on = recipe.steps[wrong].enabled
         if not on and recipe.steps[behind].enabled:
-            return Outcome("fails", behind)
-        return Outcome("differs" if on else "right")
+            return RecipeOutcome("fails", behind)
+        return RecipeOutcome("differs" if on else "right")
 
-    found = steps.at_fault(RECIPE, attempt, judge)
+    found = steps.culprit_steps(RECIPE, attempt, judge)
     assert found[0] == wrong
-    assert attempt(steps.without(RECIPE, found)).right
+    assert attempt(steps.without_steps(RECIPE, found)).right
 
 
 def test_a_step_of_another_recipe_is_optional() -> None:
     line = [*RECIPE.steps[:20], PassStep("flip-one-sign"), *RECIPE.steps[20:]]
     recipe = Recipe(steps=tuple(line))
-    assert 20 in steps.optional(recipe)
+    assert 20 in steps.optional_steps(recipe)

@@ -18,16 +18,16 @@ from buddy.compiler.tools.coverage import page, report, session
 from buddy.compiler.tools.coverage.plan import (
     RIGHT,
     STEPS,
+    CallResult,
     CoreOp,
-    Finding,
+    CoveragePlan,
+    CoveragePlanError,
     Listing,
-    Pair,
+    OpDtypePair,
     PairResult,
-    Plan,
-    PlanError,
+    pair_result,
     parse_shard,
     sharded,
-    summed_up,
     worst,
 )
 
@@ -46,7 +46,9 @@ def planted() -> dict[str, PairResult]:
     """One run over four faults and a sound operator; `exp` is known from before."""
     found: dict[str, PairResult] = {}
     extension = str(Path(__file__).with_name("planted.py"))
-    plan = Plan(("abs", "cos", "exp", "sin", "sub", "where"), ("float32",), 2, timeout=12.0, extensions=(extension,))
+    plan = CoveragePlan(
+        ("abs", "cos", "exp", "sin", "sub", "where"), ("float32",), 2, timeout=12.0, extensions=(extension,)
+    )
     listing = session.run(plan, {KNOWN.pair: KNOWN}, (), lambda _n, _c, result: found.setdefault(result.op, result))
     assert [pair.op for pair in listing.pairs] == sorted(plan.only)
     return found
@@ -81,7 +83,7 @@ def test_a_fault_in_the_compiler_is_an_error_and_an_endless_one_a_timeout(plante
 
 def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: dict[str, PairResult]) -> None:
     assert planted["where"].outcome == "compiled"
-    assert planted["where"].roads
+    assert planted["where"].lowerings
     assert "exp" not in planted
 
 
@@ -89,7 +91,7 @@ def test_what_comes_after_a_crash_is_checked_and_what_is_known_is_not(planted: d
 def test_a_wrong_gradient_of_right_results_is_found() -> None:
     found: dict[str, PairResult] = {}
     extension = str(Path(__file__).with_name("planted.py"))
-    plan = Plan(("argmax", "lgamma", "mul"), ("float32", "bool"), 1, extensions=(extension,), backward=True)
+    plan = CoveragePlan(("argmax", "lgamma", "mul"), ("float32", "bool"), 1, extensions=(extension,), backward=True)
     session.run(plan, {}, (), lambda _n, _c, result: found.setdefault(f"{result.op} {result.dtype}", result))
     # Only operators that have gradients are checked: of bools there are none, nor of `argmax`.
     outcomes = {name: result.outcome for name, result in found.items()}
@@ -100,14 +102,14 @@ def test_a_wrong_gradient_of_right_results_is_found() -> None:
 @pytest.mark.full("operators swept by PyTorch's database")
 def test_a_part_of_the_database_is_right() -> None:
     found: list[PairResult] = []
-    listing = session.run(Plan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
+    listing = session.run(CoveragePlan(BOUNDED, samples=2), {}, (), lambda _n, _c, result: found.append(result))
     assert len({result.op for result in found}) >= len(BOUNDED)
     assert [report.line(result) for result in found if result.outcome not in (*RIGHT, "skipped")] == []
     assert report.summary(found, listing.core)["dtypes"]["float32"]["compiled_here"] >= 0.9
 
 
 def test_a_server_that_is_killed_is_an_error_and_takes_its_worker_with_it(tmp_path: Path) -> None:
-    plan = Plan(("exp",), ("float32",), 1)
+    plan = CoveragePlan(("exp",), ("float32",), 1)
     with session._Server(plan, str(tmp_path)) as server:
         (pair,) = server.listing().pairs
         assert server.check(pair).outcome == "compiled"
@@ -150,7 +152,7 @@ def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
 
 
 def test_shards_are_a_partition() -> None:
-    pairs = [Pair(f"op{number}", "float32") for number in range(11)]
+    pairs = [OpDtypePair(f"op{number}", "float32") for number in range(11)]
     parts = [sharded(pairs, (index, 4)) for index in range(1, 5)]
     assert sorted(pair for part in parts for pair in part) == sorted(pairs)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
@@ -158,7 +160,7 @@ def test_shards_are_a_partition() -> None:
 
 @pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "a/b", "1/2/3"])
 def test_a_shard_that_makes_no_sense(text: str) -> None:
-    with pytest.raises(PlanError, match="I/N"):
+    with pytest.raises(CoveragePlanError, match="I/N"):
         parse_shard(text)
 
 
@@ -166,11 +168,14 @@ def test_a_pair_is_as_good_as_its_worst_call() -> None:
     assert worst(["compiled", "refused"]) == "compiled"
     assert worst(["compiled", "eager", "torch-mlir"]) == "eager"
     assert worst(["crash", "wrong"]) == "crash"
-    calls = [Finding("a", "compiled", 5, roads={"add.Tensor": {"linalg": 2}}), Finding("b", "refused", 0, ("why",))]
-    result = summed_up(Pair("add", "bool"), calls, 1.0)
+    calls = [
+        CallResult("a", "compiled", 5, lowerings={"add.Tensor": {"linalg": 2}}),
+        CallResult("b", "refused", 0, ("why",)),
+    ]
+    result = pair_result(OpDtypePair("add", "bool"), calls, 1.0)
     assert result.outcomes == {"compiled": 1, "refused": 1}
     assert result.reached == (1, 1, 1, 1, 1)
-    assert result.roads == {"add.Tensor": {"linalg": 2}}
+    assert result.lowerings == {"add.Tensor": {"linalg": 2}}
     assert [finding.call for finding in result.findings] == ["b"]
 
 
@@ -182,7 +187,7 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
     assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
     assert report.summary(found, core)["core"]["missing"] == ["sort.default"]
-    written = page.markdown(found, Listing([], core, {"torch": "2.x"}), Plan())
+    written = page.markdown(found, Listing([], core, {"torch": "2.x"}), CoveragePlan())
     assert "| `rand.default` | numbers |" in written
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
@@ -190,17 +195,17 @@ def test_figures_leave_out_what_is_not_captured() -> None:
 
 
 def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_are_not() -> None:
-    from buddy.compiler.tools.coverage.check import Recorder
+    from buddy.compiler.tools.coverage.check import CoverageRecorder
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.relu(x).to(torch.float8_e8m0fnu).float() + 1
 
     torch._dynamo.reset()
-    recorder = Recorder({"threads": 1})
+    recorder = CoverageRecorder({"threads": 1})
     compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
     torch.testing.assert_close(compiled(torch.arange(-2.0, 2)), program(torch.arange(-2.0, 2)))
-    assert recorder.road == "eager"
-    assert recorder.roads == {
+    assert recorder.lowering == "eager"
+    assert recorder.lowerings == {
         "relu.default": {"linalg": 1},
         "_to_copy.default": {"eager": 2},
         "add.Tensor": {"linalg": 1},

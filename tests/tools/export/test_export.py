@@ -91,10 +91,10 @@ def test_assembly_and_both_libraries_are_the_same_program(encoder: Path) -> None
 
 def test_the_shared_library_needs_libc_and_libm_and_shows_its_functions(encoder: Path) -> None:
     data = (encoder / "libnet.so").read_bytes()
-    assert all(name.startswith(("libc.so", "libm.so")) for name in building.needed(data))
+    assert all(name.startswith(("libc.so", "libm.so")) for name in building.needed_libraries(data))
     names = ("open", "run", "close", "inputs", "outputs", "sizes", "shape", "message", "detail")
     functions = {f"net_{name}" for name in names}
-    assert set(building.exported(data)) == functions
+    assert set(building.exported_symbols(data)) == functions
 
 
 def test_weights_are_the_models_under_its_names(encoder: Path) -> None:
@@ -195,11 +195,11 @@ def test_the_header_is_c_and_cplusplus_and_tells_shapes(encoder: Path) -> None:
 
 
 def test_llvm_ir_mlir_and_bytecode_are_read_again(encoder: Path) -> None:
-    from buddy.compiler.codegen.machines import machine_of, parsed
+    from buddy.compiler.codegen.machines import machine_of, parse_module
     from buddy.compiler.mlir.bindings import ir
     from buddy.compiler.ops.lowering import new_context
 
-    assert parsed((encoder / "net.ll").read_text(), machine_of("")).get_function("net_entry")
+    assert parse_module((encoder / "net.ll").read_text(), machine_of("")).get_function("net_entry")
     with new_context(), ir.Location.unknown():
         text = ir.Module.parse((encoder / "net.mlir").read_text())
         binary = ir.Module.parse((encoder / "net.mlirbc").read_bytes())
@@ -313,7 +313,7 @@ def test_threads_share_the_work_by_openmp(tmp_path: Path) -> None:
     assert errors(alone) == errors(shared)
     assert errors(alone)[0] < CLOSE
     allowed = ("libc.so", "libm.so", "libgomp.so")
-    assert all(name.startswith(allowed) for name in building.needed((tmp_path / "libnet.so").read_bytes()))
+    assert all(name.startswith(allowed) for name in building.needed_libraries((tmp_path / "libnet.so").read_bytes()))
 
 
 def test_a_call_tells_sizes(tmp_path: Path) -> None:

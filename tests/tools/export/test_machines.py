@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 from torch import nn
 
 from buddy.compiler.codegen import machines
-from buddy.compiler.codegen.machines import MachineError, machine_of, parsed, target_of
+from buddy.compiler.codegen.machines import MachineError, machine_of, parse_module, target_of
 from buddy.compiler.codegen.older_llvm import for_older_llvm
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.protocol.presets import default_recipe
@@ -175,7 +175,7 @@ def test_floats_are_spelled_for_an_older_llvm() -> None:
 def test_an_older_llvm_reads_the_same_numbers() -> None:
     values = np.random.default_rng(0).standard_normal(64).astype("f4")
     body = "".join(f"  store float {value!s}, ptr %p\n" for value in values.tolist())
-    module = parsed(f"define void @f(ptr %p) {{\n{body}  ret void\n}}", machine_of(""))
+    module = parse_module(f"define void @f(ptr %p) {{\n{body}  ret void\n}}", machine_of(""))
     spelled = [line.split(",")[0].split()[-1] for line in str(module).splitlines() if "store" in line]
     read = [struct.unpack(">d", bytes.fromhex(s[2:]))[0] if s.startswith("0x") else float(s) for s in spelled]
     assert np.array_equal(np.array(read, "f4"), values)

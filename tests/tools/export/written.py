@@ -16,7 +16,7 @@ import torch
 from buddy.compiler.protocol import ExportedFile, ExportKind
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.tools.export import Order, Program, export
+from buddy.compiler.tools.export import CompiledProgram, ExportOrder, export
 from tests.programs import Line
 
 COMPILERS = ("gcc", "clang")
@@ -24,16 +24,18 @@ _LARGEST = re.compile(r"largest difference from \S+: (\S+)")
 Written = tuple[Path, list[ExportedFile]]
 
 
-def line(function: Callable[..., Any], *args: torch.Tensor, recipe: Recipe | None = None) -> tuple[Line, Program]:
+def line(
+    function: Callable[..., Any], *args: torch.Tensor, recipe: Recipe | None = None
+) -> tuple[Line, CompiledProgram]:
     """A captured program, compiled, and what an export of it starts from."""
     found = Line(function, *args)
     return found, program(found, recipe or default_recipe())
 
 
-def program(found: Line, recipe: Recipe) -> Program:
+def program(found: Line, recipe: Recipe) -> CompiledProgram:
     compilation = found.compile(recipe)
     mlir = next(text.content for stage, text in found.stages if stage.language == "mlir")
-    return Program(
+    return CompiledProgram(
         found.program,
         recipe,
         compilation.artifact,
@@ -46,9 +48,9 @@ def program(found: Line, recipe: Recipe) -> Program:
 
 
 def write(
-    made: Program, folder: Path, *kinds: ExportKind, name: str = "net", force: bool = False
+    made: CompiledProgram, folder: Path, *kinds: ExportKind, name: str = "net", force: bool = False
 ) -> list[ExportedFile]:
-    return export(made, Order(folder, name, kinds, force))
+    return export(made, ExportOrder(folder, name, kinds, force))
 
 
 def need(*tools: str) -> None:

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend.capture import Recorder, capture
-from buddy.compiler.graph.extraction import ExtractionError, extracted, named
+from buddy.compiler.frontend.capture import GraphRecorder, capture
+from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.node_by_node import values_of
 from buddy.compiler.runtime.values import as_array
-from buddy.compiler.tools.extract import Part, extract, part_of, script_of
+from buddy.compiler.tools.extract import Subgraph, extract, part_of, script_of
 
 
 class Model(torch.nn.Module):
@@ -90,38 +90,38 @@ def test_results_of_one_op_stay_together(program: CapturedGraph) -> None:
 
 def test_every_node_stands_for_itself(program: CapturedGraph) -> None:
     """Edges lie as eager gave them: the view behind the attention is one of its strides."""
-    whole = Part(program.graph, program.tensors)
+    whole = Subgraph(program.graph, program.tensors)
     for op in program.graph.operations:
         part = part_of(whole, [op])
         values_of(part.graph, part.tensors, [str(result) for result in part.graph.results])
 
 
 def test_sizes_of_a_call_become_numbers() -> None:
-    recorder = Recorder("f")
+    recorder = GraphRecorder("f")
     x = torch.randn(6, 5)
     torch._dynamo.reset()
     torch.compile(lambda x: (x.reshape(-1) + 1).sum(), backend=recorder, dynamic=True)(x)
     (captured,) = recorder.graphs
     assert captured.graph.symbols
-    part = part_of(Part(captured.graph, captured.tensors, captured.numbers), captured.graph.operations)
+    part = part_of(Subgraph(captured.graph, captured.tensors, captured.numbers), captured.graph.operations)
     assert not part.graph.symbols
     assert "s0" not in str(part.graph)
     with pytest.raises(ExtractionError, match="depends on data"):
-        extracted(captured.graph, captured.graph.operations)
+        extract_graph(captured.graph, captured.graph.operations)
 
 
 def test_names_that_are_none_are_refused(program: CapturedGraph) -> None:
     with pytest.raises(ExtractionError, match="did you mean addmm"):
-        named(program.graph, ["admm"])
+        find_nodes(program.graph, ["admm"])
     with pytest.raises(ExtractionError, match="no node 'output'"):
-        named(program.graph, ["output"])
+        find_nodes(program.graph, ["output"])
     with pytest.raises(ExtractionError, match="none of these nodes returns a tensor"):
-        extracted(program.graph, [])
+        extract_graph(program.graph, [])
 
 
 def test_a_script_is_plain_python_and_gives_the_same(program: CapturedGraph, tmp_path: Path) -> None:
     """All of the program: strides, element types that NumPy does not have, parameters."""
-    script = script_of(Part(program.graph, program.tensors))
+    script = script_of(Subgraph(program.graph, program.tensors))
     (tmp_path / f"{script.name}.py").write_text(script.text)
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
     check = f"from {script.name} import *\nimport numpy\nr = model(*example_inputs)\nnumpy.save('r.npy', r[0].numpy())"
@@ -134,7 +134,7 @@ def test_a_script_is_plain_python_and_gives_the_same(program: CapturedGraph, tmp
 def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None:
     with torch.no_grad():
         (program,) = capture(lambda x: (x.t().reshape(-1) * 2).float(), (torch.randn(3, 4).bfloat16().t(),))
-    part = part_of(Part(program.graph, program.tensors), program.graph.operations)
+    part = part_of(Subgraph(program.graph, program.tensors), program.graph.operations)
     part.tensors[0] = part.tensors[0].t().contiguous().t() if part.tensors[0].is_contiguous() else part.tensors[0]
     script = script_of(part)
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
@@ -147,7 +147,7 @@ def test_a_tensor_keeps_its_bits_and_strides_in_a_script(tmp_path: Path) -> None
 
 def test_a_script_with_random_numbers_gives_those_of_its_seed(tmp_path: Path) -> None:
     (program,) = capture(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(8), (torch.ones(4, 8),))
-    script = script_of(Part(program.graph, program.tensors))
+    script = script_of(Subgraph(program.graph, program.tensors))
     (tmp_path / f"{script.name}.npz").write_bytes(script.values)
     assert "import buddy.compiler.runtime.philox" in script.text  # else a Python of its own has no such op
     world: dict[str, Any] = {"__file__": str(tmp_path / "x.py"), "__name__": "x"}

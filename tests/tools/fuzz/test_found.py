@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.tools.fuzz.checking import check
-from buddy.compiler.tools.fuzz.disposable import Disposable
+from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
 from tests.tools.fuzz.test_fuzz import SIGN_FLIPPED
 
 FOUND = sorted(Path(__file__).with_name("found").glob("*.py"))
@@ -38,7 +38,7 @@ example_inputs = (torch.ones(3),)
 def test_what_is_wrong_is_told_by_the_first_statement_that_is(tmp_path: Path) -> None:
     plant = tmp_path / "plant.py"
     plant.write_text(SIGN_FLIPPED)
-    with Disposable("buddy.compiler.tools.fuzz.checking", "check") as worker:
+    with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
         verdicts = [worker.ask((PROGRAM, {}, (str(plant),), dynamic), 300).value for dynamic in (False, True)]
     assert [(verdict.outcome, verdict.at) for verdict in verdicts] == [("wrong", "sub")] * 2, verdicts
 
@@ -48,7 +48,7 @@ def test_a_gradient_that_is_wrong_is_found_where_it_is_asked_for(tmp_path: Path)
     plant = tmp_path / "plant.py"
     plant.write_text(SIGN_FLIPPED.replace("SubOp", "NegOp").replace("AddOp", "AbsOp"))
     program = PROGRAM.replace("torch.sub(v0, x0)", "v0 + x0")
-    with Disposable("buddy.compiler.tools.fuzz.checking", "check") as worker:
+    with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
         asked = [
             (program, {}, extensions, False, gradients) for extensions in ((), (str(plant),)) for gradients in (0, 1)
         ]

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from buddy.compiler.support import json_lines
 from buddy.compiler.tools.fuzz.checking import check
-from buddy.compiler.tools.fuzz.disposable import Disposable
-from buddy.compiler.tools.fuzz.plan import Batch, Plan, read
-from buddy.compiler.tools.fuzz.writing import Drawn, scripts
+from buddy.compiler.tools.fuzz.plan import FuzzBatch, FuzzPlan, read
+from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
+from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 from tests.conftest import RunPython
 
 Fuzz = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -81,7 +81,7 @@ def test_programs_of_a_seed_are_always_the_same() -> None:
         @seed(7)
         @settings(max_examples=10, database=None, deadline=None, **chosen)
         @given(scripts())
-        def take(drawn: Drawn) -> None:
+        def take(drawn: GeneratedProgram) -> None:
             found.append(drawn.script)
 
         take()
@@ -105,7 +105,7 @@ def test_no_statement_that_eager_died_of_is_tried_again() -> None:
         @seed(3)
         @settings(max_examples=2, database=None, deadline=None, **chosen)
         @given(scripts(hear=heard.append, deadly=deadly))
-        def take(drawn: Drawn) -> None:
+        def take(drawn: GeneratedProgram) -> None:
             found.append(drawn.script)
 
         found: list[str] = []
@@ -138,15 +138,15 @@ def test_a_campaign_goes_on_behind_a_statement_that_eager_dies_of(run_python: Ru
 
 
 def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
-    with Disposable("os", "abort") as worker:
+    with RestartableProcess("os", "abort") as worker:
         assert worker.ask((), 60).how == "crash"
-    with Disposable("time", "sleep") as worker:
+    with RestartableProcess("time", "sleep") as worker:
         assert worker.ask((60,), 0.5).how == "timeout"
         assert worker.ask((0.0,), 60) == ("answer", None)
 
 
 OWNER = """
-from buddy.compiler.tools.fuzz.disposable import Disposable
+from buddy.compiler.tools.fuzz.restartable_process import Disposable
 with Disposable("time", "sleep") as worker:
     worker.ask((0.0,), 60)
     print(worker._process.pid, flush=True)
@@ -176,20 +176,20 @@ def lives(pid: int) -> bool:
 
 
 def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
-    file, plan = tmp_path / "batches.jsonl", Plan(count=500)
-    json_lines.append(file, Batch(1, plan.conditions(1), {"compiled": 50}, 1.0))
+    file, plan = tmp_path / "batches.jsonl", FuzzPlan(count=500)
+    json_lines.append(file, FuzzBatch(1, plan.conditions(1), {"compiled": 50}, 1.0))
     with file.open("ab") as torn:
         torn.write(b'{"seed": 2, "outc\xff')
-    json_lines.append(file, Batch(3, plan.conditions(3), {"compiled": 50}, 1.0))
+    json_lines.append(file, FuzzBatch(3, plan.conditions(3), {"compiled": 50}, 1.0))
     assert sorted(read(file, plan)) == [1, 3]
 
 
 def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) -> None:
     file, extension = tmp_path / "batches.jsonl", tmp_path / "extension.py"
     extension.write_text("")
-    plan = Plan(count=90, options={"flavour": "linalg"}, extensions=(str(extension),))
+    plan = FuzzPlan(count=90, options={"dialect": "linalg"}, extensions=(str(extension),))
     for number in plan.seeds():
-        json_lines.append(file, Batch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
+        json_lines.append(file, FuzzBatch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
     assert sorted(read(file, plan)) == [0, 1]
     assert sorted(read(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
     assert sorted(read(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"
@@ -197,7 +197,7 @@ def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) ->
         {"statements": 4},
         {"dynamic": True},
         {"gradients": True},
-        {"options": {"flavour": "tosa"}},
+        {"options": {"dialect": "tosa"}},
     ]
     assert not any(read(file, replace(plan, **other)) for other in others)
     extension.write_text("1")

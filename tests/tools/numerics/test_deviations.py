@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.deviations import Deviations
-from buddy.compiler.runtime.one_walk import can_walk, walked
+from buddy.compiler.runtime.error_metrics import ErrorMetrics
+from buddy.compiler.runtime.error_statistics import can_walk, walked
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64])
 def test_the_verdict_is_that_of_a_programs_outputs(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     reference = (torch.randn(40, 30) * 10).to(dtype)
-    told = Deviations()
+    told = ErrorMetrics()
     for size in (0.0, 1e-9, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0):
         ours = (reference.to(torch.complex128) * (1 + size)).to(dtype) if dtype.is_complex else (
             (reference.double() * (1 + size)).to(dtype)
@@ -38,7 +38,7 @@ def test_one_walk_tells_what_torch_tells(shape: tuple[int, ...]) -> None:
     assert found.apart == pytest.approx(float(apart.double().square().sum()), rel=1e-4)
     assert found.size == pytest.approx(float(reference.double().square().sum()), rel=1e-4)
     turned = reference.transpose(0, 1).contiguous().transpose(0, 1)
-    assert Deviations().of(ours, turned) == Deviations().of(ours, reference)
+    assert ErrorMetrics().of(ours, turned) == ErrorMetrics().of(ours, reference)
 
 
 @pytest.mark.parametrize("place", [0, 2047, 4098])
@@ -47,45 +47,45 @@ def test_a_long_tensor_with_one_number_that_is_not_finite_is_wrong(place: int, w
     reference = torch.ones(4099)
     ours = reference.clone()
     ours[place] = wrong
-    for found in (Deviations().of(ours, reference), Deviations().of(reference, ours)):
+    for found in (ErrorMetrics().of(ours, reference), ErrorMetrics().of(reference, ours)):
         assert not found.ok
         assert found.where == f"[{place}]"
 
 
 def test_what_is_not_finite_on_one_side_alone_is_wrong_and_counted() -> None:
     reference = torch.tensor([1.0, -torch.inf, torch.nan, 2.0])
-    same = Deviations().of(reference.clone(), reference)
+    same = ErrorMetrics().of(reference.clone(), reference)
     assert same.ok
     assert (same.nans, same.infs) == (1, 1)
-    other = Deviations().of(torch.tensor([torch.nan, -torch.inf, torch.nan, 2.0]), reference)
+    other = ErrorMetrics().of(torch.tensor([torch.nan, -torch.inf, torch.nan, 2.0]), reference)
     assert not other.ok
     assert other.where == "[0]"
 
 
 def test_integers_are_equal_or_wrong() -> None:
-    assert Deviations().of(torch.tensor([1, 2]), torch.tensor([1, 2])).ok
-    wrong = Deviations().of(torch.tensor([1, 5]), torch.tensor([1, 2]))
+    assert ErrorMetrics().of(torch.tensor([1, 2]), torch.tensor([1, 2])).ok
+    wrong = ErrorMetrics().of(torch.tensor([1, 5]), torch.tensor([1, 2]))
     assert not wrong.ok
     assert wrong.largest == 3
 
 
 def test_a_wider_reference_has_the_tolerance_of_what_is_compared_with_it() -> None:
     exact = torch.tensor([1.0, 3.0], dtype=torch.float64) / 3
-    assert Deviations().of(exact.float(), exact).ok
-    assert 0 < Deviations().of(exact.float(), exact).largest < 1e-7
+    assert ErrorMetrics().of(exact.float(), exact).ok
+    assert 0 < ErrorMetrics().of(exact.float(), exact).largest < 1e-7
 
 
 def test_numbers_that_torch_has_yet_to_negate_are_compared_as_what_they_are() -> None:
     torch.manual_seed(0)
     numbers = torch.randn(5000)
     lazy = torch._neg_view(numbers)
-    assert not Deviations().of(numbers, lazy).ok
-    assert not Deviations().of(lazy, numbers).ok
-    assert Deviations().of(-numbers, lazy).largest == 0
+    assert not ErrorMetrics().of(numbers, lazy).ok
+    assert not ErrorMetrics().of(lazy, numbers).ok
+    assert ErrorMetrics().of(-numbers, lazy).largest == 0
 
 
 def test_floats_of_8_bits_are_equal_or_wrong() -> None:
     one = torch.tensor([1.0, torch.nan, 2.0]).to(torch.float8_e5m2)
     other = torch.tensor([1.0, torch.nan, 3.0]).to(torch.float8_e5m2)
-    assert Deviations().of(one, one.clone()).ok
-    assert not Deviations().of(one, other).ok
+    assert ErrorMetrics().of(one, one.clone()).ok
+    assert not ErrorMetrics().of(one, other).ok

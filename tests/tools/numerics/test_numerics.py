@@ -14,7 +14,7 @@ from torch import nn
 from buddy.compiler.driver.observed_program import observed_program
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.ops import linalg
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import value_of
@@ -62,7 +62,7 @@ class FlipSigns(base.MlirPass):
     nodes: str = ""
 
     def run(self, root: Any, context: base.PassContext) -> None:
-        for op in named(root, "arith.subf"):
+        for op in find_ops(root, "arith.subf"):
             names = context.locations.sets[context.locations.number_of(op.parent.location)]
             if any(self.nodes in name for name in names):
                 with ir.InsertionPoint(op), op.location:

@@ -8,8 +8,8 @@ import torch
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.runtime.loaded import LoadedProgram
-from buddy.compiler.runtime.packed_elsewhere import Borrowed, PackedElsewhere
+from buddy.compiler.runtime.executable import LoadedProgram
+from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights
 from tests.programs import captured
 
 
@@ -18,8 +18,8 @@ def panels(weight: torch.Tensor) -> torch.Tensor:
     return weight.t().contiguous()
 
 
-def lent(*weights: torch.Tensor) -> PackedElsewhere:
-    return PackedElsewhere([(weight, panels(weight)) for weight in weights])
+def lent(*weights: torch.Tensor) -> SharedWeights:
+    return SharedWeights([(weight, panels(weight)) for weight in weights])
 
 
 def weights(count: int) -> list[torch.Tensor]:
@@ -27,7 +27,9 @@ def weights(count: int) -> list[torch.Tensor]:
     return [torch.randn(6, 6) for _ in range(count)]
 
 
-def is_taken(borrowed: Borrowed, weight: torch.Tensor, pack: Callable[[torch.Tensor], torch.Tensor] = panels) -> bool:
+def is_taken(
+    borrowed: SharedArgument, weight: torch.Tensor, pack: Callable[[torch.Tensor], torch.Tensor] = panels
+) -> bool:
     """Whether what there is elsewhere takes the place of packing; it has to be what packing would give."""
     packed: list[torch.Tensor] = []
 
@@ -41,7 +43,7 @@ def is_taken(borrowed: Borrowed, weight: torch.Tensor, pack: Callable[[torch.Ten
 
 def test_what_is_packed_alike_is_taken_once_that_is_known() -> None:
     first, second, other = weights(3)
-    borrowed = Borrowed(lent(first, second))
+    borrowed = SharedArgument(lent(first, second))
     assert not is_taken(borrowed, other)
     assert not is_taken(borrowed, first)
     assert is_taken(borrowed, second)
@@ -51,14 +53,14 @@ def test_what_is_packed_alike_is_taken_once_that_is_known() -> None:
 
 def test_what_is_packed_otherwise_is_never_taken() -> None:
     first, second = weights(2)
-    borrowed = Borrowed(lent(first, second))
+    borrowed = SharedArgument(lent(first, second))
     for weight in (first, second, first):
         assert not is_taken(borrowed, weight, torch.clone)
 
 
 def test_a_weight_whose_elements_are_all_the_same_says_nothing_of_how_it_is_packed() -> None:
     same, (first, second) = torch.ones(6, 6), weights(2)
-    borrowed = Borrowed(lent(same, first, second))
+    borrowed = SharedArgument(lent(same, first, second))
     assert not is_taken(borrowed, same)
     assert not is_taken(borrowed, first)
     assert is_taken(borrowed, second)
@@ -66,7 +68,7 @@ def test_a_weight_whose_elements_are_all_the_same_says_nothing_of_how_it_is_pack
 
 def test_a_weight_that_was_written_to_or_has_two_copies_is_packed_anew() -> None:
     first, second, third = weights(3)
-    borrowed = Borrowed(PackedElsewhere([(w, panels(w)) for w in (first, second, third, third)]))
+    borrowed = SharedArgument(SharedWeights([(w, panels(w)) for w in (first, second, third, third)]))
     assert not is_taken(borrowed, first)
     second.add_(1)
     assert not is_taken(borrowed, second)
@@ -75,7 +77,7 @@ def test_a_weight_that_was_written_to_or_has_two_copies_is_packed_anew() -> None
 
 def test_another_view_of_the_same_memory_is_packed_anew() -> None:
     first, second = weights(2)
-    borrowed = Borrowed(lent(first, second))
+    borrowed = SharedArgument(lent(first, second))
     assert not is_taken(borrowed, first)
     assert is_taken(borrowed, second)
     assert not is_taken(borrowed, torch._neg_view(second))

@@ -16,9 +16,9 @@ from buddy.app.session.client import EngineClient
 from buddy.compiler.protocol import Attempted, ListPresets, Open, Tune, Variation
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.worker_messages import Load
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Begin
-from buddy.compiler.tools.tune.on_worker import answer
+from buddy.compiler.protocol.worker_messages import LoadProgram
+from buddy.compiler.tools.tune.messages import LoadForTuning, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.on_worker import answer_tune_request
 from tests.support.engine_processes import forked_from_host
 
 PROGRAM = """
@@ -93,11 +93,11 @@ async def test_what_a_lost_worker_of_a_cluster_tried_is_tried_again(
         await client.close()
 
 
-def asked(path: Path, recipe: Recipe, **load: tuple[str, ...] | str) -> AttemptDone:
-    begin = Begin(Load(str(path), (), "", **load), 0)  # type: ignore[arg-type]
-    question = Attempt(recipe, 60.0, 1.0)
+def asked(path: Path, recipe: Recipe, **load: tuple[str, ...] | str) -> RecipeTried:
+    begin = LoadForTuning(LoadProgram(str(path), (), "", **load), 0)  # type: ignore[arg-type]
+    question = TryRecipe(recipe, 60.0, 1.0)
     encode = msgspec.msgpack.encode
-    return msgspec.msgpack.decode(answer(encode(begin), encode(question)), type=AttemptDone)
+    return msgspec.msgpack.decode(answer_tune_request(encode(begin), encode(question)), type=RecipeTried)
 
 
 def test_a_worker_whose_process_ends_at_once_keeps_nothing_of_it(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from itertools import product
 import pytest
 
 from buddy.compiler.protocol.tuning_space import Point
-from buddy.compiler.tools.tune.search import Search
+from buddy.compiler.tools.tune.search import SearchStrategy
 
 SIZES = (6, 5, 4, 2)
 
 
-def searched(score: Callable[[Point], float], seed: int = 0, most: int = 10_000) -> tuple[Search, list[Point]]:
-    search, asked = Search(SIZES, (0, 0, 0, 0), seed), []
+def searched(score: Callable[[Point], float], seed: int = 0, most: int = 10_000) -> tuple[SearchStrategy, list[Point]]:
+    search, asked = SearchStrategy(SIZES, (0, 0, 0, 0), seed), []
     while len(asked) < most and (point := search.ask()) is not None:
         asked.append(point)
         search.tell(point, score(point))
@@ -59,7 +59,7 @@ def test_the_same_seed_asks_the_same_points() -> None:
 
 
 def test_a_point_that_nothing_came_of_is_given_again() -> None:
-    search = Search(SIZES, (0, 0, 0, 0))
+    search = SearchStrategy(SIZES, (0, 0, 0, 0))
     first = search.ask()
     assert first is not None
     search.again(first)
@@ -73,7 +73,7 @@ def test_points_that_fail_are_never_the_best() -> None:
 
 
 def test_what_is_likely_good_comes_behind_the_start_and_once() -> None:
-    search = Search([3, 3], (0, 0), likely=[(2, 1), (0, 0)])
+    search = SearchStrategy([3, 3], (0, 0), likely=[(2, 1), (0, 0)])
     assert [search.ask(), search.ask()] == [(0, 0), (2, 1)]
     search.tell((0, 0), 2.0)
     search.tell((2, 1), 1.0)

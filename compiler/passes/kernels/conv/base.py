@@ -7,14 +7,14 @@ from typing import Any
 from buddy.compiler.mlir.bindings import vector
 from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Emitter, Index
-from buddy.compiler.passes.kernels.epilogue import Place, Results
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place
 
 
-class Kernel:
+class ConvKernel:
     """One convolution of the flat image `a` by the packed weights `b`. Offsets are in elements."""
 
-    def __init__(self, e: Emitter, a: Any, b: Any, results: Results, conv: Convolution) -> None:
+    def __init__(self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution) -> None:
         self.e, self.a, self.b, self.results, self.conv = e, a, b, results, conv
         self.vector, self.lanes = results.vector, results.lanes
 

@@ -18,7 +18,7 @@ WEIGHTS_IN_L2 = 0.5
 
 
 @dataclass(frozen=True)
-class Blocking:
+class ConvBlocking:
     """`lines` x `pixels` output positions by `vectors * lanes` channels stay in registers over the whole reduction.
 
     `panels` of weights, each as wide as the block, are processed before the next lines of the image.
@@ -39,7 +39,7 @@ class Blocking:
         return f"{rows} pixels by {self.columns} channels in registers"
 
 
-def choose(conv: Convolution, target: Target) -> Blocking:
+def choose(conv: Convolution, target: Target) -> ConvBlocking:
     """Returns the blocking with the least estimated time."""
     # No wider than the channels: two narrow vectors per cycle are as good as a wide one that is half used.
     lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
@@ -47,7 +47,7 @@ def choose(conv: Convolution, target: Target) -> Blocking:
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
     panel = max(1, conv.depth * vectors * lanes * bytes_of(conv.factor))
     panels = max(1, int(WEIGHTS_IN_L2 * target.l2) // panel)
-    return Blocking(lines, pixels, vectors, lanes, panels)
+    return ConvBlocking(lines, pixels, vectors, lanes, panels)
 
 
 def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:

@@ -9,10 +9,10 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.passes.kernels.arithmetic import bytes_of, multiply_add
-from buddy.compiler.passes.kernels.conv.base import Kernel
+from buddy.compiler.passes.kernels.conv.base import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds, split
-from buddy.compiler.passes.kernels.epilogue import Place, Results
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, split
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place
 from buddy.compiler.passes.kernels.packing import Panels
 from buddy.compiler.support.target import Target
 
@@ -24,7 +24,7 @@ MAX_UNROLLED = 64
 
 
 @dataclass(frozen=True)
-class Blocking:
+class DepthwiseBlocking:
     """`pixels` neighbouring outputs by `lanes` channels stay in registers over the whole window."""
 
     pixels: int
@@ -34,25 +34,27 @@ class Blocking:
         return f"{self.pixels} pixels by {self.lanes} channels in registers, channel by channel"
 
 
-def choose(conv: Convolution, target: Target) -> Blocking:
+def choose(conv: Convolution, target: Target) -> DepthwiseBlocking:
     """Returns the widest block of pixels that results in the fewest blocks."""
     lanes = target.lanes(bytes_of(conv.element))
     most = min(MAX_PIXELS, conv.pixels.size)
     pixels = min(range(1, most + 1), key=lambda size: (sum(n + 1 for _, n in split(conv.pixels.size, size)), size))
-    return Blocking(pixels, lanes)
+    return DepthwiseBlocking(pixels, lanes)
 
 
-def panels_of(conv: Convolution, blocking: Blocking) -> Panels:
+def panels_of(conv: Convolution, blocking: DepthwiseBlocking) -> Panels:
     """Returns the form of the packed weights: [channels / lanes, window, lanes]."""
     (channels,) = conv.groups
     window = tuple((loop.size, loop.strides[1]) for loop in conv.k)
     return Panels((), (channels.size, channels.strides[1]), window, blocking.lanes, blocking.lanes)
 
 
-class Depthwise(Kernel):
+class Depthwise(ConvKernel):
     """Emits one kernel whose weights are packed as in `panels_of`."""
 
-    def __init__(self, e: Emitter, a: Any, b: Any, results: Results, conv: Convolution, blocking: Blocking) -> None:
+    def __init__(
+        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution, blocking: DepthwiseBlocking
+    ) -> None:
         super().__init__(e, a, b, results, conv)
         self.block, self.panels = blocking, panels_of(conv, blocking)
 

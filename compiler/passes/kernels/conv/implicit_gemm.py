@@ -11,25 +11,27 @@ from itertools import product
 from typing import Any
 
 from buddy.compiler.passes.kernels.arithmetic import multiply_add
-from buddy.compiler.passes.kernels.conv.base import Kernel
-from buddy.compiler.passes.kernels.conv.blocking import Blocking
+from buddy.compiler.passes.kernels.conv.base import ConvKernel
+from buddy.compiler.passes.kernels.conv.blocking import ConvBlocking
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds
-from buddy.compiler.passes.kernels.epilogue import Place, Results
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place
 from buddy.compiler.passes.kernels.packing import Panels, row_major
 
 
-def panels_of(conv: Convolution, blocking: Blocking) -> Panels:
+def panels_of(conv: Convolution, blocking: ConvBlocking) -> Panels:
     """Returns the form of the packed weights: [group..., panel, k, column]."""
     outer = tuple((loop.size, loop.strides[1]) for loop in conv.groups)
     ks = tuple((loop.size, loop.strides[1]) for loop in conv.k)
     return Panels(outer, (conv.n.size, conv.n.strides[1]), ks, blocking.columns, blocking.lanes)
 
 
-class ImplicitGemm(Kernel):
+class ImplicitGemm(ConvKernel):
     """Emits one kernel whose weights are packed as in `panels_of`."""
 
-    def __init__(self, e: Emitter, a: Any, b: Any, results: Results, conv: Convolution, blocking: Blocking) -> None:
+    def __init__(
+        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution, blocking: ConvBlocking
+    ) -> None:
         super().__init__(e, a, b, results, conv)
         self.block, self.panels = blocking, panels_of(conv, blocking)
 

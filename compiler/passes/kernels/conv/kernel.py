@@ -13,32 +13,32 @@ from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
 from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
-from buddy.compiler.passes.kernels.emit import Emitter
-from buddy.compiler.passes.kernels.epilogue import Results, ResultSpec
+from buddy.compiler.passes.kernels.emit import KernelEmitter
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
 from buddy.compiler.support.target import Target
 
 
 @dataclass(frozen=True)
-class Chosen:
+class BlockedConvolution:
     """A convolution with its blocking."""
 
     conv: Convolution
-    blocking: blocking.Blocking | depthwise.Blocking | winograd.Blocking
+    blocking: blocking.ConvBlocking | depthwise.DepthwiseBlocking | winograd.WinogradBlocking
 
     @property
     def form(self) -> Packing:
         """Returns the packing of the weights."""
-        if isinstance(self.blocking, winograd.Blocking):
+        if isinstance(self.blocking, winograd.WinogradBlocking):
             return weights_of(self.conv, self.blocking)
-        if isinstance(self.blocking, depthwise.Blocking):
+        if isinstance(self.blocking, depthwise.DepthwiseBlocking):
             return depthwise.panels_of(self.conv, self.blocking)
         return implicit_gemm.panels_of(self.conv, self.blocking)
 
     @property
     def reads_raw(self) -> bool:
         """True if the kernel also reads the unpacked weights."""
-        return isinstance(self.blocking, winograd.Blocking)
+        return isinstance(self.blocking, winograd.WinogradBlocking)
 
     @property
     def symbol(self) -> str:
@@ -51,12 +51,12 @@ class Chosen:
         return f"{self.conv.describe()}: {self.blocking.describe()}"
 
 
-def choose(conv: Convolution, target: Target) -> Chosen:
+def choose(conv: Convolution, target: Target) -> BlockedConvolution:
     """Returns the kernel that computes the direct products on `target`."""
-    return Chosen(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
+    return BlockedConvolution(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
 
 
-def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> Chosen:
+def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> BlockedConvolution:
     """Returns Winograd's kernel for tiles of `outputs` x `outputs`, with weights `packed` ahead or in each call.
 
     Raises `UnsupportedError` if it does not fit, or would not be faster by the factor `least`.
@@ -65,10 +65,12 @@ def choose_winograd(conv: Convolution, target: Target, outputs: int, least: floa
     gain = winograd.gain(conv, outputs, target, packed)
     if gain < least:
         raise UnsupportedError(f"it would take {1 / gain:.2f} of the time")
-    return Chosen(conv, winograd.choose(conv, outputs, target))
+    return BlockedConvolution(conv, winograd.choose(conv, outputs, target))
 
 
-def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: ResultSpec, packed: bool) -> func.FuncOp:
+def kernel_function(
+    name: str, types: Sequence[Any], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
+) -> func.FuncOp:
     """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
 
     B has the shape `chosen.form.shape` if `packed`, and the unpacked weights follow it if `chosen.reads_raw`; otherwise
@@ -81,13 +83,13 @@ def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: Resul
     with ir.InsertionPoint(end):
         a, b, *buffers = flat_operands(entry.arguments, types)
         raw = buffers.pop(0) if packed and chosen.reads_raw else b
-        e, conv, block = Emitter(entry), chosen.conv, chosen.blocking
-        results = Results(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
+        e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
+        results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
         scratch = None if packed else _packed_here(e, chosen.form, b)
         weights = b if scratch is None else flatten(scratch)
-        if isinstance(block, winograd.Blocking):
+        if isinstance(block, winograd.WinogradBlocking):
             Winograd(e, a, weights, raw, results, conv, block).emit()
-        elif isinstance(block, depthwise.Blocking):
+        elif isinstance(block, depthwise.DepthwiseBlocking):
             depthwise.Depthwise(e, a, weights, results, conv, block).emit()
         else:
             implicit_gemm.ImplicitGemm(e, a, weights, results, conv, block).emit()
@@ -96,7 +98,7 @@ def kernel_function(name: str, types: Sequence[Any], chosen: Chosen, spec: Resul
     return function
 
 
-def _packed_here(e: Emitter, form: Packing, weights: Any) -> Any:
+def _packed_here(e: KernelEmitter, form: Packing, weights: Any) -> Any:
     type_ = ir.MemRefType.get(list(form.shape), weights.type.element_type)
     scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
     form.fill(e, weights, flatten(scratch))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
-from buddy.compiler.passes.kernels.functions.polynomials import Single, exp_or_infinity
+from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic, exp_or_infinity
 
 # -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution: relative error of Φ 2e-8 up to t = 3, beyond relative to
 # its value at 3; fitted as the polynomials of `polynomials.py`, and rising to 2^-124 at the end.
@@ -36,7 +36,7 @@ def gelu(x: Any) -> Any:
 
     Eager's `x / 2 * (1 + erf(x / √2))` suffers from cancellation: for negative x this one is more exact.
     """
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     t = s.clamped(math.absf(x), None, _TAIL_END)
     p = s.horner(t, _TAIL)
     minus_t = arith.negf(t)
@@ -51,13 +51,13 @@ def gelu(x: Any) -> Any:
 
 def one_plus_tanh(x: Any) -> Any:
     """Returns 1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP; the plain sum loses all digits below zero."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     return arith.divf(s.number(2.0), one_plus_exp(arith.mulf(x, s.number(-2.0))))
 
 
 def one_plus_exp(x: Any) -> Any:
     """Returns 1 + exp(x); at most 1 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     return arith.addf(exp_or_infinity(s, x), s.number(1.0))
 
 

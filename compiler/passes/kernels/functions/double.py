@@ -28,7 +28,7 @@ _PI_2, _PI_4 = 1.5707963267948966, 0.7853981633974483
 _TAN_PI_8, _TAN_3PI_8 = 0.41421356237309503, 2.414213562373095
 
 
-class Double:
+class DoubleArithmetic:
     """Arithmetic on f64, or vectors of it, of the shape of `like`."""
 
     def __init__(self, like: Any) -> None:

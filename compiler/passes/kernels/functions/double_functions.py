@@ -10,7 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, math
-from buddy.compiler.passes.kernels.functions.double import BIAS, MANTISSA, ROUND, ROUND_BITS, SQRT_HALF_BITS, Double
+from buddy.compiler.passes.kernels.functions.double import (
+    BIAS,
+    MANTISSA,
+    ROUND,
+    ROUND_BITS,
+    SQRT_HALF_BITS,
+    DoubleArithmetic,
+)
 
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 2e-19.
 _EXP = (
@@ -48,14 +55,14 @@ _INFINITY, _NAN = float("inf"), float("nan")
 
 def exp(x: Any) -> Any:
     """e to the x; at most 1 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -746.0, 710.0))
     return _scaled(d, arith.addf(tail, d.number(1.0)), n)
 
 
 def exp2(x: Any) -> Any:
     """2 to the x; at most 1.1 ULP, exact for integers."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     x = _clamped(d, x, -1080.0, 1025.0)
     rounded = arith.addf(x, d.number(ROUND))
     r = arith.mulf(arith.subf(x, arith.subf(rounded, d.number(ROUND))), d.number(_LN2))
@@ -65,7 +72,7 @@ def exp2(x: Any) -> Any:
 
 def expm1(x: Any) -> Any:
     """Returns e to the x, minus 1; at most 1.8 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
     # With half of 2**n, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
     power = _power_of_two(d, arith.subi(n, d.integer(1)))
@@ -75,7 +82,7 @@ def expm1(x: Any) -> Any:
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1; at most 2.6 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
     t = expm1(arith.mulf(_clamped(d, magnitude, None, 22.0), d.number(2.0)))
     return math.copysign(arith.divf(t, arith.addf(t, d.number(2.0))), x)
@@ -83,7 +90,7 @@ def tanh(x: Any) -> Any:
 
 def erf(x: Any) -> Any:
     """The error function; at most 1.5 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
     near = math.fma(d.horner(arith.mulf(x, x), _ERF_NEAR), x, x)
     t = _clamped(d, magnitude, 1.0, 6.0)
@@ -94,20 +101,20 @@ def erf(x: Any) -> Any:
 
 def log(x: Any) -> Any:
     """The natural logarithm; at most 1 ULP; NaN below zero, -inf at zero."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     return _special(d, x, _log_of_positive(d, x))
 
 
 def log2(x: Any) -> Any:
     """The logarithm to base 2; at most 2.5 ULP, exact for powers of two."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     return _special(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
 
 
 def log10(x: Any) -> Any:
     """The logarithm to base 10; at most 2.5 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     low = math.fma(arith.subf(f, tail), d.number(_LOG10_E), arith.mulf(n, d.number(_LOG10_2_LOW)))
     return _special(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
@@ -118,7 +125,7 @@ def log1p(x: Any) -> Any:
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     u = arith.addf(x, d.number(1.0))
     lost = arith.subf(x, arith.subf(u, d.number(1.0)))
     result = arith.addf(_log_of_positive(d, u), arith.divf(lost, u))
@@ -127,18 +134,18 @@ def log1p(x: Any) -> Any:
     return d.where("ult", x, -1.0, d.number(_NAN), result)
 
 
-def _clamped(d: Double, x: Any, lower: float | None, upper: float) -> Any:
+def _clamped(d: DoubleArithmetic, x: Any, lower: float | None, upper: float) -> Any:
     """Clamps `x`; NaN stays NaN."""
     x = d.where("ogt", x, upper, d.number(upper), x)
     return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
 
 
-def _integer(d: Double, rounded: Any) -> Any:
+def _integer(d: DoubleArithmetic, rounded: Any) -> Any:
     """Returns the integer in the low bits after adding `ROUND`."""
     return arith.subi(d.bits(rounded), d.integer(ROUND_BITS))
 
 
-def _exp_parts(d: Double, x: Any) -> tuple[Any, Any]:
+def _exp_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42."""
     rounded = math.fma(x, d.number(_LOG2_E), d.number(ROUND))
     n = arith.subf(rounded, d.number(ROUND))
@@ -147,18 +154,18 @@ def _exp_parts(d: Double, x: Any) -> tuple[Any, Any]:
     return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _integer(d, rounded)
 
 
-def _power_of_two(d: Double, exponent: Any) -> Any:
+def _power_of_two(d: DoubleArithmetic, exponent: Any) -> Any:
     """2 to an integer exponent between -1022 and 1023."""
     return d.from_bits(arith.shli(arith.addi(exponent, d.integer(BIAS)), d.integer(MANTISSA)))
 
 
-def _scaled(d: Double, mantissa: Any, exponent: Any) -> Any:
+def _scaled(d: DoubleArithmetic, mantissa: Any, exponent: Any) -> Any:
     """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
     half = arith.shrsi(exponent, d.integer(1))
     return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
 
 
-def _log_parts(d: Double, x: Any) -> tuple[Any, Any, Any]:
+def _log_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any, Any]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small compared with f."""
     normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**MANTISSA)), x)
     shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(MANTISSA)), d.number(0.0))
@@ -174,13 +181,13 @@ def _log_parts(d: Double, x: Any) -> tuple[Any, Any, Any]:
     return arith.addf(n, shift), f, arith.subf(half, rest)
 
 
-def _log_of_positive(d: Double, x: Any) -> Any:
+def _log_of_positive(d: DoubleArithmetic, x: Any) -> Any:
     n, f, tail = _log_parts(d, x)
     tail = math.fma(n, d.number(-_LN2_LOW), tail)
     return math.fma(n, d.number(_LN2_HIGH), arith.subf(f, tail))
 
 
-def _special(d: Double, x: Any, result: Any) -> Any:
+def _special(d: DoubleArithmetic, x: Any, result: Any) -> Any:
     """Returns `result`, except where a logarithm is infinite or not a number."""
     result = d.where("oeq", x, _INFINITY, x, result)
     result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, math
-from buddy.compiler.passes.kernels.functions.double import Double
-from buddy.compiler.passes.kernels.functions.polynomials import Single
+from buddy.compiler.passes.kernels.functions.double import DoubleArithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic
 
 # The first terms of the series of sinh(x) / x in x²: relative error 3e-11 for |x| <= 1/2.
 _SINH = (1.0, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880)
@@ -15,7 +15,7 @@ _INFINITY, _NAN = float("inf"), float("nan")
 
 def sinh(x: Any) -> Any:
     """The hyperbolic sine; at most 0.6 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide = d.of(x)
     power = d.exp(wide)
     far = arith.mulf(arith.subf(power, arith.divf(d.number(1.0), power)), d.number(0.5))
@@ -25,14 +25,14 @@ def sinh(x: Any) -> Any:
 
 def cosh(x: Any) -> Any:
     """The hyperbolic cosine; at most 0.6 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     power = d.exp(d.of(x))
     return arith.truncf(x.type, arith.mulf(arith.addf(power, arith.divf(d.number(1.0), power)), d.number(0.5)))
 
 
 def asinh(x: Any) -> Any:
     """The inverse hyperbolic sine, log(1 + (|x| + x² / (1 + sqrt(1 + x²)))); at most 0.7 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), math.absf(d.of(x))
     square = arith.mulf(wide, wide)
     more = arith.divf(square, arith.addf(one, math.sqrt(arith.addf(one, square))))
@@ -43,7 +43,7 @@ def asinh(x: Any) -> Any:
 
 def acosh(x: Any) -> Any:
     """The inverse hyperbolic cosine, log(x + sqrt(x² - 1)); at most 0.7 ULP; NaN below 1."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide = d.of(x)
     root = math.sqrt(arith.subf(arith.mulf(wide, wide), d.number(1.0)))
     return arith.truncf(x.type, d.where("olt", wide, 1.0, d.number(_NAN), d.log(arith.addf(wide, root))))
@@ -51,7 +51,7 @@ def acosh(x: Any) -> Any:
 
 def atanh(x: Any) -> Any:
     """The inverse hyperbolic tangent, log((1 + x) / (1 - x)) / 2; at most 0.7 ULP; NaN outside [-1, 1]."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), d.of(x)
     result = arith.mulf(d.log(arith.divf(arith.addf(one, wide), arith.subf(one, wide))), d.number(0.5))
     return arith.truncf(x.type, d.where("olt", math.absf(wide), 1e-4, wide, result))
@@ -59,7 +59,7 @@ def atanh(x: Any) -> Any:
 
 def powf(x: Any, y: Any) -> Any:
     """x to the y; at most 0.6 ULP; zeros, infinities, NaN and negative bases as in C."""
-    s, d = Single(x.type), Double(x.type)
+    s, d = FloatArithmetic(x.type), DoubleArithmetic(x.type)
     magnitude, exponent = math.absf(d.of(x)), d.of(y)
     t = arith.mulf(exponent, d.log2(magnitude))
     # 1 to any power, and anything to the power of 0, is 1; the product may be 0 * inf.
@@ -81,10 +81,10 @@ def _is_nan(x: Any) -> Any:
     return arith.cmpf(arith.CmpFPredicate.UNO, x, x)
 
 
-def _is(s: Single, predicate: str, x: Any, bound: float) -> Any:
+def _is(s: FloatArithmetic, predicate: str, x: Any, bound: float) -> Any:
     return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, s.number(bound))
 
 
-def _between(s: Single, x: Any, lower: float, upper: float) -> Any:
+def _between(s: FloatArithmetic, x: Any, lower: float, upper: float) -> Any:
     """True if x is strictly between two bounds."""
     return arith.andi(_is(s, "ogt", x, lower), _is(s, "olt", x, upper))

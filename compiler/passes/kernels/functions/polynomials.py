@@ -44,7 +44,7 @@ _TWO_23 = 8388608.0
 _INFINITY, _NAN = float("inf"), float("nan")
 
 
-class Single:
+class FloatArithmetic:
     """Arithmetic on values of one type, f32 or vectors of it, emitted at the insertion point."""
 
     def __init__(self, type_: Any) -> None:
@@ -99,14 +99,14 @@ class Single:
 
 def exp(x: Any) -> Any:
     """e to the x; at most 1.0 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
     return _scaled(s, arith.addf(tail, s.number(1.0)), exponent)
 
 
 def exp2(x: Any) -> Any:
     """2 to the x; at most 1.1 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     x = s.clamped(x, -151.0, 129.0)
     rounded = arith.addf(x, s.number(_ROUND))
     r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(_ROUND))), s.number(_LN2))
@@ -116,7 +116,7 @@ def exp2(x: Any) -> Any:
 
 def expm1(x: Any) -> Any:
     """Returns e to the x, minus 1; at most 1.5 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
     # With half of 2**exponent, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
     power = s.power_of_two(arith.subi(exponent, s.integer(1)))
@@ -125,12 +125,12 @@ def expm1(x: Any) -> Any:
     return s.where("olt", math.absf(x), 5e-8, x, doubled)
 
 
-def _exp_tail(s: Single, r: Any) -> Any:
+def _exp_tail(s: FloatArithmetic, r: Any) -> Any:
     """exp(r) - 1 for |r| <= ln(2)/2."""
     return s.fma(arith.mulf(r, r), s.horner(r, _EXP), r)
 
 
-def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
+def _exp_parts(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
     rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
     n = arith.subf(rounded, s.number(_ROUND))
@@ -139,21 +139,21 @@ def _exp_parts(s: Single, x: Any) -> tuple[Any, Any]:
     return _exp_tail(s, r), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
 
 
-def _scaled(s: Single, mantissa: Any, exponent: Any) -> Any:
+def _scaled(s: FloatArithmetic, mantissa: Any, exponent: Any) -> Any:
     """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
     half = arith.shrsi(exponent, s.integer(1))
     scaled = arith.mulf(mantissa, s.power_of_two(half))
     return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
 
 
-def exp_or_infinity(s: Single, x: Any) -> Any:
+def exp_or_infinity(s: FloatArithmetic, x: Any) -> Any:
     """Returns exp(x) for uses where subnormal results need not be exact: they become the least normal number."""
     tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
     half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
     return arith.addf(half, half)
 
 
-def _exp_in_range(s: Single, x: Any) -> Any:
+def _exp_in_range(s: FloatArithmetic, x: Any) -> Any:
     """Returns exp(x) for arguments whose result is a normal number."""
     tail, exponent = _exp_parts(s, x)
     return arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(exponent))
@@ -161,20 +161,20 @@ def _exp_in_range(s: Single, x: Any) -> Any:
 
 def log(x: Any) -> Any:
     """The natural logarithm; at most 0.9 ULP; NaN below zero, -inf at zero."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     return _log_special(s, x, _log_of_positive(s, x))
 
 
 def log2(x: Any) -> Any:
     """The logarithm to base 2; at most 1.8 ULP, exact for powers of two."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
     return _log_special(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
 
 
 def log10(x: Any) -> Any:
     """The logarithm to base 10; at most 2.1 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
     return _log_special(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
 
@@ -184,7 +184,7 @@ def log1p(x: Any) -> Any:
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
     """
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     u = arith.addf(x, s.number(1.0))
     lost = arith.subf(x, arith.subf(u, s.number(1.0)))
     result = arith.addf(_log_of_positive(s, u), arith.divf(lost, u))
@@ -194,7 +194,7 @@ def log1p(x: Any) -> Any:
     return s.where("ult", x, -1.0, s.number(_NAN), result)
 
 
-def _log_parts(s: Single, x: Any) -> tuple[Any, Any, Any]:
+def _log_parts(s: FloatArithmetic, x: Any) -> tuple[Any, Any, Any]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small compared with f."""
     normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
     shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA)), s.number(0.0))
@@ -208,13 +208,13 @@ def _log_parts(s: Single, x: Any) -> tuple[Any, Any, Any]:
     return n, f, s.fma(square, s.number(-0.5), cubed)
 
 
-def _log_of_positive(s: Single, x: Any) -> Any:
+def _log_of_positive(s: FloatArithmetic, x: Any) -> Any:
     n, f, tail = _log_parts(s, x)
     tail = s.fma(n, s.number(_LN2_LOW), tail)
     return s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
 
 
-def _log_special(s: Single, x: Any, result: Any) -> Any:
+def _log_special(s: FloatArithmetic, x: Any, result: Any) -> Any:
     """Returns `result`, except where a logarithm is infinite or not a number."""
     result = s.where("oeq", x, _INFINITY, x, result)
     result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
@@ -223,7 +223,7 @@ def _log_special(s: Single, x: Any, result: Any) -> Any:
 
 def tanh(x: Any) -> Any:
     """The hyperbolic tangent; at most 1.4 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)
     near = s.fma(arith.mulf(magnitude, square), s.horner(square, _TANH), magnitude)
@@ -235,7 +235,7 @@ def tanh(x: Any) -> Any:
 
 def erf(x: Any) -> Any:
     """The error function; at most 1.2 ULP."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     magnitude = math.absf(x)
     square = arith.mulf(x, x)
     near = s.fma(s.horner(square, _ERF_NEAR), x, x)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, math
-from buddy.compiler.passes.kernels.functions.double import ROUND, Double
-from buddy.compiler.passes.kernels.functions.polynomials import Single
+from buddy.compiler.passes.kernels.functions.double import ROUND, DoubleArithmetic
+from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic
 
 # sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ P(r²) for |r| <= π/4, relative error 4e-9 and 1e-10.
 _SIN = (-0.16666653752326965, 0.008332118391990662, -0.0001950906153069809)
@@ -30,7 +30,7 @@ _POWERS = (
 
 def sin(x: Any) -> Any:
     """The sine; at most 1.5 ULP for every argument."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     r, quadrant = _reduced(s, x)
     result = _of_quadrant(s, quadrant, _sin(s, r), _cos(s, r))
     return s.where("oeq", x, 0.0, x, result)  # keeps the sign of zero
@@ -38,14 +38,14 @@ def sin(x: Any) -> Any:
 
 def cos(x: Any) -> Any:
     """The cosine; at most 1.5 ULP for every argument."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     r, quadrant = _reduced(s, x)
     return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
 
 
 def tan(x: Any) -> Any:
     """The tangent; at most 3.5 ULP for every argument."""
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     r, quadrant = _reduced(s, x)
     sine, cosine = _sin(s, r), _cos(s, r)
     odd = _has_bit(s, quadrant, 1)
@@ -55,13 +55,13 @@ def tan(x: Any) -> Any:
 
 def atan(x: Any) -> Any:
     """The arc tangent; at most 0.6 ULP."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     return arith.truncf(x.type, d.atan(d.of(x)))
 
 
 def asin(x: Any) -> Any:
     """The arc sine, atan(x / sqrt(1 - x²)); at most 0.6 ULP; NaN outside [-1, 1]."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide, one = d.of(x), d.number(1.0)
     root = math.sqrt(arith.mulf(arith.subf(one, wide), arith.addf(one, wide)))
     return arith.truncf(x.type, d.atan(arith.divf(wide, root)))
@@ -69,7 +69,7 @@ def asin(x: Any) -> Any:
 
 def acos(x: Any) -> Any:
     """The arc cosine, 2 atan(sqrt((1 - x) / (1 + x))); at most 0.6 ULP; NaN outside [-1, 1]."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide, one = d.of(x), d.number(1.0)
     half = d.atan(math.sqrt(arith.divf(arith.subf(one, wide), arith.addf(one, wide))))
     return arith.truncf(x.type, arith.addf(half, half))
@@ -77,7 +77,7 @@ def acos(x: Any) -> Any:
 
 def atan2(y: Any, x: Any) -> Any:
     """The angle of the point (x, y); at most 0.6 ULP, and C's values for zeros and infinities."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide_x, wide_y = math.absf(d.of(x)), math.absf(d.of(y))
     steep = arith.cmpf(arith.CmpFPredicate.OGT, wide_y, wide_x)
     above, below = arith.select(steep, wide_x, wide_y), arith.select(steep, wide_y, wide_x)
@@ -85,7 +85,7 @@ def atan2(y: Any, x: Any) -> Any:
     quotient = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, above, below), _unless_zero(d, below), quotient)
     angle = d.atan(quotient)
     angle = arith.select(steep, arith.subf(d.number(_PI_2_HIGH), angle), angle)
-    s = Single(x.type)
+    s = FloatArithmetic(x.type)
     negative = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
     angle = arith.select(negative, arith.subf(d.number(2 * _PI_2_HIGH), angle), angle)
     result = math.copysign(arith.truncf(x.type, angle), y)
@@ -93,35 +93,35 @@ def atan2(y: Any, x: Any) -> Any:
     return arith.select(either, arith.addf(x, y), result)
 
 
-def _unless_zero(d: Double, x: Any) -> Any:
+def _unless_zero(d: DoubleArithmetic, x: Any) -> Any:
     """Returns 1, or 0 where `x` is 0: the quotient of two equal numbers, for an angle."""
     return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
 
 
-def _sin(s: Single, r: Any) -> Any:
+def _sin(s: FloatArithmetic, r: Any) -> Any:
     square = arith.mulf(r, r)
     return s.fma(arith.mulf(r, square), s.horner(square, _SIN), r)
 
 
-def _cos(s: Single, r: Any) -> Any:
+def _cos(s: FloatArithmetic, r: Any) -> Any:
     square = arith.mulf(r, r)
     tail = s.fma(arith.mulf(square, square), s.horner(square, _COS), arith.mulf(square, s.number(-0.5)))
     return arith.addf(tail, s.number(1.0))
 
 
-def _of_quadrant(s: Single, quadrant: Any, sine: Any, cosine: Any) -> Any:
+def _of_quadrant(s: FloatArithmetic, quadrant: Any, sine: Any, cosine: Any) -> Any:
     """Returns the sine of an angle from sine and cosine of its remainder after `quadrant` right angles."""
     value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
     return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
 
 
-def _has_bit(s: Single, number: Any, bit: int) -> Any:
+def _has_bit(s: FloatArithmetic, number: Any, bit: int) -> Any:
     return arith.cmpi(arith.CmpIPredicate.ne, arith.andi(number, s.integer(bit)), s.integer(0))
 
 
-def _reduced(s: Single, x: Any) -> tuple[Any, Any]:
+def _reduced(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `x` minus a number of right angles, within ±π/4, and that number modulo 4 or more; NaN for infinities."""
-    d = Double(x.type)
+    d = DoubleArithmetic(x.type)
     wide = d.of(x)
     large = d.is_("oge", math.absf(wide), _EXACT)
     y, parts = _scaled(d, wide)
@@ -134,7 +134,7 @@ def _reduced(s: Single, x: Any) -> tuple[Any, Any]:
     return arith.truncf(s.type, last), quadrant
 
 
-def _scaled(d: Double, x: Any) -> tuple[Any, list[Any]]:
+def _scaled(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
     """Returns x / 2^K for the largest K that leaves an integer, and the parts of 2^K modulo 2π."""
     (k, *first), *rest = _POWERS
     scale, parts = d.number(2.0**-k), [d.number(part) for part in first]
@@ -146,7 +146,7 @@ def _scaled(d: Double, x: Any) -> tuple[Any, list[Any]]:
     return arith.mulf(x, scale), parts
 
 
-def _turned(d: Double, x: Any) -> tuple[Any, Any]:
+def _turned(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `x` minus the nearest number of right angles, and that number as an integer (its low bits)."""
     rounded = math.fma(x, d.number(_2_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))

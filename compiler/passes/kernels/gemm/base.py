@@ -7,18 +7,18 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.arithmetic import bytes_of, converted
-from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds
-from buddy.compiler.passes.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
 
-class Kernel:
+class GemmKernel:
     """One contraction on flat operands `a` and `b`. Offsets are in elements."""
 
     def __init__(
-        self, e: Emitter, a: Any, b: Any, results: Results, contraction: Contraction, blocking: Blocking
+        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, contraction: Contraction, blocking: GemmBlocking
     ) -> None:
         self.e, self.a, self.b, self.results = e, a, b, results
         self.c, self.block, self.lanes = contraction, blocking, blocking.lanes
@@ -53,13 +53,15 @@ class Kernel:
         of_b = outer * self.c.n.size * self.c.depth * bytes_of(self.c.factor_element)
         return nanoseconds(self.c.flops, of_b if self.c.m.size <= 8 else 0)
 
-    def partial_sums(self, rows: int, columns: int) -> tuple[Any, Results]:
+    def partial_sums(self, rows: int, columns: int) -> tuple[Any, KernelResults]:
         """Returns a new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
-        return buffer, Results(self.e, spec, [buffer], self.lanes, self.element)
+        return buffer, KernelResults(self.e, spec, [buffer], self.lanes, self.element)
 
-    def move(self, rows: int, columns: int, source: Results, start: Place, target: Results, there: Place) -> None:
+    def move(
+        self, rows: int, columns: int, source: KernelResults, start: Place, target: KernelResults, there: Place
+    ) -> None:
         """Finishes in `target` at `there` what `source` starts with at `start`, `rows` x `columns` of it."""
 
         def row(index: Index, _: list[Any]) -> Sequence[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, memref, vector
 from buddy.compiler.passes.kernels.arithmetic import multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
-from buddy.compiler.passes.kernels.epilogue import Place, Results
-from buddy.compiler.passes.kernels.gemm.base import Kernel
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place
+from buddy.compiler.passes.kernels.gemm.base import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Range = tuple[Index, Index]  # steps of a single loop of K
@@ -43,7 +43,7 @@ class _Tile:
     block: Index = 0
 
 
-class BlockedGemm(Kernel):
+class BlockedGemm(GemmKernel):
     """Computes C in blocks of `rows x columns`; reads B in place, from packed panels, or from a panel packed here."""
 
     @property
@@ -155,7 +155,7 @@ class BlockedGemm(Kernel):
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def _all_rows(
-        self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None = None
+        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, kept: KernelResults | None = None
     ) -> None:
         """Emits every block of rows; with `kept`, a buffer for a block, stores the block there before finishing it."""
         e, m = self.e, self.c.m
@@ -182,7 +182,9 @@ class BlockedGemm(Kernel):
         """Returns the elements of the next panel to prefetch per step of K, so that all blocks prefetch it fully."""
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
-    def _block(self, tile: _Tile, panel: Any, results: Results, k_range: Range | None, kept: Results | None) -> None:
+    def _block(
+        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, kept: KernelResults | None
+    ) -> None:
         """Emits the tile's rows and columns of C, in registers over the steps of K in `k_range` (`None`: all)."""
         sums = self._over_k(tile, panel, k_range, [results.initial(*spot) for spot in self._spots(tile, results)])
         target, place = (results, tile.place) if kept is None else (kept, kept.origin)
@@ -191,7 +193,7 @@ class BlockedGemm(Kernel):
         if kept is not None:
             self.move(tile.rows, tile.columns, kept, kept.origin, results, tile.place)
 
-    def _spots(self, tile: _Tile, results: Results) -> list[tuple[Place, int, int]]:
+    def _spots(self, tile: _Tile, results: KernelResults) -> list[tuple[Place, int, int]]:
         """Returns place, column and active lanes of each vector of a tile."""
         return [
             (results.moved(tile.place, self.m_loop, row), column, tile.columns - column)

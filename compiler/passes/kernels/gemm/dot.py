@@ -9,7 +9,7 @@ from buddy.compiler.mlir.bindings import memref
 from buddy.compiler.passes.kernels.arithmetic import add, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, across
 from buddy.compiler.passes.kernels.epilogue import Place
-from buddy.compiler.passes.kernels.gemm.base import Kernel
+from buddy.compiler.passes.kernels.gemm.base import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
 # Sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
@@ -18,7 +18,7 @@ SUMS = 8
 COLUMNS = 64
 
 
-class DotProducts(Kernel):
+class DotProducts(GemmKernel):
     """Reads each column of B once, from start to end, and multiplies it with all rows of A."""
 
     def emit(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.passes.kernels.blocking import Blocking
+from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
-from buddy.compiler.passes.kernels.emit import Emitter
-from buddy.compiler.passes.kernels.epilogue import Results, ResultSpec
+from buddy.compiler.passes.kernels.emit import KernelEmitter
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.blocked import BlockedGemm
 from buddy.compiler.passes.kernels.gemm.dot import DotProducts
 from buddy.compiler.passes.kernels.gemm.stream import StreamedRows
@@ -19,7 +19,7 @@ KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
 
 
 def kernel_function(
-    name: str, types: Sequence[Any], contraction: Contraction, blocking: Blocking, spec: ResultSpec
+    name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
     """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
 
@@ -34,7 +34,7 @@ def kernel_function(
     with ir.InsertionPoint(end):
         first, second, *buffers = flat_operands(entry.arguments, types)
         a, b = (second, first) if contraction.swapped else (first, second)
-        e = Emitter(entry)
-        results = Results(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
+        e = KernelEmitter(entry)
+        results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
         KERNELS.get(blocking.source, BlockedGemm)(e, a, b, results, contraction, blocking).emit()
     return function

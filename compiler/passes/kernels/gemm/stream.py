@@ -8,11 +8,11 @@ from typing import Any
 from buddy.compiler.mlir.bindings import memref, vector
 from buddy.compiler.passes.kernels.arithmetic import multiply_add
 from buddy.compiler.passes.kernels.emit import Index
-from buddy.compiler.passes.kernels.epilogue import Results
-from buddy.compiler.passes.kernels.gemm.base import Kernel
+from buddy.compiler.passes.kernels.epilogue import KernelResults
+from buddy.compiler.passes.kernels.gemm.base import GemmKernel
 
 
-class StreamedRows(Kernel):
+class StreamedRows(GemmKernel):
     """Sums `block.columns` columns of C at a time in a private buffer, `block.depth` rows of B at once."""
 
     def emit(self) -> None:
@@ -32,7 +32,7 @@ class StreamedRows(Kernel):
         self.move(rows, columns, sums, sums.origin, self.results, place)
         memref.dealloc(buffer)
 
-    def _add_rows(self, a: Index, b: Index, sums: Results, columns: int) -> None:
+    def _add_rows(self, a: Index, b: Index, sums: KernelResults, columns: int) -> None:
         """Adds `block.depth` rows of B at once, then the remaining ones."""
         size, depth = self.c.k[0].size, self.block.depth
         whole = size // depth * depth
@@ -44,7 +44,7 @@ class StreamedRows(Kernel):
         self.e.loop(0, whole, depth, rows)
         self.e.loop(whole, size, 1, lambda k, _: rows(k, [], 1))
 
-    def _add(self, a: Index, b: Index, k: Index, count: int, sums: Results, columns: int) -> None:
+    def _add(self, a: Index, b: Index, k: Index, count: int, sums: KernelResults, columns: int) -> None:
         e, loop = self.e, self.c.k[0]
         here = e.add(a, e.mul(k, loop.strides[0]))
         starts = [e.add(b, e.mul(e.add(k, i), loop.strides[1])) for i in range(count)]

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import VIEWS, element_bytes, stands_alone
+from buddy.compiler.mlir.memory import VIEWS, element_bytes, is_unaliased
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
@@ -16,7 +16,7 @@ Bounds = tuple[int, ...]  # 1, then the products of the sizes of the first one, 
 
 
 @dataclass(frozen=True)
-class Access:
+class OperandAccess:
     """An op's access to an operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
 
     value: Any  # the operand
@@ -27,7 +27,7 @@ class Access:
     span: int  # elements from the first to the last one of a row
     written: bool
 
-    def overlaps_in_other_rows(self, other: Access, sizes: Sequence[int]) -> bool:
+    def overlaps_in_other_rows(self, other: OperandAccess, sizes: Sequence[int]) -> bool:
         """True if two accesses of one buffer may overlap in different rows."""
         if self.rows != other.rows:
             return True
@@ -47,7 +47,7 @@ class RowOp:
     op: Structured
     row_loops: tuple[Loop, ...]
     inner: tuple[Loop, ...]
-    accesses: tuple[Access, ...]
+    accesses: tuple[OperandAccess, ...]
 
 
 def leading_rows(op: Structured) -> int:
@@ -101,12 +101,14 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
     return RowOp(op, tuple(rows), tuple(inner), accesses)
 
 
-def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[Loop]) -> Access:
+def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[Loop]) -> OperandAccess:
     value = op.operands[number]
     strides = tuple(loop.strides[number] for loop in inner)
     span = 1 + sum(stride * (loop.size - 1) for stride, loop in zip(strides, inner, strict=True))
     root, offset = _place(value)
-    return Access(value, root, offset, tuple(r.strides[number] for r in rows), strides, span, number >= op.inputs)
+    return OperandAccess(
+        value, root, offset, tuple(r.strides[number] for r in rows), strides, span, number >= op.inputs
+    )
 
 
 def _place(value: Any) -> tuple[Any, int]:
@@ -126,14 +128,16 @@ def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
         if a.root != b.root:
-            if not (stands_alone(a.root) or stands_alone(b.root)):
+            if not (is_unaliased(a.root) or is_unaliased(b.root)):
                 return "two of their buffers may overlap"
         elif a.overlaps_in_other_rows(b, sizes):
             return "one reads what the other writes in another row"
     return None
 
 
-def _writing_pairs(left: Sequence[Access], right: Sequence[Access]) -> Iterator[tuple[Access, Access]]:
+def _writing_pairs(
+    left: Sequence[OperandAccess], right: Sequence[OperandAccess]
+) -> Iterator[tuple[OperandAccess, OperandAccess]]:
     return ((a, b) for a in left for b in right if a.written or b.written)
 
 

@@ -10,16 +10,16 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.chunks import for_chunk, rows_in_chunk
-from buddy.compiler.passes.kernels.emit import Emitter, Index, nanoseconds
-from buddy.compiler.passes.kernels.rows.kernel import Access, Bounds, row_bytes
-from buddy.compiler.passes.kernels.rows.stages import Stage, emit_stage
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.rows.kernel import Bounds, OperandAccess, row_bytes
+from buddy.compiler.passes.kernels.rows.stages import RowStage, emit_stage
 from buddy.compiler.support.target import CACHE_LINE
 
 
 class RowLoop:
     """A loop over chunks of rows around a loop over a chunk's rows; each chunk has its own temporaries."""
 
-    def __init__(self, e: Emitter, bounds: Bounds, stages: Sequence[Stage], scratch: Sequence[Any]) -> None:
+    def __init__(self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], scratch: Sequence[Any]) -> None:
         self.e, self.stages = e, stages
         *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
         self.chunk = rows_in_chunk(self.rows, max(row_bytes(op) for stage in stages for op in stage.ops))
@@ -66,7 +66,7 @@ class RowLoop:
     def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
         views: dict[Any, Any] = {}
 
-        def view(access: Access, sizes: Sequence[int]) -> Any:
+        def view(access: OperandAccess, sizes: Sequence[int]) -> Any:
             key = (access.root, access.offset, access.rows, access.inner, *sizes)
             if key not in views:
                 views[key] = self._view(access, sizes, indices, chunk)
@@ -76,7 +76,7 @@ class RowLoop:
             with location:
                 emit_stage(self.e, stage, indices, view)
 
-    def _view(self, access: Access, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
+    def _view(self, access: OperandAccess, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
         """Returns the memref of an access in one row: a dim per loop with a stride."""
         e, base = self.e, access.root
         if base in self.scratch:

@@ -13,7 +13,7 @@ from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody
 from buddy.compiler.passes.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
-from buddy.compiler.passes.kernels.emit import Emitter, Index, across
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, across
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
@@ -40,14 +40,14 @@ _NEUTRAL: dict[str, Callable[[int], float]] = {
 
 
 @dataclass(frozen=True)
-class Fold:
+class RowReduction:
     """One output: `accumulator = combine(accumulator, term)` for every element."""
 
     combine: Any  # the op of the body
     term: Any  # a scalar of the body
     element: Any
 
-    def neutral(self, e: Emitter, lanes: int) -> Any:
+    def neutral(self, e: KernelEmitter, lanes: int) -> Any:
         number = _NEUTRAL[self.combine.name](self.element.width)
         return e.splat(ir.VectorType.get([lanes], self.element), number)
 
@@ -57,7 +57,7 @@ class Fold:
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
-def folds_of(op: Structured) -> dict[int, Fold]:
+def folds_of(op: Structured) -> dict[int, RowReduction]:
     """Returns the fold of each output, by its operand number; outputs that the body does not read are only stored.
 
     Raises `UnsupportedError` for bodies that are no plain folds.
@@ -72,7 +72,7 @@ def folds_of(op: Structured) -> dict[int, Fold]:
     return folds
 
 
-def _fold(yielded: Any, argument: Any) -> Fold:
+def _fold(yielded: Any, argument: Any) -> RowReduction:
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
         raise UnsupportedError("its body is not a plain fold")
@@ -80,10 +80,10 @@ def _fold(yielded: Any, argument: Any) -> Fold:
     if combine.name not in _NEUTRAL:
         raise UnsupportedError(f"a fold with {combine.name}")
     left, right = combine.operands
-    return Fold(combine, right if left == argument else left, argument.type)
+    return RowReduction(combine, right if left == argument else left, argument.type)
 
 
-def emit_reduction(e: Emitter, op: Structured, target: Target) -> str:
+def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     """Emits `op` at the insertion point and returns a description.
 
     Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is no plain fold.
@@ -117,7 +117,9 @@ def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
 class _Reduction:
     """Base of both directions: offsets, loads and terms."""
 
-    def __init__(self, e: Emitter, op: Structured, folds: dict[int, Fold], inner: Loop, lanes: int) -> None:
+    def __init__(
+        self, e: KernelEmitter, op: Structured, folds: dict[int, RowReduction], inner: Loop, lanes: int
+    ) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
         self.folded, self.folds = list(folds), list(folds.values())
         self.stored = [i for i in range(op.inputs, len(op.operands)) if i not in folds]

@@ -8,14 +8,16 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, linalg
 from buddy.compiler.passes.kernels.body import cloned
-from buddy.compiler.passes.kernels.emit import Emitter, Index
-from buddy.compiler.passes.kernels.rows.kernel import Access, RowOp
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
+from buddy.compiler.passes.kernels.rows.kernel import OperandAccess, RowOp
 
-View = Callable[[Access, Sequence[int]], Any]  # the memref of an access; the sizes of the loops along which it moves
+View = Callable[
+    [OperandAccess, Sequence[int]], Any
+]  # the memref of an access; the sizes of the loops along which it moves
 
 
 @dataclass(frozen=True)
-class Stage:
+class RowStage:
     """Ops with the same loops within a row, fused; `forgotten` are buffers that need not be stored."""
 
     ops: tuple[RowOp, ...]
@@ -31,32 +33,32 @@ class Stage:
             any(kinds) for kinds in zip(*([loop.reduction for loop in op.inner] for op in self.ops), strict=True)
         )
 
-    def accesses(self, written: bool) -> Iterable[Access]:
+    def accesses(self, written: bool) -> Iterable[OperandAccess]:
         return (access for op in self.ops for access in op.accesses if access.written == written)
 
     def roots(self, written: bool) -> set[Any]:
         return {access.root for access in self.accesses(written)}
 
 
-def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[Stage]:
+def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[RowStage]:
     """Returns the stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
 
     A `temporary` buffer that only one stage uses is not stored.
     """
-    stages = [Stage((op,)) for op in ops]
+    stages = [RowStage((op,)) for op in ops]
     number = 0
     while number < len(stages):
         before = next((i for i in reversed(range(number)) if _may_join(stages, i, number)), None)
         if before is None:
             number += 1
             continue
-        stages[number] = Stage(stages[before].ops + stages[number].ops)
+        stages[number] = RowStage(stages[before].ops + stages[number].ops)
         del stages[before]
         number -= 1
     return [replace(stage, forgotten=_known_only_to(stage, stages, temporary)) for stage in stages]
 
 
-def _may_join(stages: Sequence[Stage], first: int, second: int) -> bool:
+def _may_join(stages: Sequence[RowStage], first: int, second: int) -> bool:
     """True if stage `first` may be fused with stage `second`, which reads what it writes."""
     a, b = stages[first], stages[second]
     if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(True) & b.roots(False):
@@ -72,15 +74,15 @@ def _may_join(stages: Sequence[Stage], first: int, second: int) -> bool:
     )
 
 
-def _all(stage: Stage) -> list[Access]:
+def _all(stage: RowStage) -> list[OperandAccess]:
     return [access for op in stage.ops for access in op.accesses]
 
 
-def _same_place(a: Access, b: Access) -> bool:
+def _same_place(a: OperandAccess, b: OperandAccess) -> bool:
     return (a.root, a.offset, a.rows, a.inner) == (b.root, b.offset, b.rows, b.inner)
 
 
-def _known_only_to(stage: Stage, stages: Sequence[Stage], temporary: Iterable[Any]) -> frozenset[Any]:
+def _known_only_to(stage: RowStage, stages: Sequence[RowStage], temporary: Iterable[Any]) -> frozenset[Any]:
     """Returns the temporary buffers that are written and read within `stage` and used by no other stage."""
     if len(stage.ops) == 1:
         return frozenset()
@@ -88,7 +90,7 @@ def _known_only_to(stage: Stage, stages: Sequence[Stage], temporary: Iterable[An
     return frozenset(root for root in temporary if root in stage.roots(True) and root not in others)
 
 
-def emit_stage(e: Emitter, stage: Stage, rows: Sequence[Index], view: View) -> None:
+def emit_stage(e: KernelEmitter, stage: RowStage, rows: Sequence[Index], view: View) -> None:
     """Emits a `linalg.generic` on the memrefs of one row, for the row with indices `rows`."""
     inputs, outputs = _operands(stage)
     loops = range(len(stage.sizes))
@@ -110,10 +112,10 @@ def emit_stage(e: Emitter, stage: Stage, rows: Sequence[Index], view: View) -> N
         _emit_body(e, stage, rows, inputs, outputs, list(block.arguments))
 
 
-def _operands(stage: Stage) -> tuple[list[Access], list[Access]]:
+def _operands(stage: RowStage) -> tuple[list[OperandAccess], list[OperandAccess]]:
     """Returns the accesses of a stage that read memory, and those that write, without duplicates."""
-    inputs: list[Access] = []
-    outputs: list[Access] = []
+    inputs: list[OperandAccess] = []
+    outputs: list[OperandAccess] = []
     for op in stage.ops:
         for number, access in enumerate(op.accesses):
             known = outputs if access.written else [*inputs, *_made_before(stage, op)]
@@ -123,16 +125,21 @@ def _operands(stage: Stage) -> tuple[list[Access], list[Access]]:
     return inputs, outputs
 
 
-def _made_before(stage: Stage, op: RowOp) -> list[Access]:
+def _made_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
     return [access for other in stage.ops[: stage.ops.index(op)] for access in other.accesses if access.written]
 
 
 def _emit_body(
-    e: Emitter, stage: Stage, rows: Sequence[Index], inputs: list[Access], outputs: list[Access], arguments: list[Any]
+    e: KernelEmitter,
+    stage: RowStage,
+    rows: Sequence[Index],
+    inputs: list[OperandAccess],
+    outputs: list[OperandAccess],
+    arguments: list[Any],
 ) -> None:
     read = list(zip(inputs, arguments, strict=False))
     accumulated = list(zip(outputs, arguments[len(inputs) :], strict=True))
-    made: list[tuple[Access, Any]] = []
+    made: list[tuple[OperandAccess, Any]] = []
     for op in stage.ops:
         known: dict[Any, Any] = dict(op.op.scalars)
         for access, argument in zip(op.accesses, op.op.arguments, strict=True):
@@ -145,11 +152,11 @@ def _emit_body(
     linalg.yield_([_at(access, made) for access in outputs])
 
 
-def _at(place: Access, found: Sequence[tuple[Access, Any]]) -> Any | None:
+def _at(place: OperandAccess, found: Sequence[tuple[OperandAccess, Any]]) -> Any | None:
     return next((value for access, value in found if _same_place(access, place)), None)
 
 
-def _index(e: Emitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
+def _index(e: KernelEmitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
     """Returns the index along a dim of the op's own iteration space, which rows and a loop within a row may share."""
     value: Index = 0
     for index, loop in zip(rows, op.row_loops, strict=True):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -14,7 +14,7 @@ class DropAddend(MlirPass):
     summary: ClassVar[str] = "loses an addend"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for generic in reversed(list(named(root, "linalg.generic"))):
+        for generic in reversed(list(find_ops(root, "linalg.generic"))):
             if "reduction" in str(generic.attributes["iterator_types"]):
                 continue
             for op in [op.operation for op in generic.regions[0].blocks[0] if op.operation.name == "arith.addf"][:1]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -14,6 +14,6 @@ class FlipOneSign(MlirPass):
     summary: ClassVar[str] = "swaps the operands of a subtraction"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "arith.subf")[-1:]:
+        for op in find_ops(root, "arith.subf")[-1:]:
             left, right = op.operands
             op.operands[0], op.operands[1] = right, left

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 
@@ -18,7 +18,7 @@ class ScalarLoops(MlirPass):
     summary: ClassVar[str] = "makes scalar loops of element-wise ops"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "linalg.generic"):
+        for op in find_ops(root, "linalg.generic"):
             body = list(op.regions[0].blocks[0])
             elementwise = "reduction" not in str(op.attributes["iterator_types"]) and len(op.results) == 0
             if elementwise and len(body) > LONG and all(map(_is_whole, indexing_maps(op))):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -15,6 +15,6 @@ class TrapAtRun(MlirPass):
     summary: ClassVar[str] = "makes code that traps"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "llvm.intr.sqrt"):
+        for op in find_ops(root, "llvm.intr.sqrt"):
             with ir.InsertionPoint(op), op.location:
                 ir.Operation.create("llvm.intr.trap")

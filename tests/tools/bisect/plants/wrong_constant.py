@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -15,7 +15,7 @@ class WrongConstant(MlirPass):
     summary: ClassVar[str] = "gets a constant wrong"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in named(root, "arith.constant"):
+        for op in find_ops(root, "arith.constant"):
             value = op.attributes["value"]
             if isinstance(value, ir.FloatAttr) and abs(float(value.value) - 0.5) < 1e-9:
                 with ir.InsertionPoint(op), op.location:

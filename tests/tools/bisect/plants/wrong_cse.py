@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, passmanager
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -16,7 +16,7 @@ class WrongCse(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         passmanager.PassManager.parse("builtin.module(cse)", context=root.context).run(root)
-        for op in named(root, "arith.subf"):
+        for op in find_ops(root, "arith.subf"):
             # The pass is in a line several times: flipped twice, a sign would be right again.
             if "flipped" not in op.attributes:
                 left, right = op.operands

@@ -34,7 +34,7 @@ _TRANSFORM_WEIGHTS, _PACK = 12.0, 8.0
 
 
 @dataclass(frozen=True)
-class Blocking:
+class WinogradBlocking:
     """Tiles of `outputs` x `outputs` results; `tiles` of them are transformed, multiplied and transformed back at once.
 
     `gemm` is the blocking of the product of a block of tiles by channels.
@@ -42,7 +42,7 @@ class Blocking:
 
     outputs: int
     tiles: int
-    gemm: gemm.Blocking
+    gemm: gemm.GemmBlocking
 
     @property
     def lanes(self) -> int:
@@ -108,14 +108,14 @@ def _multiplied(products: int, size: int, target: Target) -> float:
     return _PRODUCTS * products + (_BYTE * size if size > target.l2 else 0)
 
 
-def choose(conv: Convolution, outputs: int, target: Target) -> Blocking:
+def choose(conv: Convolution, outputs: int, target: Target) -> WinogradBlocking:
     """Returns the blocking with the least estimated time; computes whole blocks with whole panels of weights."""
     lanes = target.lanes(bytes_of(conv.element))
     candidates = list(_candidates(conv, outputs, lanes, target))
     return min(candidates, key=lambda block: (_cost(conv, block), -block.gemm.rows))
 
 
-def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> Iterator[Blocking]:
+def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> Iterator[WinogradBlocking]:
     """Yields blockings whose register block fits, with the fewest blocks of tiles that fit in cache.
 
     A number of blocks that threads can share evenly is yielded too.
@@ -127,10 +127,10 @@ def _candidates(conv: Convolution, outputs: int, lanes: int, target: Target) -> 
     for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
         for rows in range(1, min(total, (target.vector_registers - 1 - vectors) // vectors) + 1):
             tiles = -(-total // (count * rows)) * rows
-            yield Blocking(outputs, tiles, gemm.Blocking(rows, vectors, lanes, conv.k[2].size, "packed"))
+            yield WinogradBlocking(outputs, tiles, gemm.GemmBlocking(rows, vectors, lanes, conv.k[2].size, "packed"))
 
 
-def _cost(conv: Convolution, block: Blocking) -> float:
+def _cost(conv: Convolution, block: WinogradBlocking) -> float:
     """Returns the cycles per input channel and point."""
     blocks = -(-math.prod(tiles_of(conv, block.outputs)) // block.tiles)
     panels = -(-conv.n.size // block.gemm.columns)
@@ -142,7 +142,7 @@ def padded(conv: Convolution, lanes: int) -> int:
     return -(-conv.k[2].size // lanes) * lanes
 
 
-def products(conv: Convolution, block: Blocking) -> Contraction:
+def products(conv: Convolution, block: WinogradBlocking) -> Contraction:
     """Returns the products of a block of tiles by a panel of weights.
 
     Per point it is a matrix product: (tile, channel) by (channel, column).

@@ -17,13 +17,13 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.passes.kernels.access import Loop
 from buddy.compiler.passes.kernels.arithmetic import add, bytes_of, multiply_add
-from buddy.compiler.passes.kernels.conv.base import Kernel
+from buddy.compiler.passes.kernels.conv.base import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
-from buddy.compiler.passes.kernels.conv.winograd.blocking import SHARES, Blocking, padded, products, tiles_of
+from buddy.compiler.passes.kernels.conv.winograd.blocking import SHARES, WinogradBlocking, padded, products, tiles_of
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
 from buddy.compiler.passes.kernels.conv.winograd.weights import TransformedWeights
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks, nanoseconds
-from buddy.compiler.passes.kernels.epilogue import Place, Results, ResultSpec
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
 from buddy.compiler.passes.kernels.gemm.blocked import BlockedGemm
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
@@ -38,7 +38,7 @@ class _Tile:
     pixels: Index
 
 
-def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
+def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeights:
     """Returns the form of the weights that the kernel reads."""
     lines, pixels, channels = conv.k
     window = (lines.strides[1], pixels.strides[1])
@@ -46,11 +46,18 @@ def weights_of(conv: Convolution, blocking: Blocking) -> TransformedWeights:
     return TransformedWeights(blocking.outputs, n, inner, window, blocking.gemm.columns, blocking.lanes)
 
 
-class Winograd(Kernel):
+class Winograd(ConvKernel):
     """Emits one kernel for weights `b` in the form of `weights_of`; `raw` are the unpacked weights."""
 
     def __init__(
-        self, e: Emitter, a: Any, b: Any, raw: Any, results: Results, conv: Convolution, blocking: Blocking
+        self,
+        e: KernelEmitter,
+        a: Any,
+        b: Any,
+        raw: Any,
+        results: KernelResults,
+        conv: Convolution,
+        blocking: WinogradBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
         self.raw, self.block, self.columns = raw, blocking, blocking.gemm.columns
@@ -156,7 +163,7 @@ class Winograd(Kernel):
         e, contraction, size = self.e, products(self.conv, self.block), math.prod(self.form.shape[1:])
         weights = _part(self.b, e.value(e.mul(panel, size)), size)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
-        results = Results(e, spec, [sums], self.lanes, self.vector.element_type)
+        results = KernelResults(e, spec, [sums], self.lanes, self.vector.element_type)
         BlockedGemm(e, transformed, weights, results, contraction, self.block.gemm).emit()
 
     # ---- output ------------------------------------------------------------------------------------------------------

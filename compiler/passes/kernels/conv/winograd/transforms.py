@@ -17,7 +17,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.passes.kernels.arithmetic import multiply_add
-from buddy.compiler.passes.kernels.emit import Emitter
+from buddy.compiler.passes.kernels.emit import KernelEmitter
 
 WINDOW = 3
 
@@ -71,13 +71,13 @@ def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
 Grid = list[list[Any]]  # scalars or vectors by line and pixel
 
 
-def on_both_sides(e: Emitter, matrix: Matrix, grid: Grid) -> Grid:
+def on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
     """Returns `matrix * grid * matrixᵀ`."""
     half = [product(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
     return [product(e, matrix, [column[i] for column in half]) for i in range(len(matrix))]
 
 
-def product(e: Emitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
+def product(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
     """Returns `matrix * values`; neighbouring columns, and rows, that differ only in some signs share operations."""
     columns, joined = [list(column) for column in zip(*matrix, strict=True)], list(values)
     for j in range(len(columns) - 1):
@@ -107,7 +107,7 @@ def _even_and_odd(first: Sequence[float], second: Sequence[float]) -> tuple[list
     return [a if a == b else 0.0 for a, b in pairs], [0.0 if a == b else a for a, b in pairs]
 
 
-def _sum(e: Emitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
+def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
     """Returns the sum of the products, at least one: plain terms first, the others by multiply-add."""
     terms = [(a, value) for a, value in zip(factors, values, strict=True) if a]
     (first, total), *others = sorted(terms, key=lambda term: (abs(term[0]) != 1, -term[0]))

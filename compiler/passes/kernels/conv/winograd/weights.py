@@ -9,8 +9,8 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
-from buddy.compiler.passes.kernels.emit import Emitter, Index, for_blocks
-from buddy.compiler.passes.kernels.packing import Extent, Windows
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
+from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class TransformedWeights:
     def shape(self) -> tuple[int, ...]:
         return (-(-self.n[0] // self.columns), self.points, self.channels[0], self.columns)
 
-    def fill(self, e: Emitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
         if not self._dense:
             self._zero_rest(e, target)
@@ -66,9 +66,9 @@ class TransformedWeights:
             (WINDOW, 1), size, size * self.channels[0], True,
         )  # fmt: skip
 
-    def _by_vectors(self, e: Emitter, source: Any, read: Index, active: int, target: Any, written: Index) -> None:
+    def _by_vectors(self, e: KernelEmitter, source: Any, read: Index, active: int, target: Any, written: Index) -> None:
         """Emits a panel, one vector of columns at a time."""
-        windows = Windows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
+        windows = PackedWindows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
         double, element = ir.F64Type.get(), source.type.element_type
         matrix = transforms(self.outputs).of_weights
 
@@ -90,7 +90,7 @@ class TransformedWeights:
 
         windows.each(read, self.channels[0], active, one)
 
-    def _window(self, e: Emitter, source: Any, here: Index, target: Any, there: Index) -> None:
+    def _window(self, e: KernelEmitter, source: Any, here: Index, target: Any, there: Index) -> None:
         """Transforms one window, from offset `here`, to all of its points, from offset `there`."""
         double, element = ir.F64Type.get(), source.type.element_type
 
@@ -105,7 +105,7 @@ class TransformedWeights:
             offset = e.add(there, point * self.channels[0] * self.columns)
             e.store_scalar(converted(value, element), target, offset)
 
-    def _zero_rest(self, e: Emitter, target: Any) -> None:
+    def _zero_rest(self, e: KernelEmitter, target: Any) -> None:
         """Emits zeros for the whole last panel, if fewer columns are left than its width."""
         panels, rest = divmod(self.n[0], self.columns)
         if not rest:

@@ -8,7 +8,7 @@ from pathlib import Path
 _END = b"\0"
 
 
-class LastWords:
+class CrashLog:
     """A text in a file, overwritten repeatedly at the cost of one system call each time."""
 
     def __init__(self, path: Path | None) -> None:
@@ -21,6 +21,6 @@ class LastWords:
             os.pwrite(self._file, text.encode() + _END, 0)
 
 
-def last_words(path: Path) -> str:
+def read_crash_log(path: Path) -> str:
     """The last recorded text, "" if there is none."""
     return path.read_bytes().partition(_END)[0].decode() if path.exists() else ""

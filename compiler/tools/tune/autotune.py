@@ -22,16 +22,16 @@ from buddy.compiler.protocol.tuning_space import SpaceError, space_of
 from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune import handed
-from buddy.compiler.tools.tune.hunt import Hunt
-from buddy.compiler.tools.tune.messages import Attempt, BeginHanded, Duel
-from buddy.compiler.tools.tune.on_worker import Trier
+from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRecipe
+from buddy.compiler.tools.tune.on_worker import RecipeTrier
+from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
 # Limits for one recipe in seconds: it may take as long as the whole search, but within these.
 _LEAST_EACH, _EACH = 10.0, 60.0
 
 
-class Kept(msgspec.Struct, frozen=True):
+class SavedTuning(msgspec.Struct, frozen=True):
     """The best recipe of a search of `seconds`, `gain` times as fast as the first one."""
 
     recipe: Recipe
@@ -48,7 +48,7 @@ class TunedRecipe:
     def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
         self._graph, self._base, self._seconds = graph, recipe, seconds
         self._lock = threading.Lock()
-        kept = known(graph, recipe)
+        kept = saved_tuning(graph, recipe)
         self._done = kept is not None and kept.seconds >= seconds
         self.recipe = recipe if kept is None else kept.recipe
 
@@ -72,27 +72,27 @@ class TunedRecipe:
 
     def _search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe:
         try:
-            found = search(self._graph, self.recipe, tensors, numbers, self._seconds)
+            found = autotune(self._graph, self.recipe, tensors, numbers, self._seconds)
         except (JobFailed, SpaceError, RuntimeError, OSError) as error:
             warnings.warn(f"the search for a faster recipe failed: {error}", stacklevel=4)
             return self.recipe
         faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
         log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
-        kept = Kept(found.recipe, self._seconds, found.gain)
+        kept = SavedTuning(found.recipe, self._seconds, found.gain)
         TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
         return found.recipe
 
 
-def known(graph: Graph, recipe: Recipe) -> Kept | None:
+def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
     """The cached result of a search around `recipe`, for a machine like this one and the current code."""
     data = TUNED.read(program_cache.key(graph, recipe))
     try:
-        return None if data is None else msgspec.json.decode(data, type=Kept)
+        return None if data is None else msgspec.json.decode(data, type=SavedTuning)
     except msgspec.MsgspecError:
         return None
 
 
-def search(
+def autotune(
     graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
 ) -> Tuned:
     """The fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`, found in about
@@ -103,35 +103,35 @@ def search(
     recipe has nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
-        handed.write(Path(folder), graph, tensors, numbers)
-        trier = Trier(msgspec.msgpack.encode(BeginHanded(folder)))
+        handed.write_bundle(Path(folder), graph, tensors, numbers)
+        trier = RecipeTrier(msgspec.msgpack.encode(LoadBundle(folder)))
         try:
             if trier.refusal:
                 raise RuntimeError(trier.refusal)
             frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
-            return _on_a_loop(_hunted(Hunt(frame, space_of(recipe), _told, ends_in_time=True), _Hand(trier)), trier)
+            return _on_a_loop(_hunted(Tuner(frame, space_of(recipe), _told, ends_in_time=True), _Hand(trier)), trier)
         finally:
             trier.close()
 
 
-async def _hunted(hunt: Hunt, hand: _Hand) -> Tuned:
+async def _hunted(hunt: Tuner, hand: _Hand) -> Tuned:
     return await hunt.ended(await hunt.with_hands([hand]))
 
 
 class _Hand:
     """A process with blocking calls: the event loop has nothing else to do."""
 
-    def __init__(self, trier: Trier) -> None:
+    def __init__(self, trier: RecipeTrier) -> None:
         self._trier = trier
 
-    async def ask(self, question: Attempt | Duel) -> Any:
+    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
         try:
             return self._trier.ask(question)
         except (RuntimeError, OSError) as error:
             raise ConnectionError(str(error)) from error
 
 
-def _on_a_loop(work: Coroutine[Any, Any, Tuned], trier: Trier) -> Tuned:
+def _on_a_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
     """Runs `work` on a separate event loop, because the caller may run in one, such as a notebook."""
     with ThreadPoolExecutor(1, "buddy-tuning") as pool:
         future = pool.submit(asyncio.run, work)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from buddy.compiler.engine.kept_connection import KeptConnection
+from buddy.compiler.engine.resumable_connection import ResumableConnection
 from buddy.compiler.protocol import Printout
 from buddy.compiler.protocol.resuming import GoneError, Greeted, ResumableStream, greeting
 from buddy.compiler.protocol.wire import encode
@@ -29,7 +29,7 @@ class Engine:
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(self._path)
         listener.listen(4)
-        self.connection = KeptConnection(listener, 30.0)
+        self.connection = ResumableConnection(listener, 30.0)
 
     async def link(self, received: int = 0) -> Link:
         reader, writer = await asyncio.open_unix_connection(self._path)

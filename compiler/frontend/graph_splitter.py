@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.control_flow import has_control_flow, is_control_flow, with_compiled_bodies
-from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unfit
+from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import python_line
-from buddy.compiler.frontend.views import behind_views
+from buddy.compiler.frontend.views import base_of_views
 
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]
@@ -37,7 +37,7 @@ _LOOK = {
 
 
 @dataclass(frozen=True)
-class Piece:
+class GraphPiece:
     """Consecutive nodes of a graph. `aten.module` takes `inputs` and returns a tuple of `outputs`."""
 
     aten: AtenGraph
@@ -47,15 +47,15 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Cut:
+class GraphCut:
     """A graph in pieces, and by node name the reasons for eager."""
 
     aten: AtenGraph
-    pieces: tuple[Piece, ...]
+    pieces: tuple[GraphPiece, ...]
     refused: Mapping[str, str]
 
     @property
-    def compiled(self) -> list[Piece]:
+    def compiled(self) -> list[GraphPiece]:
         return [piece for piece in self.pieces if not piece.eager]
 
     @property
@@ -79,16 +79,16 @@ class Cut:
         return f"a graph of {len(self.aten.module.graph.nodes)} nodes {fate}: {reasons}"
 
 
-def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> Cut:
+def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> GraphCut:
     """Cuts `aten` around the node that `refusal` names and all others for which `check` raises such an error.
 
     If an error names no node of the graph, there is no compiled piece.
     """
-    pieces: tuple[Piece, ...] = ()
+    pieces: tuple[GraphPiece, ...] = ()
     refused: Refused = {}
     found = _named(aten.module, refusal)
     if found:  # a check reports one node at a time; there may be hundreds
-        found |= unfit(aten.module.graph.nodes) | _reads(aten.module)
+        found |= unsupported_nodes(aten.module.graph.nodes) | _reads(aten.module)
     while found:
         refused |= found | _memory_read(aten.module, found)
         pieces = _pieces(aten, refused)
@@ -96,7 +96,7 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
         for piece in pieces:
             if not piece.eager:
                 found |= _refusals(piece.aten, check)
-    return Cut(aten, pieces, refused or {"": refusal.diagnostic.what})
+    return GraphCut(aten, pieces, refused or {"": refusal.diagnostic.what})
 
 
 def _reads(module: GraphModule) -> Refused:
@@ -148,26 +148,26 @@ def _makers_of_memory(operand: Node) -> list[Node]:
 
     A view that compiled code returns has its own memory, with nothing before, between or after its elements.
     """
-    base, found = behind_views(operand)
+    base, found = base_of_views(operand)
     value = base.meta.get("val")
     if base.op != "call_function" or not isinstance(value, torch.Tensor) or has_storage_of_its_own(value):
         return found
     return [*found, base, *(maker for parent in base.all_input_nodes[:1] for maker in _makers_of_memory(parent))]
 
 
-class Pieces:
+class SplitGraph:
     """A cut graph as one callable: `compile_piece` compiles each piece that is not in eager.
 
     `compile_body` compiles the branches and bodies of control flow, which may themselves be cut.
     """
 
     def __init__(
-        self, cut: Cut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner]
+        self, cut: GraphCut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner]
     ) -> None:
         self._placeholders = [node for node in cut.aten.module.graph.nodes if node.op == "placeholder"]
         self._output = cut.aten.module.graph.output_node().args[0]
 
-        def made(piece: Piece) -> Runner:
+        def made(piece: GraphPiece) -> Runner:
             if not piece.eager:
                 return compile_piece(piece.aten)
             if has_control_flow(piece.aten.module):
@@ -201,7 +201,7 @@ class Pieces:
         return list(map_arg(self._output, values.__getitem__))
 
 
-def _last_uses(pieces: Sequence[Piece], output: Any) -> list[list[Node]]:
+def _last_uses(pieces: Sequence[GraphPiece], output: Any) -> list[list[Node]]:
     """For each piece the inputs that are not read after it."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
@@ -220,7 +220,7 @@ def computing(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
 
 
-def _pieces(aten: AtenGraph, refused: Refused) -> tuple[Piece, ...]:
+def _pieces(aten: AtenGraph, refused: Refused) -> tuple[GraphPiece, ...]:
     levels = _levels(aten.module, refused)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
     for node, level in levels.items():
@@ -270,7 +270,7 @@ def _unbacked(value: Any) -> set[Any]:
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 
 
-def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> Piece:
+def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
     inside = set(nodes)
     read = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
     read |= dict.fromkeys(node for node in _numbers_behind(aten.module, nodes) if node not in inside)
@@ -289,4 +289,4 @@ def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, end
     described = replace(
         aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends, drawing=None
     )
-    return Piece(described, eager, inputs, outputs)
+    return GraphPiece(described, eager, inputs, outputs)

@@ -13,7 +13,7 @@ from sys import getrefcount
 
 import torch
 
-from buddy.compiler.runtime.huge_pages import roomy
+from buddy.compiler.runtime.huge_pages import huge_page_tensor
 
 # The C library reuses smaller blocks, mostly written before (M_MMAP_THRESHOLD of glibc's malloc).
 SMALL = 128 << 10
@@ -26,7 +26,7 @@ _uses = getattr(torch._C, "_storage_Use_Count", None)
 _LISTED = [object()]
 
 
-class Memory:
+class BufferPool:
     """The memory of the results of one program.
 
     A weak reference to a result's storage, such as `StorageWeakRef`, stays alive with the next result in it.
@@ -40,12 +40,12 @@ class Memory:
         """Returns an uninitialised dense tensor for result `number`."""
         size = math.prod(shape) * dtype.itemsize
         if size < SMALL or _uses is None:
-            return roomy(shape, dtype)
+            return huge_page_tensor(shape, dtype)
         with self._lock:
             storage = self._idle(self._storages[number], size)
             if storage is not None:
                 return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
-        new = roomy(shape, dtype)
+        new = huge_page_tensor(shape, dtype)
         with self._lock:
             self._keep(number, new.untyped_storage())
         return new

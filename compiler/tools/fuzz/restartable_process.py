@@ -16,14 +16,14 @@ from buddy.compiler.support.processes.parent_death import describe_exit, die_wit
 _LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
 
-class Ended(NamedTuple):
+class WorkResult(NamedTuple):
     """How a call ended, with its answer, or a description of the crash."""
 
     how: Literal["answer", "crash", "timeout"]
     value: Any
 
 
-class Disposable:
+class RestartableProcess:
     """Calls `module:function(*arguments)` in a separate process.
 
     The process is forked by one that has imported `module` and run nothing, because a process that used torch's threads
@@ -39,25 +39,25 @@ class Disposable:
         self._process: Any = None
         self._pipe: Any = None
 
-    def __enter__(self) -> Disposable:
+    def __enter__(self) -> RestartableProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
         self._folder.cleanup()
 
-    def ask(self, arguments: tuple[Any, ...], timeout: float) -> Ended:
+    def ask(self, arguments: tuple[Any, ...], timeout: float) -> WorkResult:
         """Calls the function; gives up after `timeout` seconds."""
         self._start()
         try:
             self._pipe.send(arguments)
             if not self._pipe.poll(timeout):
                 self._end()
-                return Ended("timeout", f"silent for {timeout:g} s")
-            return Ended("answer", self._pipe.recv())
+                return WorkResult("timeout", f"silent for {timeout:g} s")
+            return WorkResult("answer", self._pipe.recv())
         except (EOFError, ConnectionResetError, BrokenPipeError):
             self._process.join()
-            return Ended("crash", self._cause())
+            return WorkResult("crash", self._cause())
 
     def _start(self) -> None:
         if self._process is not None and self._process.is_alive():

@@ -13,7 +13,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.operations.random import RandomOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.numerics_report import Reference
-from buddy.compiler.runtime.node_by_node import computed
+from buddy.compiler.runtime.node_by_node import compute_nodes
 from buddy.compiler.runtime.torch_values import to_torch
 
 _WIDER = {
@@ -25,7 +25,7 @@ _WIDER = {
 OnNode = Callable[[Op, Any], None]
 
 
-class InStep:
+class LockstepInterpreter:
     """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
     A value is released after its last reader if it is not `held`: `held` lists, by stable name, the nodes whose values
@@ -119,7 +119,7 @@ class InStep:
         return self._run(op, {parent.name: narrowed(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
-        return computed(op, values, self._symbols)
+        return compute_nodes(op, values, self._symbols)
 
 
 def widened(value: Any) -> Any:

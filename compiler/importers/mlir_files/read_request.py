@@ -8,7 +8,7 @@ from buddy.compiler.protocol import Diagnostic
 
 
 @dataclass(frozen=True)
-class Question:
+class ReadRequest:
     """The bytes of a file, its name for messages, the entry function ("" for all public ones), and shapes.
 
     Shapes are those of arguments with dynamic sizes, as `arg0=4x128` or `0=4x128xf32`.
@@ -36,7 +36,7 @@ class EntryPoint:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ReadAnswer:
     """The entry points of the file, or the error."""
 
     entries: tuple[EntryPoint, ...] = ()

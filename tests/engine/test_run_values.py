@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from buddy.compiler.engine.kept_values import KeptValues, index_of
+from buddy.compiler.engine.run_values import RunValues, index_of
 from buddy.compiler.protocol import FetchValues, ListValues, MapDifferences
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -21,7 +21,7 @@ EAGER = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 def kept() -> Any:
     """Two outputs: one that differs at [1, 2, 3] and is infinite at [0, 0, 0], and a complex one; one too long."""
     sent: list[Any] = []
-    values = KeptValues(sent.append)
+    values = RunValues(sent.append)
     folder = values.fresh()
     ours = EAGER.copy()
     ours[1, 2, 3] += 0.5

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.runtime import reused
-from buddy.compiler.runtime.reused import LIMIT, SMALL, Memory
+from buddy.compiler.runtime import buffer_pool
+from buddy.compiler.runtime.buffer_pool import LIMIT, SMALL, BufferPool
 
 SHAPE = (SMALL // 4, 3)
 
 
-def made(memory: Memory, value: float, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+def made(memory: BufferPool, value: float, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
     return memory.tensor(0, shape, torch.float32).fill_(value)
 
 
 def test_what_was_dropped_is_where_the_next_result_stands() -> None:
-    memory = Memory(1)
+    memory = BufferPool(1)
     places = {made(memory, 1.0).data_ptr() for _ in range(5)}
     assert len(places) == 1
     result = made(memory, 2.0)
@@ -28,7 +28,7 @@ def test_what_was_dropped_is_where_the_next_result_stands() -> None:
 
 
 def test_a_loop_that_holds_one_result_works_in_two_places() -> None:
-    memory, places, held = Memory(1), set(), None
+    memory, places, held = BufferPool(1), set(), None
     for number in range(6):
         held = made(memory, float(number))
         places.add(held.data_ptr())
@@ -50,7 +50,7 @@ def test_a_loop_that_holds_one_result_works_in_two_places() -> None:
     ids=["itself", "view", "numpy", "storage", "dlpack", "buffer", "parameter", "autograd"],
 )
 def test_what_somebody_holds_is_left_alone(hold: Callable[[torch.Tensor], Any]) -> None:
-    memory = Memory(1)
+    memory = BufferPool(1)
     result = made(memory, 1.0)
     place, held = result.data_ptr(), hold(result)
     del result
@@ -60,7 +60,7 @@ def test_what_somebody_holds_is_left_alone(hold: Callable[[torch.Tensor], Any]) 
 
 
 def test_a_result_in_shared_memory_is_not_handed_out_again() -> None:
-    memory = Memory(1)
+    memory = BufferPool(1)
     result = made(memory, 1.0)
     result.share_memory_()
     place = result.data_ptr()
@@ -69,14 +69,14 @@ def test_a_result_in_shared_memory_is_not_handed_out_again() -> None:
 
 
 def test_results_are_in_the_hosts_memory_whatever_the_default_device_is() -> None:
-    memory = Memory(1)
+    memory = BufferPool(1)
     with torch.device("meta"):
         for shape in (SHAPE, SHAPE, (3,)):
             assert memory.tensor(0, shape, torch.float32).device.type == "cpu"
 
 
 def test_another_size_or_dtype_is_right_too() -> None:
-    memory = Memory(1)
+    memory = BufferPool(1)
     for shape in (SHAPE, (SHAPE[0], 5), SHAPE, (0, 3), ()):
         assert made(memory, 3.0, shape).shape == shape
     wide = memory.tensor(0, (SHAPE[0] // 2, 3), torch.float64)
@@ -85,7 +85,7 @@ def test_another_size_or_dtype_is_right_too() -> None:
 
 
 def test_programs_keep_no_more_than_their_share() -> None:
-    memory = Memory(3)
+    memory = BufferPool(3)
     for number in range(3):
         for _ in range(3):
             memory.tensor(number, (LIMIT // 2 + 8,), torch.uint8)
@@ -94,8 +94,8 @@ def test_programs_keep_no_more_than_their_share() -> None:
 
 
 def test_a_torch_that_does_not_count_uses_gets_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reused, "_uses", None)
-    memory = Memory(1)
+    monkeypatch.setattr(buffer_pool, "_uses", None)
+    memory = BufferPool(1)
     first = made(memory, 1.0)
     del first
     made(memory, 2.0)
@@ -118,7 +118,7 @@ def test_compiled_results_outlive_later_calls() -> None:
 @pytest.mark.parametrize("held", [False, True], ids=["dropped", "held"])
 def test_what_is_held_is_told_while_dynamo_is_at_work(held: bool) -> None:
     """Dynamo has the interpreter call functions in another way, in which they hold their arguments once more."""
-    memory = Memory(1)
+    memory = BufferPool(1)
     result = made(memory, 1.0)
     place, kept = result.data_ptr(), result.untyped_storage() if held else None
     del result

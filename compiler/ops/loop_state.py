@@ -11,7 +11,7 @@ from buddy.compiler.ops.loops import for_each, position, shaped
 from buddy.compiler.ops.scalar import Scalar
 
 
-class Carried:
+class LoopState:
     """Loop-carried tensors; `tensors` are their current values.
 
     Positions are numbers or values of type index; conditions are bool scalars. A function given to `repeat`, `choose`

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.ops.carried import Carried
+from buddy.compiler.ops.loop_state import LoopState
 from buddy.compiler.ops.loops import element, insert, position
 from buddy.compiler.ops.scalar import Scalar
 
@@ -15,7 +15,7 @@ Entry = tuple[Scalar, Scalar]
 Order = Callable[[Scalar, Scalar], Scalar]
 
 
-class Line(Carried):
+class SortBuffer(LoopState):
     """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n] of i64. May carry further tensors."""
 
     def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:

@@ -10,8 +10,8 @@ import msgspec
 import torch
 
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.tools.tune.attempts import attempt
-from buddy.compiler.tools.tune.messages import Attempt
+from buddy.compiler.tools.tune.measure import try_recipe
+from buddy.compiler.tools.tune.messages import TryRecipe
 from tests.programs import captured
 
 
@@ -24,7 +24,7 @@ def test_eager_is_timed_on_the_same_threads_whatever_the_recipe_has() -> None:
         return program.eager(tensors)
 
     recipe = msgspec.structs.replace(default_recipe(), threads=2)
-    found = attempt(dataclasses.replace(program, eager=eager), Attempt(recipe, 30.0, math.inf, eager_threads=1))
+    found = try_recipe(dataclasses.replace(program, eager=eager), TryRecipe(recipe, 30.0, math.inf, eager_threads=1))
     assert not found.problem
     assert found.ratio > 0
     timed = threads[1:]  # the first one gives the values to compare with
@@ -34,5 +34,5 @@ def test_eager_is_timed_on_the_same_threads_whatever_the_recipe_has() -> None:
 
 def test_a_program_that_nothing_can_be_held_beside_is_not_tuned() -> None:
     program = dataclasses.replace(captured(lambda x: x.relu(), torch.rand(8)), eager=None)
-    found = attempt(program, Attempt(default_recipe(), 30.0, math.inf))
+    found = try_recipe(program, TryRecipe(default_recipe(), 30.0, math.inf))
     assert found.problem == "there is no reference for its results"

@@ -9,17 +9,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from buddy.app.panes.comparison import OtherStages
-from buddy.app.panes.navigation import Place
+from buddy.app.panes.comparison import ComparedStages
+from buddy.app.panes.navigation import StagePosition
 from buddy.app.reports import formatting
-from buddy.app.reports.frontend_comparison import Road, levels, roads
+from buddy.app.reports.frontend_comparison import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.stages import Key
 from buddy.app.widgets.node_lines import NodeLine, NodeLines
-from buddy.app.workspace.frontends import flavours_of
+from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import FollowNode, Frame, NodeRow, Progress, Stage, StageDone
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Flavour, Recipe
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
@@ -29,11 +29,11 @@ BESIDE_FROM = 120
 # Maximum number of lines shown of one node.
 _LINES = 400
 # The phases of torch-mlir: imported, ready for conversion, converted.
-_AT_FLAVOUR = 2
+_AT_DIALECT = 2
 KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to it", "q closes", "B all stages", "< > sideways")
 
 
-class Level(NamedTuple):
+class ComparedStage(NamedTuple):
     """A stage of a side, the node's lines in it (and the number of lines not shown), and its main line."""
 
     key: Key
@@ -43,7 +43,7 @@ class Level(NamedTuple):
     place: int
 
 
-class BesideScreen(ListScreen["Place | OtherStages | None"]):
+class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None"]):
     """Returns a line of the recipe's stages to go to, or all stages of the other pipeline to compare with.
 
     Closing the screen cancels a running compilation.
@@ -54,7 +54,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         Binding("tab,shift+tab", "turn", show=False, priority=True),
         Binding("right_square_bracket", "level(1)", show=False),
         Binding("left_square_bracket", "level(-1)", show=False),
-        Binding("f", "flavour", show=False),
+        Binding("f", "dialect", show=False),
         Binding("B", "compare", show=False),
         Binding("enter", "choose", show=False),
         Binding("greater_than_sign,right", "sideways(16)", show=False),
@@ -64,10 +64,10 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
 
     def __init__(self, session: Session, recipe: Recipe, row: NodeRow) -> None:
         self._session, self._recipe, self._row = session, recipe, row
-        self._flavour: Flavour = recipe.flavour
-        self._roads = roads(recipe, session.state.presets, self._flavour)
-        self._views = [NodeLines(road.title) for road in self._roads]
-        self._levels: list[list[Level]] = [[], []]
+        self._dialect: Dialect = recipe.dialect
+        self._pipelines = frontend_pipelines(recipe, session.state.presets, self._dialect)
+        self._views = [NodeLines(pipeline.title) for pipeline in self._pipelines]
+        self._levels: list[list[ComparedStage]] = [[], []]
         self._stages: list[tuple[Stage, ...]] = [(), ()]
         self._problems = ["", ""]
         self._level = 0
@@ -83,7 +83,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         """Make the box as high as the screen, and place the sides next to each other if they fit."""
         width = self.app.size.width
         self.query_one("#sides").set_class(width >= BESIDE_FROM, "-beside")
-        self.query_one("#box").border_subtitle = formatting.fitting(list(KEYS), ", ", width - 8)
+        self.query_one("#box").border_subtitle = formatting.join_fitting(list(KEYS), ", ", width - 8)
 
     def on_mount(self) -> None:
         self._compile()
@@ -101,34 +101,34 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         """Compile both sides. The recipe's side is first, because it is cached."""
         for view in self._views:
             view.show("", [], "compiling")
-        for side in sorted((0, 1), key=lambda side: self._roads[side].recipe != self._recipe):
+        for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
             await self._compile_side(side)
         self.tell("")
 
     async def _compile_side(self, side: int) -> None:
-        road, came = self._roads[side], list[Stage]()
+        pipeline, came = self._pipelines[side], list[Stage]()
 
         def take(frame: Frame) -> None:
             if isinstance(frame, StageDone):
                 came.append(frame.stage)
-                self.tell(f"{road.title}, {frame.stage.name}")
+                self.tell(f"{pipeline.title}, {frame.stage.name}")
             elif isinstance(frame, Progress):
-                self.tell(f"{road.title}, {frame.what}")
+                self.tell(f"{pipeline.title}, {frame.what}")
 
         problems: list[str] = []
-        request = self._session.compile_beside(road.recipe, take)
+        request = self._session.compile_beside(pipeline.recipe, take)
         compiled = await Requester(self._session, problems.append).answered(request)
-        # What came before a failure is worth a look, and says how far the road goes.
+        # What came before a failure is worth a look, and says how far the pipeline goes.
         self._stages[side] = compiled.stages if compiled is not None else tuple(came)
         self._problems[side] = "".join(problems)
-        self._levels[side] = await self._followed(road, self._stages[side])
+        self._levels[side] = await self._followed(pipeline, self._stages[side])
         self._draw(side)
 
-    async def _followed(self, road: Road, stages: tuple[Stage, ...]) -> list[Level]:
-        return await Requester(self._session, self.tell).answered(self._follow(road, stages)) or []
+    async def _followed(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
+        return await Requester(self._session, self.tell).answered(self._follow(pipeline, stages)) or []
 
-    async def _follow(self, road: Road, stages: tuple[Stage, ...]) -> list[Level]:
-        found = levels(road, stages)
+    async def _follow(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
+        found = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in found))
         node = self._row.stable
         answer = await self._session.request(FollowNode(0, texts, node, _LINES))
@@ -139,7 +139,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
                 pairs = sorted(zip(trace.lines, trace.marks, strict=True))
                 lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
                 place = await self._session.find_place(stage.text, node)
-                made.append(Level(key, stage, lines, trace.own + trace.derived - len(lines), place))
+                made.append(ComparedStage(key, stage, lines, trace.own + trace.derived - len(lines), place))
         return made
 
     async def _text(self, text: str, number: int) -> str:
@@ -159,7 +159,7 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         none = "no line comes from the node"
         view.show(f"{shown.stage.phase}{place}{more}", shown.lines, none, problem, shown.place)
 
-    def _shown(self, side: int) -> Level | None:
+    def _shown(self, side: int) -> ComparedStage | None:
         found = self._levels[side]
         return found[min(self._level if side else 0, len(found) - 1)] if found else None
 
@@ -181,13 +181,13 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
         self._level = max(0, min(self._level + by, len(self._levels[1]) - 1))
         self._draw(1)
 
-    def action_flavour(self) -> None:
+    def action_dialect(self) -> None:
         """Compile with torch-mlir to the next target dialect, and show that dialect."""
-        given = flavours_of(TORCH_MLIR)
-        self._flavour = given[(given.index(self._flavour) + 1) % len(given)]
-        self._roads = roads(self._recipe, self._session.state.presets, self._flavour)
-        self._views[1].title = self._roads[1].title
-        self._level = _AT_FLAVOUR
+        given = dialects_of(TORCH_MLIR)
+        self._dialect = given[(given.index(self._dialect) + 1) % len(given)]
+        self._pipelines = frontend_pipelines(self._recipe, self._session.state.presets, self._dialect)
+        self._views[1].title = self._pipelines[1].title
+        self._level = _AT_DIALECT
         self._compile()
 
     def action_sideways(self, by: int) -> None:
@@ -200,17 +200,17 @@ class BesideScreen(ListScreen["Place | OtherStages | None"]):
 
     def action_compare(self) -> None:
         """Return all stages of the other pipeline."""
-        other = int(self._roads[0].recipe == self._recipe)
+        other = int(self._pipelines[0].recipe == self._recipe)
         if self._stages[other]:
-            self.dismiss(OtherStages(self._roads[other].title, self._stages[other]))
+            self.dismiss(ComparedStages(self._pipelines[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
         """Return the line, if the focused side is the recipe's; else compare with the stages of the other pipeline."""
         shown, line = self._shown(self._side), self._views[self._side].current
-        if self._roads[self._side].recipe != self._recipe:
+        if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()
         elif shown is not None and line is not None:
-            self.dismiss(Place(shown.key, line.number))
+            self.dismiss(StagePosition(shown.key, line.number))
 
     def on_cursor_view_opened(self) -> None:
         self.action_choose()

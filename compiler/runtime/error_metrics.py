@@ -8,7 +8,7 @@ import torch
 
 from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
-from buddy.compiler.runtime.one_walk import Walked, can_walk, walked
+from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_walk, walked
 
 _SINGLE = (torch.float16, torch.bfloat16)
 
@@ -18,7 +18,7 @@ def tolerance_of(dtype: torch.dtype) -> Tolerance:
     return TOLERANCES.get(dtype, EXACT)
 
 
-class Deviations:
+class ErrorMetrics:
     """Computes deviations, and reuses the memory of temporaries."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Deviations:
         rms = math.sqrt(found.size / reference.numel())
         return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
 
-    def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+    def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
         """Does the same for tensors of any type and layout, by torch ops."""
         difference = torch.sub(ours, reference, out=self._room(reference))
         least, most = torch.aminmax(difference)
         apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
-        return Walked(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
+        return ErrorStatistics(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
 
     def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_contiguous() else self._room(tensor).copy_(tensor)
@@ -64,7 +64,7 @@ class Deviations:
         return self._memory[:size].view(like.dtype).view(like.shape)
 
 
-def tells_places_apart(value: torch.Tensor) -> bool:
+def needs_positions(value: torch.Tensor) -> bool:
     """True if moved elements would be detected: most neighbours differ. Those of a mask or of zeros do not."""
     # In memory order: copying a transposed weight takes longer than reading it.
     order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))

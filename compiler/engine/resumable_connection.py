@@ -14,8 +14,8 @@ from buddy.compiler.protocol.resuming import (
     SILENCE,
     GoneError,
     Greeted,
-    LinkError,
     ResumableStream,
+    StreamError,
     greeting,
     refusal,
 )
@@ -30,7 +30,7 @@ _UNCLAIMED_SECONDS = 60.0
 _MAX_UNCONFIRMED = 1 << 28
 
 
-class KeptConnection:
+class ResumableConnection:
     """Like `Connection`, over the current link; `lost` is set after `patience` seconds without a link.
 
     The first link may take a minute even if `patience` is shorter, because the relay is still starting.
@@ -87,7 +87,7 @@ class KeptConnection:
         try:
             theirs, data = await asyncio.wait_for(_greeted(reader), _GREETING_SECONDS)
             again = self._stream.resume(theirs)
-        except (GoneError, LinkError, OSError, asyncio.TimeoutError) as error:
+        except (GoneError, StreamError, OSError, asyncio.TimeoutError) as error:
             writer.write(refusal(str(error) or "there was no greeting"))
             writer.close()
             return
@@ -107,7 +107,7 @@ class KeptConnection:
                 data = await asyncio.wait_for(reader.read(_READ), SILENCE)
                 if not data:
                     break
-        except (LinkError, OSError, asyncio.TimeoutError) as error:
+        except (StreamError, OSError, asyncio.TimeoutError) as error:
             log.info("the link failed: %s", error or "nothing came over it")
         self._leave(writer)
 
@@ -141,4 +141,4 @@ async def _greeted(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     while data := await reader.read(_READ):
         if (found := greeted.feed(data)) is not None:
             return found
-    raise LinkError("the link ended before its greeting")
+    raise StreamError("the link ended before its greeting")

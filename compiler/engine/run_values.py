@@ -32,7 +32,7 @@ _MOST_ROWS, _MOST_COLUMNS = 1000, 1000
 _PAGE = 4096
 
 
-class KeptValues:
+class RunValues:
     """A folder for each graph's latest run, removed when the engine exits."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
@@ -53,12 +53,12 @@ class KeptValues:
     def keep(self, graph: int, folder: Path) -> None:
         """Registers `folder` as the values of a graph's latest run, and removes those of the previous run."""
         before, self._runs[graph] = self._runs.get(graph), folder
-        drop(before)
+        drop_values(before)
 
     def forget(self) -> None:
         """Removes all values, because another program has been opened."""
         for folder in self._runs.values():
-            drop(folder)
+            drop_values(folder)
         self._runs.clear()
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class KeptValues:
         raise JobFailed(Diagnostic(f"the run has no {which} {name}", "its values"))
 
 
-def drop(folder: Path | None) -> None:
+def drop_values(folder: Path | None) -> None:
     """Removes a run's folder."""
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)

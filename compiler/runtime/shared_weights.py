@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from buddy.compiler.runtime.deviations import tells_places_apart
+from buddy.compiler.runtime.error_metrics import needs_positions
 
 # The state of a weight when it was packed, and the shape and element type of its packed copy.
 _Key = tuple[object, ...]
 
 
-class PackedElsewhere:
+class SharedWeights:
     """Packed copies by weight, of `pairs` of a weight and its copy; both must live as long as this object.
 
     A weight with several copies of the same shape is ambiguous and omitted.
@@ -29,14 +29,14 @@ class PackedElsewhere:
         return self._copies.get(_key(source, shape, dtype))
 
 
-class Borrowed:
+class SharedArgument:
     """Copies that one argument may take from `elsewhere` instead of packing, if they are packed in the same way.
 
     That is checked on the first weight with distinguishable elements, by packing it in both ways: packing moves
     elements and pads with zeros, independent of their values.
     """
 
-    def __init__(self, elsewhere: PackedElsewhere) -> None:
+    def __init__(self, elsewhere: SharedWeights) -> None:
         self._elsewhere = elsewhere
         self._same: bool | None = None
 
@@ -51,7 +51,7 @@ class Borrowed:
             own = pack()
             if not torch.equal(own, other):
                 self._same = False
-            elif tells_places_apart(source):
+            elif needs_positions(source):
                 self._same = True
             return own
         return other

@@ -20,9 +20,9 @@ from buddy.compiler.runtime.measure import timed, with_threads
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Ended, Task, in_child
+from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
 from buddy.compiler.tools.bisect.timing import paired
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
+from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph, Eager
@@ -33,31 +33,35 @@ _SECONDS = 0.6
 _HOPELESS = 1.5
 
 
-def serve(channel: Channel, captured: CapturedGraph) -> None:
-    """Answers `Attempt` and `Duel` with graph `captured`, until the channel closes."""
+def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
+    """Answers `TryRecipe` and `CompareRecipes` with graph `captured`, until the channel closes."""
     while (request := channel.receive()) is not None:
-        if isinstance(request, Attempt):
+        if isinstance(request, TryRecipe):
             channel.send(_attempted(channel, captured, request))
-        elif isinstance(request, Duel):
+        elif isinstance(request, CompareRecipes):
             channel.send(_fought(channel, captured, request))
 
 
-def _attempted(channel: Channel, captured: CapturedGraph, request: Attempt) -> Reply:
-    found = _apart(channel, lambda _: attempt(captured, request), AttemptDone, request.each)
-    return found.reply if isinstance(found.reply, AttemptDone) else AttemptDone(problem=_problem(found, request.each))
+def _attempted(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
+    found = _apart(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
+    return found.reply if isinstance(found.reply, RecipeTried) else RecipeTried(problem=_problem(found, request.each))
 
 
-def _fought(channel: Channel, captured: CapturedGraph, request: Duel) -> Reply:
-    found = _apart(channel, lambda _: _duel(captured, request), DuelDone, request.each)
-    return found.reply if isinstance(found.reply, DuelDone) else DuelDone(problem=_problem(found, request.each))
+def _fought(channel: Channel, captured: CapturedGraph, request: CompareRecipes) -> Reply:
+    found = _apart(channel, lambda _: _duel(captured, request), RecipesCompared, request.each)
+    return (
+        found.reply
+        if isinstance(found.reply, RecipesCompared)
+        else RecipesCompared(problem=_problem(found, request.each))
+    )
 
 
-def _apart(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> Ended:
+def _apart(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
     types = kind | Refused | Trouble
     return in_child(channel, Task(work, _failed(kind), types, lambda _: None, seconds))
 
 
-def _failed(kind: type[AttemptDone] | type[DuelDone]) -> Callable[[Exception], Reply]:
+def _failed(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
     def reply(error: Exception) -> Reply:
         if isinstance(error, CompilationError):
             return kind(problem=error.diagnostic.what)
@@ -66,25 +70,25 @@ def _failed(kind: type[AttemptDone] | type[DuelDone]) -> Callable[[Exception], R
     return reply
 
 
-def _problem(found: Ended, seconds: float) -> str:
+def _problem(found: TaskEnd, seconds: float) -> str:
     if found.how == "late":
         return f"not done in {seconds:g} s"
     return f"crashed: {found.status}" if found.how == "crashed" else found.how
 
 
-def attempt(captured: CapturedGraph, request: Attempt) -> AttemptDone:
+def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
     """Tries one recipe in this process. Raises `CompilationError`, and exceptions of ops in eager."""
     if captured.eager is None:
-        return AttemptDone(problem="there is no reference for its results")
+        return RecipeTried(problem="there is no reference for its results")
     artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
         problem = _difference(captured, captured.eager, program)
         if problem:
-            return AttemptDone(compile_seconds=seconds, problem=problem)
+            return RecipeTried(compile_seconds=seconds, problem=problem)
         ours, theirs = _pairs(captured, captured.timed or captured.eager, program, request)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return AttemptDone(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
+    return RecipeTried(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 
 
 def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
@@ -111,7 +115,7 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
 
 
 def _pairs(
-    captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: Attempt
+    captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: TryRecipe
 ) -> tuple[list[float], list[float]]:
     """Seconds of interleaved compiled and eager runs, as long as the best ratio is within reach."""
     ours: list[float] = []
@@ -126,11 +130,11 @@ def _pairs(
     return ours, theirs
 
 
-def _duel(captured: CapturedGraph, request: Duel) -> Reply:
+def _duel(captured: CapturedGraph, request: CompareRecipes) -> Reply:
     def program(recipe: Recipe) -> Callable[[], Any]:
         loaded = LoadedProgram(_compiled(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
     with with_threads(request.first.threads), torch.no_grad():
         found = paired([program(request.first), program(request.second)], 1.0)
-    return DuelDone(found.median, found.low, found.high)
+    return RecipesCompared(found.median, found.low, found.high)

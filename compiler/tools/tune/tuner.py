@@ -13,8 +13,8 @@ from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning_space import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
-from buddy.compiler.tools.tune.search import Search
+from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.search import SearchStrategy
 
 # Time limit of the final comparison in seconds, in addition to compiling both recipes, and its usual duration.
 _DUEL, _COMPARED = 30.0, 6.0
@@ -22,16 +22,16 @@ _DUEL, _COMPARED = 30.0, 6.0
 _IN_DUEL, _LEAST = 2, 2
 
 
-class Hand(Protocol):
+class TuneWorker(Protocol):
     """Tries one recipe after another."""
 
-    async def ask(self, question: Attempt | Duel) -> Any:
+    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
         """Returns the answer. Raises `ConnectionError` if the hand is lost."""
         ...
 
 
 @dataclass
-class Hunt:
+class Tuner:
     """One search: the tried recipes, and the start time.
 
     With `ends_in_time`, the final comparison counts towards the frame's seconds too.
@@ -49,22 +49,22 @@ class Hunt:
 
     def __post_init__(self) -> None:
         sizes = [len(variation.values) for variation in self.space.variations]
-        self.search = Search(sizes, self.space.start, self.frame.seed, [self.space.natural])
+        self.search = SearchStrategy(sizes, self.space.start, self.frame.seed, [self.space.natural])
 
     @property
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    async def with_hands(self, hands: Sequence[Hand]) -> list[Hand]:
+    async def with_hands(self, hands: Sequence[TuneWorker]) -> list[TuneWorker]:
         """Lets every hand try points until the time is up; returns the hands that were not lost."""
         ended = await asyncio.gather(*(self._with_hand(hand) for hand in hands))
         return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
 
-    async def _with_hand(self, hand: Hand) -> bool:
+    async def _with_hand(self, hand: TuneWorker) -> bool:
         while self._has_time() and (point := self.search.ask()) is not None:
             try:
                 before, threads = self.elapsed, self.space.base.threads
-                question = Attempt(self.space.recipe(point), self.frame.each, self.search.least, threads)
+                question = TryRecipe(self.space.recipe(point), self.frame.each, self.search.least, threads)
                 found = await hand.ask(question)
             except ConnectionError as error:
                 self.search.again(point)
@@ -82,7 +82,7 @@ class Hunt:
         left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
         return self.elapsed < left or self.count < _LEAST
 
-    def _came(self, point: Point, found: AttemptDone) -> None:
+    def _came(self, point: Point, found: RecipeTried) -> None:
         best = self.search.tell(point, math.inf if found.problem else found.ratio)
         self.ratios[point] = 0.0 if found.problem else found.ratio
         words = self.space.words(point)
@@ -97,7 +97,7 @@ class Hunt:
     def _lost(self, error: ConnectionError) -> None:
         self.notes.append(f"a process that tries recipes was lost: {error}")
 
-    async def ended(self, hands: Sequence[Hand]) -> Tuned:
+    async def ended(self, hands: Sequence[TuneWorker]) -> Tuned:
         """The best recipe, if it is clearly faster than the first one in interleaved runs.
 
         Raises `JobFailed` if no recipe is right, or all of `hands` are lost.
@@ -107,29 +107,29 @@ class Hunt:
             if not hands:
                 raise _all_lost()
             raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", "run it to see why"))
-        duel = DuelDone(1.0, 1.0, 1.0)
+        duel = RecipesCompared(1.0, 1.0, 1.0)
         if best != first:
             each = _DUEL + 2 * self.frame.each
-            duel = await self._fought(hands, Duel(self.space.recipe(first), self.space.recipe(best), each))
+            duel = await self._fought(hands, CompareRecipes(self.space.recipe(first), self.space.recipe(best), each))
         recipe, notes = self._chosen(duel, best)
         chosen = best if recipe is not self.frame.recipe else first
-        gain = duel if chosen != first else DuelDone(1.0, 1.0, 1.0)
+        gain = duel if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
         return Tuned(
             self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
             self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
 
-    async def _fought(self, hands: Sequence[Hand], duel: Duel) -> DuelDone:
+    async def _fought(self, hands: Sequence[TuneWorker], duel: CompareRecipes) -> RecipesCompared:
         """The final comparison, by the first hand that is not lost during it."""
         for hand in hands:
             try:
-                found: DuelDone = await hand.ask(duel)
+                found: RecipesCompared = await hand.ask(duel)
                 return found
             except ConnectionError as error:
                 self._lost(error)
         raise _all_lost()
 
-    def _chosen(self, duel: DuelDone, best: Point) -> tuple[Recipe, list[str]]:
+    def _chosen(self, duel: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
         if duel.problem:
             # The first recipe may fail or never end: any correct one is better.
             return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {duel.problem}"]

@@ -10,9 +10,9 @@ import pytest
 from buddy.compiler.protocol import Tune
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.tuning_space import space_of
-from buddy.compiler.tools.tune import hunt
-from buddy.compiler.tools.tune.hunt import Hunt
-from buddy.compiler.tools.tune.messages import Attempt, AttemptDone, Duel, DuelDone
+from buddy.compiler.tools.tune import tuner
+from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.tuner import Tuner
 
 
 class Clock:
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     passing = Clock()
-    monkeypatch.setattr(hunt, "time", passing)
+    monkeypatch.setattr(tuner, "time", passing)
     return passing
 
 
@@ -38,15 +38,19 @@ class Slow:
     def __init__(self, clock: Clock, seconds: float) -> None:
         self.clock, self.seconds, self.tried = clock, seconds, 0
 
-    async def ask(self, question: Attempt | Duel) -> Any:
-        self.clock.now += self.seconds * (2 if isinstance(question, Duel) else 1)
+    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
+        self.clock.now += self.seconds * (2 if isinstance(question, CompareRecipes) else 1)
         self.tried += 1
-        return DuelDone(1.5, 1.4, 1.6) if isinstance(question, Duel) else AttemptDone(1 / self.tried, 1.0, 1.0, 0.1)
+        return (
+            RecipesCompared(1.5, 1.4, 1.6)
+            if isinstance(question, CompareRecipes)
+            else RecipeTried(1 / self.tried, 1.0, 1.0, 0.1)
+        )
 
 
-def hunted(hand: Slow, seconds: float, ends_in_time: bool) -> Hunt:
+def hunted(hand: Slow, seconds: float, ends_in_time: bool) -> Tuner:
     recipe = default_recipe()
-    search = Hunt(Tune(0, recipe, seconds=seconds), space_of(recipe), lambda _: None, ends_in_time=ends_in_time)
+    search = Tuner(Tune(0, recipe, seconds=seconds), space_of(recipe), lambda _: None, ends_in_time=ends_in_time)
     search.began = hand.clock.now
 
     async def search_and_end() -> None:

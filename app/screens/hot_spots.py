@@ -10,7 +10,7 @@ from buddy.app.screens.table import TableScreen
 from buddy.compiler.protocol import HotSpot, Sampling
 
 
-class HotScreen(TableScreen[HotSpot]):
+class HotSpotScreen(TableScreen[HotSpot]):
     """Returns the chosen instruction, or `None`. `names` maps stable names of nodes to names in the graph table."""
 
     KEYS_TEXT = "enter goes to the line of assembly, q closes"
@@ -18,7 +18,7 @@ class HotScreen(TableScreen[HotSpot]):
     def __init__(self, sampling: Sampling, names: Mapping[str, str]) -> None:
         self._names = names
         super().__init__(_columns(sampling, names), sampling.spots)
-        self._title = f"Hot instructions: {profile.sampled_words(sampling)}"
+        self._title = f"Hot instructions: {profile.sampling_text(sampling)}"
 
     def about(self, row: HotSpot) -> str:
         nodes = ", ".join(self._names.get(node, node) for node in row.nodes)

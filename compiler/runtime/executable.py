@@ -11,22 +11,22 @@ import torch
 
 from buddy.compiler.codegen.machines import check_runs_here
 from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
+from buddy.compiler.runtime.buffer_pool import BufferPool
 from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.huge_pages import collapse
 from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
-from buddy.compiler.runtime.memory import Arena, torch_dtype
+from buddy.compiler.runtime.memory import WorkArena, torch_dtype
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
-from buddy.compiler.runtime.packed_elsewhere import Borrowed, PackedElsewhere, state_of
 from buddy.compiler.runtime.packed_store import PackedStore
-from buddy.compiler.runtime.reused import Memory
-from buddy.compiler.runtime.sizes import Shape, bind
+from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
+from buddy.compiler.runtime.sizes import RuntimeShape, bind
 from buddy.compiler.support import blas
 
 # Addresses per weight that are known to be in huge pages; older ones are moved again, without effect.
 _MAX_MOVED = 16
 
 
-def call(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
+def call_executable(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
     """Calls `function` on tensors, which must be dense and stay alive until it returns, and numbers."""
     block = (ctypes.c_int64 * len(words))(*[word if isinstance(word, int) else word.data_ptr() for word in words])
     function(ctypes.addressof(block))
@@ -37,7 +37,7 @@ class PlainArgument:
 
     def __init__(self, argument: Argument) -> None:
         self._argument = argument
-        self._shape = Shape(argument.spec)
+        self._shape = RuntimeShape(argument.spec)
         self._dtype = torch_dtype(argument.spec)
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
@@ -75,10 +75,10 @@ class PackedArgument:
 
     def __init__(
         self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
-        in_turn: bool = False, elsewhere: PackedElsewhere | None = None,
+        in_turn: bool = False, elsewhere: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         self._frozen = frozen
-        self._in_turn, self._borrowed = in_turn, None if elsewhere is None else Borrowed(elsewhere)
+        self._in_turn, self._borrowed = in_turn, None if elsewhere is None else SharedArgument(elsewhere)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
@@ -121,7 +121,7 @@ class PackedArgument:
     def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
         buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
-        call(self._pack, [_dense(source.detach()), buffer])
+        call_executable(self._pack, [_dense(source.detach()), buffer])
         return buffer
 
 
@@ -143,7 +143,7 @@ class LoadedProgram:
 
     def __init__(
         self, artifact: Artifact, frozen: bool = False, in_turn: bool = False, located: bool = False,
-        elsewhere: PackedElsewhere | None = None,
+        elsewhere: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
         sizes = functions_of(artifact.objects) if located else {}
@@ -164,7 +164,7 @@ class LoadedProgram:
         )
         self.functions = {name: (address, sizes[name]) for name, address in self._library.addresses.items()}
         self._entry = self._library[artifact.entry]
-        self._arena = Arena(artifact.arena)
+        self._arena = WorkArena(artifact.arena)
         packed = [a for a in artifact.arguments if a.pack]
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated if frozen else 0
@@ -177,8 +177,8 @@ class LoadedProgram:
         sources = [argument.source for argument in artifact.arguments]
         self._values = [(argument.value, source) for argument, source in zip(self._arguments, sources, strict=True)]
         self._symbols = artifact.symbols
-        self._results = [(Shape(spec), torch_dtype(spec)) for spec in artifact.results]
-        self._memory = Memory(len(self._results))
+        self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
+        self._memory = BufferPool(len(self._results))
         self._all_cross = all(shape.crosses for shape, _ in self._results)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
@@ -191,9 +191,9 @@ class LoadedProgram:
         words += results if self._all_cross else self._crossing(results)
         if self.arena_bytes:
             with self._arena.lent() as arena:
-                call(self._entry, [*words, arena])
+                call_executable(self._entry, [*words, arena])
         else:
-            call(self._entry, words)
+            call_executable(self._entry, words)
         self._eager.reraise()
         return results
 
@@ -226,9 +226,9 @@ class LoadedProgram:
         pairs = (argument.pair() for argument in self._arguments if isinstance(argument, PackedArgument))
         return [pair for pair in pairs if pair is not None]
 
-    def packed_copies(self) -> PackedElsewhere:
+    def packed_copies(self) -> SharedWeights:
         """Returns the packed copies, for other programs on the same weights; valid while this one lives."""
-        return PackedElsewhere(self.packed_pairs())
+        return SharedWeights(self.packed_pairs())
 
     def refreeze(self) -> None:
         """Makes the next call pack frozen weights again, after a change of the weights."""

@@ -56,7 +56,7 @@ exit:
 """
 
 
-class Walked(NamedTuple):
+class ErrorStatistics(NamedTuple):
     """The maximum absolute difference, and the sums of squares of the differences and of the reference.
 
     If an element is infinite or NaN, or a square overflows single precision, one of the sums is not finite.
@@ -77,18 +77,18 @@ def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
     )
 
 
-def walked(ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+def walked(ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
     """Compares two dense tensors for which `can_walk` is true; `_LANES` sums in single precision at once."""
     vectors, rest = divmod(ours.numel(), _LANES)
     lanes = torch.empty(3, _LANES)
     _loop()(ours.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
-    found = Walked(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
+    found = ErrorStatistics(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
     return _with_rest(found, ours.view(-1)[-rest:], reference.view(-1)[-rest:]) if rest else found
 
 
-def _with_rest(found: Walked, ours: torch.Tensor, reference: torch.Tensor) -> Walked:
+def _with_rest(found: ErrorStatistics, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
     apart = ours - reference
-    return Walked(
+    return ErrorStatistics(
         max(found.largest, float(apart.abs().max())),
         found.apart + float(apart.square().sum()),
         found.size + float(reference.square().sum()),
