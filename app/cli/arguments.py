@@ -10,8 +10,10 @@ import argparse
 import math
 import os
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.ssh import PATIENCE, PROGRAM, RemoteHost, check_host
@@ -149,13 +151,30 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     text = "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
-    group.add_argument("--dialect", choices=DIALECTS, help=text)
+    add_dialect_option(group, DIALECTS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (the host)"
     group.add_argument("--target", metavar="MACHINE", help=text)
     text = "the backend that compiles the top-level IR: this compiler, or IREE (docs/iree.md)"
     group.add_argument("--backend", choices=BACKENDS, help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
+
+
+def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:
+    """Adds `--dialect`, and `--flavour`, its name in version 0.1."""
+    group.add_argument("--dialect", choices=choices, **options)
+    group.add_argument("--flavour", choices=choices, dest="dialect", action=_Renamed, help=argparse.SUPPRESS)
+
+
+class _Renamed(argparse.Action):
+    """An option by its old name: warns, and sets `dest`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        print(f"{parser.prog}: {option_string} is now --{self.dest}", file=sys.stderr)
+        setattr(namespace, self.dest, values)
 
 
 def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:

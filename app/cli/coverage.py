@@ -35,9 +35,8 @@ def parser() -> arguments.Parser:
     text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument(
-        "--dialect", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
-    )
+    text = "the dialect that ops are lowered to first"
+    arguments.add_dialect_option(found, ("linalg", "tosa"), default="linalg", help=text)
     text = "run this Python file first; it may define op classes and lowerings; may be repeated"
     found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
     found.add_argument(

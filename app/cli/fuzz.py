@@ -40,9 +40,8 @@ def parser() -> arguments.Parser:
     text = "stop a program that makes no progress for S seconds (60)"
     found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
     found.add_argument("--preset", default="default", help="compile with this preset ('default')")
-    found.add_argument(
-        "--dialect", choices=("linalg", "tosa"), default="linalg", help="the dialect that ops are lowered to first"
-    )
+    text = "the dialect that ops are lowered to first"
+    arguments.add_dialect_option(found, ("linalg", "tosa"), default="linalg", help=text)
     found.add_argument("--threads", type=number, default=1, metavar="N", help="threads of compiled code (1)")
     found.add_argument("--dynamic", action="store_true", help="compile for dynamic sizes, if possible")
     text = "also compare the gradients of inputs and weights"

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from buddy.compiler.protocol import NodeRow
+from buddy.compiler.protocol.renamed import FILTER_FIELDS
 
 Test = Callable[["NodeFacts"], bool]
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -100,6 +101,7 @@ def _read_term(term: str, missing: Mapping[str, str]) -> Test:
     if number is not None:
         return _number_test(term, number, missing)
     name, colon, pattern = term.partition(":")
+    name = FILTER_FIELDS.get(name, name)
     if not colon or name not in _FIELDS:
         if colon and name in _NUMBERS:
             raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")

@@ -9,6 +9,7 @@ from typing import Any
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import OptionValue, is_plain_number
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
 
 
 class VariationError(ValueError):
@@ -20,7 +21,9 @@ def read_variation(text: str) -> Variation:
     what, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not what or not values:
         raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
-    return Variation(what, tuple(_value(part.strip()) for part in values.split(",")))
+    if what in RECIPE_FIELDS:
+        warn_renamed(repr(what), repr(RECIPE_FIELDS[what]))
+    return Variation(RECIPE_FIELDS.get(what, what), tuple(_value(part.strip()) for part in values.split(",")))
 
 
 def _value(text: str) -> OptionValue:

@@ -7,6 +7,7 @@ edited last. A recipe of another workbench that it replaces is kept in the edits
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +18,7 @@ from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole, write
 from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
 from buddy.app.workspace.locks import exclusive_lock
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_field_names
 
 # Maximum number of other workbenches whose edits are kept; the latest ones.
 _OTHERS = 8
@@ -119,17 +121,21 @@ class RecipeFile:
     def _recipe(self) -> Recipe | None:
         """The saved recipe, `None` if there is none. Raises `OSError` and `ValueError` if it cannot be read."""
         try:
-            return self._addressed(from_toml(self.path.read_text("utf-8")))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # the next edit writes the file with the new names
+                return self._addressed(from_toml(self.path.read_text("utf-8")))
         except FileNotFoundError:
             return None
 
     def _edits(self) -> Edits | None:
         """The saved edits. Raises `OSError`, `ValueError` and `RecursionError` if they cannot be read."""
         try:
-            found = msgspec.msgpack.decode(self.edits_path.read_bytes(), type=Edits)
+            data = self.edits_path.read_bytes()
         except FileNotFoundError:
             return None
-        return found.of(self._addressed)
+        if any(name.encode() in data for name in RECIPE_FIELDS):
+            data = msgspec.msgpack.encode(with_new_field_names(msgspec.msgpack.decode(data)))
+        return msgspec.msgpack.decode(data, type=Edits).of(self._addressed)
 
 
 def _or_none(read: Callable[[], Kept | None]) -> Kept | None:

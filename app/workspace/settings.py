@@ -12,6 +12,7 @@ import msgspec
 
 from buddy.app.actions import key_map
 from buddy.app.workspace.input_parsing import read_file
+from buddy.compiler.protocol.renamed import ACTION_IDS, renamed
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
@@ -90,10 +91,10 @@ def _settings(text: str) -> Settings:
     except msgspec.ValidationError as error:
         raise _with_line(str(error), text, data) from error
     for name, given in found.keys.items():
-        problem = key_map.key_error(name, given)
+        problem = key_map.key_error(ACTION_IDS.get(name, name), given)
         if problem:
             raise TomlError(f"keys.{name}: {problem}", line_of(text, ["keys", name]))
-    return found
+    return msgspec.structs.replace(found, keys=renamed(found.keys, ACTION_IDS, "settings: action"))
 
 
 def _with_line(message: str, text: str, data: Mapping[str, Any]) -> TomlError:

@@ -19,6 +19,7 @@ from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
 from buddy.compiler.protocol.recipe_claims import claims
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
 from buddy.compiler.protocol.tuning_space import SpaceError, varied
 
 Fallback = Literal["eager", "error"]
@@ -66,7 +67,7 @@ class BackendSettings:
         `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, and
         for an invalid value.
         """
-        given = dict(options or {})
+        given = renamed(options or {}, RECIPE_FIELDS, "option")
         found = cls(
             _fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode), _verify(given),
             _fallback_random(given),

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from buddy.compiler.protocol.pass_facts import facts
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
 
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
@@ -265,7 +266,7 @@ def from_toml(text: str) -> Recipe:
     Raises `ValueError` that names the field and the reason if the text is not a recipe.
     """
     try:
-        found = msgspec.convert(_parse_toml(text), Recipe, strict=True)
+        found = msgspec.convert(renamed(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
     except RecursionError as error:
         raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
