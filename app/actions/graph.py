@@ -47,7 +47,7 @@ ACTIONS: tuple[Action, ...] = (
         "graph.filter",
         ("f",),
         "Filter",
-        "Show only some nodes: words, op:mm shape:128x* lowering:eager module:encoder.*.output mem>1MB uses=0 -name:t_*",
+        "Show only some nodes: words, op:mm shape:128x* lowering:eager module:encoder.*.out* mem>1MB uses=0 -name:t_*",
         "graph.ask_filter",
         "graph",
         footer="filter",

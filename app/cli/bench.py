@@ -96,7 +96,7 @@ def _measure(plan: BenchPlan, options: argparse.Namespace, known: dict[str, Any]
 
 
 def _known(path: Path, plan: BenchPlan) -> dict[str, Any]:
-    """The measurements of an earlier run. Raises `BenchPlanError` if the file is not one of bench, or has other sides."""
+    """The measurements of an earlier run. Raises `BenchPlanError` if the file is not from bench, or has other sides."""
     if not path.exists():
         return {}
     try:

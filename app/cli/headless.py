@@ -269,7 +269,7 @@ Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
 def run_verb_on_program(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
-    """Like `run_with_engine`, for a verb on a program: parses `words`, and passes the arguments of the script to `talk`.
+    """Like `run_with_engine`, for a verb on a program: parses `words`, and passes the script's arguments to `talk`.
 
     Stdout is for data; with `data_with_json`, only if the user asks for JSON.
     """

@@ -1,4 +1,4 @@
-"""The choice in, chosen in the workbench: which frontend imports the program, to which dialect, and one node by both."""
+"""Commands that choose the frontend and the target dialect, and that show one node through two pipelines."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ class RunCommands:
                 "random", "by a seed: floats as the script's are spread, integers among its own", "random",
                 marked=now.kind == "random",
             ),
-            PickerChoice("from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"),
+            PickerChoice(
+                "from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"
+            ),
             PickerChoice(
                 "other shapes", shapes or "capture with tensors of other sizes: x=4x128", "shapes", marked=bool(shapes),
             ),

@@ -59,7 +59,7 @@ class RequestFailed(Exception):
 
 
 class EngineClient:
-    """One engine at a time: a process here, one behind a command such as `ssh HOST buddy-tui engine`, or a `RemoteHost`.
+    """One engine at a time: a process here, a command such as `ssh HOST buddy-tui engine`, or a `RemoteHost`.
 
     Frames that answer a `request` go to its caller alone; all others come out of `frames`. `link_changed` hears what is
     wrong with the link to a `RemoteHost`, and "" once it is well again.

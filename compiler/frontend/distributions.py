@@ -209,7 +209,12 @@ def geometric(bits: RandomBits, _like: Any, p: float) -> torch.Tensor:
 
 @rule(aten.rrelu_with_noise_functional.default, results=FLOATS)  # also float16, which eager supports on GPUs only
 def rrelu(
-    bits: RandomBits, x: torch.Tensor, noise: torch.Tensor, low: float = 1 / 8, high: float = 1 / 3, training: bool = False,
+    bits: RandomBits,
+    x: torch.Tensor,
+    noise: torch.Tensor,
+    low: float = 1 / 8,
+    high: float = 1 / 3,
+    training: bool = False,
     _generator: Any = None,
 ) -> Any:  # fmt: skip
     if _generator is not None:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_FRAME = 1 << 30
 
 

@@ -58,7 +58,7 @@ class Greeted:
     def feed(self, data: bytes) -> tuple[int, bytes] | None:
         """Returns how much the other side has received, and the bytes after its greeting; `None` if incomplete.
 
-        Raises `StreamError` if there is no greeting within the number of bytes that a shell may print, or if its version
+        Raises `StreamError` if no greeting comes within the number of bytes that a shell may print, or if its version
         differs, and `GoneError` if the other side cannot resume.
         """
         self._bytes += data

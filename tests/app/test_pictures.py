@@ -88,7 +88,9 @@ class Shown:
 
 
 FLAME = FlameNode("model", 1.0, inside={
-    "encoder": FlameNode("encoder", 0.75, inside={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}),
+    "encoder": FlameNode(
+        "encoder", 0.75, inside={"mm": FlameNode("mm", 0.5, "mm.0"), "add": FlameNode("add", 0.25, "add.0")}
+    ),
     "head": FlameNode("head", 0.25, "mm.1"),
 })  # fmt: skip
 FINDING = BisectionResult(

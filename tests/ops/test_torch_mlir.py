@@ -35,7 +35,7 @@ INPUTS = (normal(3, 4), normal(3, 4), whole(-5, 5, 4, 2).int(), normal(5, 2))
 
 
 def by_hand(line: Line, lowering: str) -> dict[str, tuple[str, str]]:
-    """The lowering and the reason of each node when all of them are sent down `lowering`, where the answer is eager's."""
+    """The lowering and the reason of each node if `lowering` is chosen for all of them."""
     choices = tuple(OpChoice(op.stable, lowering) for op in line.program.graph.operations)
     recipe = msgspec.structs.replace(default_recipe(), choices=tuple(sorted(choices)))
     found = {a.node: (a.lowering, a.reason) for a in line.compile(recipe).assignments}

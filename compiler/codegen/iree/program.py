@@ -29,7 +29,7 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
     """Returns the program for top-level IR (an operation), which is not changed.
 
     Calls that fall back to eager only for its error, such as for an index out of range, are omitted and listed as
-    `unchecked`. Raises `IreeUnsupportedError` if eager computes something, and for parallel loops, which IREE creates itself.
+    `unchecked`. Raises `IreeUnsupportedError` for ops in eager, and for parallel loops, which IREE creates itself.
     """
     calls = eager_calls(module)
     if computing := {call.symbol: call.target for call in calls if call.results}:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 Part = Any  # a real tensor, or a number if all elements are equal
-# Takes a tensor of the form of the result (or several), then the op's own arguments with a `ComplexPair` for each complex
+# Takes a tensor of the result's form (or several), then the op's own arguments with a `ComplexPair` for each complex
 # tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}

@@ -57,7 +57,7 @@ class OpDtypePair(msgspec.Struct, frozen=True, order=True):
 class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one call, or of several in one program.
 
-    `reasons` say why it was not compiled, or how it is wrong; `error` is the largest absolute difference. `lowerings` maps
+    `reasons` say why it was not compiled, or how it differs; `error` is the largest absolute error. `lowerings` maps
     ATen targets to the lowerings of their nodes, with counts.
     """
 

@@ -31,7 +31,7 @@ _mine = threading.local()
 
 
 def answer_tune_request(begin: bytes, question: bytes) -> bytes:
-    """The answer to a question (an `TryRecipe` or `CompareRecipes`) about the program of `begin`; all as MessagePack."""
+    """The answer to a `TryRecipe` or `CompareRecipes` about the program of `begin`; all as MessagePack."""
     asked = msgspec.msgpack.decode(question, type=TryRecipe | CompareRecipes)
     process = getattr(_mine, "process", None)
     if process is None or process.begin != begin or not process.alive:

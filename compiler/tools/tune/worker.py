@@ -1,6 +1,6 @@
 """A process that loads a program itself and tries recipes on it, for machines without an engine.
 
-`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` receives a `LoadForTuning` or a `LoadBundle`, then the
+`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` gets a `LoadForTuning` or a `LoadBundle`, then the
 messages that `attempts.serve` answers.
 """
 
