@@ -27,7 +27,7 @@ def without_assertions_of_form(module: GraphModule) -> None:
 
 
 def without_tokens(module: GraphModule) -> None:
-    """Make each `with_effects(token, op, …)` a call of `op`, and let go of the tokens, which the graph itself makes.
+    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens, which the graph itself makes.
 
     AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
     What is no op (a subgraph) stays as it is.

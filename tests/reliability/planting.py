@@ -60,7 +60,7 @@ class Keeping(GraphRecorder):
 
 @dataclass(frozen=True)
 class Subject:
-    """A graph of a program as captured, beside eager, and the ATen graph that faults are planted in."""
+    """A captured graph with its eager program, and the ATen graph that faults are planted in."""
 
     captured: CapturedGraph
     aten: AtenGraph
@@ -147,7 +147,7 @@ def _traced(node: Node, read: Sequence[Node], change: Change) -> GraphModule:
 
 
 def _put_in_place(node: Node, result: Any) -> None:
-    """Let whoever reads `node` read `result`, a node or one for each of several results."""
+    """Replaces the uses of `node` by `result`, a node or one for each of several results."""
     if isinstance(result, Node):
         node.replace_all_uses_with(result)
         return

@@ -360,11 +360,11 @@ def _others() -> list[Case]:
         Case(GATHERS, Planted("the last row is not added", "edge of a tile", "index_put.default",
                             lambda call, x, where, v, add: call(x, [where[0][:-1]], v[:-1], add))),
         Case(GATHERS, Planted("padding is not counted", "padding and pooling", _AVG_POOL, _averaged_over_valid)),
-        Case(GATHERS, Planted("cut off, not floor", "rounding mode", "div.Tensor_mode", _truncated_division)),
+        Case(GATHERS, Planted("truncated, not floor", "rounding mode", "div.Tensor_mode", _truncated_division)),
         Case(GATHERS, Planted("1e-5 is added", "epsilon", "clamp_min.default", lambda _call, x, _: x + 1e-5), NARROW),
         Case(GATHERS, Planted("0.1 is added", "epsilon", "clamp_min.default", lambda _call, x, _: x + 0.1)),
         Case(GATHERS, Planted("zeros have no sign", "sign", "copysign.Tensor", lambda _call, x, _sign: x.abs())),
-        Case(GATHERS, Planted("a sum cut off to 8 bits", "rounding mode", "sum.dim_IntList",
+        Case(GATHERS, Planted("a sum truncated to 8 bits", "rounding mode", "sum.dim_IntList",
                             lambda call, *a, **k: truncated(call(*a, **k)).to(a[0].dtype)), NARROW),
     ]  # fmt: skip
 

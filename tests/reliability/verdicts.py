@@ -4,7 +4,7 @@ Models are compiled as they are, in float32 and in bfloat16, and have to be call
 in the captured graphs of some of them, while the eager program stays as it is, and have to be called wrong.
 
     python -m tests.reliability verdicts --output verdicts.jsonl        # goes on where it was interrupted
-    python -m tests.reliability.verdicts verdicts.jsonl                 # what came of it, by kinds of faults
+    python -m tests.reliability.verdicts verdicts.jsonl                 # the results by kinds of faults
     python -m tests.reliability.verdicts --only "ViT, 2 layers"         # the cases of one model, or one by its number
 """
 
@@ -102,7 +102,7 @@ class Worker:
         theirs.close()
 
     def tried(self, case: Case, number: int, seconds: float = PATIENCE) -> Note:
-        """What came of a case; `is_alive` tells whether the process can take another."""
+        """Returns the result of a case; `is_alive` tells whether the process can take another."""
         try:
             self._pipe.send(number)
             found = self._pipe.recv() if self._pipe.poll(seconds) else f"there was no result in {seconds:g} s"

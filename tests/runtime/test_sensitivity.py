@@ -237,7 +237,7 @@ def shallow() -> CapturedGraph:
 
 
 def moved(captured: CapturedGraph, by: Callable[[torch.Tensor], torch.Tensor]) -> OutputReport:
-    """What is said of eager's result after a change that float32's own tolerance allows."""
+    """The report on eager's result after a change that float32's own tolerance allows."""
     assert captured.eager is not None
     with torch.no_grad():
         (eager,) = captured.eager(captured.tensors)

@@ -188,7 +188,7 @@ def _program(functions: Sequence[Callable[..., Any]]) -> Program:
 
 
 def _ran(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
-    """The program's results. Random numbers start from the same seed whoever runs it."""
+    """Runs the program with random numbers from a fixed seed."""
     given = [call.fresh() for call in calls]
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(backward):

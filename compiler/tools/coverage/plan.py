@@ -70,7 +70,7 @@ class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
+    """The result of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
 
     `outcomes` counts calls, `reached` those that got through each of `STEPS`. `skipped` says why there was no call.
     `backward` is the plan's.
