@@ -27,10 +27,10 @@ def without_assertions_of_form(module: GraphModule) -> None:
 
 
 def without_tokens(module: GraphModule) -> None:
-    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens, which the graph itself makes.
+    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens that the graph makes.
 
     AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
-    What is no op (a subgraph) stays as it is.
+    Calls of subgraphs stay as they are.
     """
     wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
     if not all(isinstance(node.args[1], OpOverload) for node in wrapped):
