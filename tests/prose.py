@@ -52,7 +52,7 @@ BANNED = {
     r"\bwhat there is\b": "the available X",
     r"\bnobody watches\b": "without keeping stages",
     r"\ba road\b|\broads? (in|of|to)\b|\bby the road\b": "a frontend, a path, a lowering",
-    r"\bflavours?\b": "a dialect",
+    r"\ba flavour\b|\bflavours\b": "a dialect",
     r"\bways? out\b": "an export, a fallback",
     r"\bunder way\b": "running, in progress",
     r"\bhands? up\b|\bhung up\b": "disconnect",
