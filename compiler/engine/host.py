@@ -283,7 +283,7 @@ def _warm_up() -> Diagnostic | None:
             importlib.import_module(f"buddy.compiler.{module}")
     except BindingsError as error:
         return error.diagnostic
-    importlib.import_module("buddy.compiler.graph.plugins").installed()
+    importlib.import_module("buddy.compiler.graph.plugins").installed_plugins()
     return None
 
 
