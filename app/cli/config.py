@@ -33,15 +33,15 @@ def main(words: Sequence[str]) -> int:
         return 0
     path = settings_path()
     settings, problems = apply_settings(path)
-    Keymap(settings.keys)
+    Keymap(settings.keys)  # the constructor applies the keys to the actions
     facts = _facts(path, settings, problems)
     if options.json:
         print(json.dumps({**facts, "actions": _actions()}, indent=2))
     elif options.keys:
         rows = [[each["id"], each["pane"], ", ".join(each["keys"]), each["title"]] for each in _actions()]
-        print(table(["id", "pane", "keys", "action"], rows, frozenset(["id", "pane", "keys", "action"])))
+        print(table(["id", "pane", "keys", "action"], rows, left=frozenset(["id", "pane", "keys", "action"])))
     else:
-        print(_told(path, settings, problems))
+        print(_text(path, settings, problems))
     return FAILURE if problems else 0
 
 
@@ -69,20 +69,21 @@ def _actions() -> list[dict[str, Any]]:
     ]
 
 
-def _told(path: Path, settings: Settings, problems: Sequence[str]) -> str:
-    """The text output: the paths, the current values, the problems."""
+def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
+    """The text output: the paths, the current values, the remapped keys, the problems."""
     values = {"theme": settings.theme or DEFAULT}
     values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan")}
     rows = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
-    keys = [
+    heading = ["action", "keys", "default"]
+    remapped = [
         [action.id, ", ".join(action.keys) or "no key", ", ".join(action.own_keys)]
         for action in ACTIONS
         if action.remapped
     ]
     parts = [
         f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
-        table(["field", "value", "meaning"], rows, frozenset(["field", "value", "meaning"])),
-        table(["action", "keys", "default"], keys, frozenset(["action", "keys", "default"])) if keys else "",
+        table(["field", "value", "meaning"], rows, left=frozenset(["field", "value", "meaning"])),
+        table(heading, remapped, left=frozenset(heading)) if remapped else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
         "\n".join(describe_clashes()),

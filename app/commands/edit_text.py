@@ -1,4 +1,4 @@
-"""The recipe edited as text: its pipeline, and the IR of any snapshot, from which compilation resumes."""
+"""Edits the recipe as text: its pipeline, and the IR of any stage, from which compilation resumes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from buddy.app.screens.editor import TextProblem
 
 REPLACE = "replace-ir"
-# Characters beyond which the editor of the workbench is slower than anyone types; $EDITOR knows no such bound.
+# Longest text, in characters, that the built-in editor handles without lag; $EDITOR has no such limit.
 LONGEST = 2_000_000
 
 
 class TextEditCommands:
-    """What opens an editor, and what comes of it."""
+    """Opens editors and applies the edited text to the recipe."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
@@ -35,7 +35,7 @@ class TextEditCommands:
     # ---- the pipeline --------------------------------------------------------------------------------------------
 
     def edit_pipeline(self) -> None:
-        """The passes as text; what is accepted is one edit of the recipe."""
+        """Edit the passes as text; accepted text is one edit of the recipe."""
         from buddy.app.screens.pipeline import PipelineScreen
         from buddy.app.workspace.pipeline_text import pipeline_text
 
@@ -56,7 +56,7 @@ class TextEditCommands:
     # ---- IR ------------------------------------------------------------------------------------------------------
 
     def edit_ir(self) -> None:
-        """The stage's IR in $VISUAL or $EDITOR; in the workbench's own editor where there is none."""
+        """Edit the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
         self._context.jobs.begin("edit", self._edit, editor)
 
@@ -75,19 +75,19 @@ class TextEditCommands:
         if text is None:
             return
         try:
-            edited, wrong = self._in_editor(editor, row, text), None
+            edited, wrong = self._in_external_editor(editor, row, text), None
         except EditorError as error:
             self._context.say(str(error))
             return
         if edited is not None and edited != text:
             wrong = await check_module(self._context.session, edited)
         if edited is None or wrong is not None:
-            edited = await self._in_pane(row, text if edited is None else edited, wrong, text)
+            edited = await self._in_workbench_editor(row, text if edited is None else edited, wrong, text)
         if edited is not None:
             self._resume(recipe, row, text, edited)
 
-    def _in_editor(self, editor: str, row: StageRow, text: str) -> str | None:
-        """What the user's own editor leaves, `None` where it cannot be run. Raises `EditorError`."""
+    def _in_external_editor(self, editor: str, row: StageRow, text: str) -> str | None:
+        """The text that the user saves in `editor`, `None` if it cannot be run. Raises `EditorError`."""
         try:
             words = editor_words(editor)
             if not words:
@@ -100,7 +100,9 @@ class TextEditCommands:
             self._context.say(str(error))
             return None
 
-    async def _in_pane(self, row: StageRow, text: str, wrong: TextProblem | None, before: str) -> str | None:
+    async def _in_workbench_editor(
+        self, row: StageRow, text: str, wrong: TextProblem | None, before: str
+    ) -> str | None:
         if len(text) > LONGEST:
             what = "set $EDITOR, then E"
             if wrong is not None and text != before:
@@ -118,20 +120,20 @@ class TextEditCommands:
             self._context.say("nothing was changed")
             return
         rows = self._ir.rows
-        place = next((k for k, other in enumerate(rows) if other.key == row.key), None)
-        if self._context.workspace.recipe != recipe or place is None:
+        row_index = next((k for k, other in enumerate(rows) if other.key == row.key), None)
+        if self._context.workspace.recipe != recipe or row_index is None:
             self._context.say(f"the recipe has changed meanwhile, so the edit has no place: {self._put_aside(after)}")
             return
-        phase = phase_of(rows, place)
-        steps, place = with_ir(recipe.steps, row.stage.step, after, phase)
-        number = sum(step.name == REPLACE and step.enabled for step in steps[:place])
+        phase = phase_of(rows, row_index)
+        steps, step_index = with_ir(recipe.steps, row.stage.step, after, phase)
+        number = sum(step.name == REPLACE and step.enabled for step in steps[:step_index])
         self._ir.expect((REPLACE, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
     def _put_aside(self, text: str) -> str:
-        """Keep an edited text that cannot be used; says where it is."""
-        kept = self._context.workspace.path
-        numbered = (kept.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
+        """Write edited text that cannot be used to a file beside the recipe. Returns a message with its path."""
+        recipe_path = self._context.workspace.path
+        numbered = (recipe_path.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
         path = next(path for path in numbered if not path.exists())
         try:
             write_whole(path, text)
@@ -141,9 +143,9 @@ class TextEditCommands:
 
 
 def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
-    """The steps with `text` as the module after step `step` (-1: what the graph is lowered to), and where that stands.
+    """The steps with `text` as the module after step `step` (-1: after the graph's lowering), and the new step's index.
 
-    The text of a step that is such a text itself takes its place.
+    If step `step` itself replaces the IR, its text is replaced, and no step is added.
     """
     found = list(steps)
     if step >= 0 and found[step].name == REPLACE:

@@ -1,4 +1,4 @@
-"""What opens over the panes, and the ways to phases and failures."""
+"""Opens screens over the panes, and shows phases and failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OverlayCommands:
         self._ir.show_phase(number)
 
     def go_failure(self) -> None:
-        """The IR at the failure; read again there, the whole diagnostic."""
+        """Show the IR at the failure; if it is already shown, open the whole diagnostic."""
         failed = (
             self._ir.stage is not None and self._ir.stage.state == "failed" and self._context.layout.pane_id == "ir"
         )
@@ -62,7 +62,7 @@ class OverlayCommands:
             self._ir.show_failure()
 
     def show_values(self, *, as_map: bool = False) -> None:
-        """The values of the graph's latest run."""
+        """Open the values of the graph's latest run."""
         from buddy.app.screens.values import ValuesScreen
 
         state = self._context.state
@@ -73,7 +73,7 @@ class OverlayCommands:
         self.show_values(as_map=True)
 
     def show_plots(self) -> None:
-        """Timings over the runs, time per pass, how the values of outputs are spread."""
+        """Plot the timings of the runs, the time per pass, and the distribution of the output values."""
         from buddy.app.reports.run_plots import plots_of
         from buddy.app.screens.plot import PlotScreen
 
@@ -84,7 +84,7 @@ class OverlayCommands:
             self._context.say("there is nothing to plot yet: r runs the program")
 
     def show_numerics(self) -> None:
-        """Every node beside eager; what is chosen there is gone to."""
+        """Compare each node with eager; choosing one shows it in the graph."""
         from buddy.app.screens.numerics import NumericsScreen
 
         if self._context.state.info is not None:
@@ -98,7 +98,7 @@ class OverlayCommands:
             self._context.selection.select_node(node)
 
     def choose_theme(self) -> None:
-        """A list of themes, each shown while the cursor is on it."""
+        """Open the list of themes; the theme under the cursor is previewed."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.themes.palette import themes
 

@@ -1,4 +1,4 @@
-"""What is run on what: the choice of inputs, and the runs so far, each of which can be run again."""
+"""The choice of the inputs of a run, and the list of earlier runs, each of which can be run again."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 class RunCommands:
     """Asks for inputs and runs, and shows the runs so far."""
 
-    def __init__(self, context: WorkbenchContext, graphs: GraphCommands, versus: CompareCommands) -> None:
-        self._context, self._graphs, self._versus = context, graphs, versus
+    def __init__(self, context: WorkbenchContext, graphs: GraphCommands, compare: CompareCommands) -> None:
+        self._context, self._graphs, self._compare = context, graphs, compare
         self._restoring: InputChoice | None = None
 
     @property
-    def coming(self) -> InputChoice:
-        """What the next run is on, those of the last session included that are still being read."""
+    def next_inputs(self) -> InputChoice:
+        """The inputs of the next run: those of the last session while their file is still being read."""
         return self._restoring or self._context.session.inputs
 
     def ask_timeout(self) -> None:
-        """How long a run may take before it is stopped: it may never end."""
+        """Ask for the time limit of a run; a run that takes longer is stopped."""
         self._context.dialogs.ask(
             "time limit of a run in seconds", f"{self._context.session.timeout:g}", self._use_timeout
         )
@@ -48,7 +48,7 @@ class RunCommands:
         self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
 
     def choose_inputs(self) -> None:
-        """The script's own inputs, random ones by a seed, or those of a file."""
+        """Choose the script's own inputs, random ones by a seed, those of a file, or other shapes."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
@@ -70,7 +70,7 @@ class RunCommands:
     def _kind_chosen(self, kind: str | None) -> None:
         now = self._context.session.inputs
         if kind == "script":
-            self._use(InputChoice())
+            self._run_with(InputChoice())
         elif kind == "random":
             self._context.dialogs.ask("seed", str(now.seed), self._use_seed)
         elif kind == "shapes":
@@ -80,8 +80,8 @@ class RunCommands:
             self._context.dialogs.ask("inputs from", now.title, self._use_file)
 
     def _use_shapes(self, text: str) -> None:
-        """Shapes are the program's: it is captured anew, and its recipe stays."""
-        self._choose(InputChoice())
+        """Capture the program again with these shapes; the recipe stays."""
+        self._set_inputs(InputChoice())
         self._context.session.capture_with(tuple(text.replace(",", " ").split()))
 
     def _use_seed(self, text: str) -> None:
@@ -90,7 +90,7 @@ class RunCommands:
         except ValueError as error:
             self._context.say(str(error))
             return
-        self._use(InputChoice("random", seed))
+        self._run_with(InputChoice("random", seed))
 
     def _use_file(self, text: str) -> None:
         try:
@@ -98,10 +98,10 @@ class RunCommands:
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {error}")
             return
-        self._read(path, self._use)
+        self._read(path, self._run_with)
 
     def _read(self, path: Path, use: Callable[[InputChoice], object]) -> None:
-        """Hand what a file holds to `use`; a long one, or one that is far away, keeps nobody waiting."""
+        """Read a file in the background, as it may be large or remote, and call `use` with its inputs."""
         self._context.jobs.begin("inputs", self._reading, path, use)
 
     async def _reading(self, path: Path, use: Callable[[InputChoice], object]) -> None:
@@ -114,23 +114,23 @@ class RunCommands:
             use(found)
 
     def restore(self, inputs: InputChoice) -> None:
-        """Take up the inputs of the last session; the script's own where their file cannot be read any more."""
+        """Restore the inputs of the last session, or use the script's own if their file cannot be read."""
         if inputs.kind == "file":
             self._restoring = inputs
-            self._read(Path(inputs.title), self._take)
+            self._read(Path(inputs.title), self._finish_restoring)
         else:
-            self._choose(inputs)
+            self._set_inputs(inputs)
 
-    def _take(self, inputs: InputChoice) -> None:
-        """Those of the last session have been read; what has been chosen meanwhile stays."""
+    def _finish_restoring(self, inputs: InputChoice) -> None:
+        """Set the inputs of the last session after reading, unless others were chosen meanwhile."""
         if self._restoring is not None:
-            self._choose(inputs)
+            self._set_inputs(inputs)
 
-    def _choose(self, inputs: InputChoice) -> None:
+    def _set_inputs(self, inputs: InputChoice) -> None:
         self._restoring, self._context.session.inputs = None, inputs
 
-    def _use(self, inputs: InputChoice) -> None:
-        self._choose(inputs)
+    def _run_with(self, inputs: InputChoice) -> None:
+        self._set_inputs(inputs)
         self._context.say(str(inputs))
         self._context.session.run()
 
@@ -147,7 +147,7 @@ class RunCommands:
             return
         act, record = answer
         if act == "compare":
-            self._versus.compare_with(Side("the recipe of that run", record.recipe))
+            self._compare.compare_with(Side("the recipe of that run", record.recipe))
         elif record.inputs.kind == "file":
             self._read(Path(record.inputs.title), lambda found: self._run_again(record, found))
         else:
@@ -157,7 +157,7 @@ class RunCommands:
         self._graphs.show(record.recipe.graph)
         mine = self._context.workspace.recipe
         again = replace(record.recipe, source=mine.source, arguments=mine.arguments, plugins=mine.plugins)
-        self._choose(inputs)
+        self._set_inputs(inputs)
         self._context.edits.edit(again, "the recipe of an earlier run")
         self._context.session.run()
         if content_hash(inputs) != record.held:

@@ -153,7 +153,7 @@ class SessionCommands:
             ir.coming,
             self._context.selection.node,
             ir.comparison.how,
-            inputs=without_content(self._running.coming),
+            inputs=without_content(self._running.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
             source=self._context.layout.with_source,

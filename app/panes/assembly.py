@@ -1,4 +1,4 @@
-"""What of the IR pane is about assembly: jumps as arrows, machine code, and which nodes a function serves."""
+"""Assembly in the IR pane: jumps as arrows, machine code, and the nodes that a function comes from."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from buddy.compiler.protocol import LineOrigins, Symbol
 # From this width of the pane on there is room for all lanes, and for 11 bytes: few instructions are longer.
 WIDE = 100
 NARROW_LANES = 3
-DIGITS, NARROW_DIGITS = 11 * 3 - 1, 7 * 3 - 1
-# Functions of which the outline says what they serve: each is a question to the engine.
-TOLD = 64
+# Columns for the machine code: two digits per byte, and a space between bytes.
+CODE_WIDTH, NARROW_CODE_WIDTH = 11 * 3 - 1, 7 * 3 - 1
+# Most functions annotated in the outline: each costs one request.
+MAX_ANNOTATED = 64
 
 
 class AssemblyFunction(NamedTuple):
@@ -34,7 +35,7 @@ class AssemblyFunction(NamedTuple):
 
 
 class Assembly(Reading):
-    """Knows the functions of one text that have been on the screen."""
+    """Draws assembly, and caches the functions of one text that have been on the screen."""
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
@@ -81,14 +82,14 @@ class Assembly(Reading):
         return LANES if self.width >= WIDE else NARROW_LANES
 
     @property
-    def _digits(self) -> int:
-        return DIGITS if self.width >= WIDE else NARROW_DIGITS
+    def _code_width(self) -> int:
+        return CODE_WIDTH if self.width >= WIDE else NARROW_CODE_WIDTH
 
     @property
     def margin(self) -> int:
         if not self._is_assembly:
             return super().margin
-        arrows, machine = (self._lanes + 2) * self.with_arrows, (self._digits + 1) * self.with_machine
+        arrows, machine = (self._lanes + 2) * self.with_arrows, (self._code_width + 1) * self.with_machine
         return super().margin + arrows + machine
 
     def before_line(self, number: int, line: AnnotatedLine | None) -> tuple[Cells, Cells]:
@@ -98,8 +99,8 @@ class Assembly(Reading):
         first: Cells = []
         below: Cells = []
         if self.with_machine:
-            first.append((f"{self._code(line):<{self._digits}} ", "number"))
-            below.append((" " * (self._digits + 1), "number"))
+            first.append((f"{self._code(line):<{self._code_width}} ", "number"))
+            below.append((" " * (self._code_width + 1), "number"))
         if self.with_arrows:
             function, lanes = self._function_of(number), self._lanes
             blank: Cells = [(" " * (lanes + 1), "dim")]
@@ -112,16 +113,16 @@ class Assembly(Reading):
     def _code(self, line: AnnotatedLine | None) -> str:
         """As many whole bytes of an instruction as there is room for."""
         code = line.machine if line is not None else ""
-        return code if len(code) <= self._digits else f"{code[: self._digits - 3]} {self.glyphs.ellipsis}"
+        return code if len(code) <= self._code_width else f"{code[: self._code_width - 3]} {self.glyphs.ellipsis}"
 
-    def serves(self, number: int, room: int) -> Cells:
-        """Beside the name of a function, the nodes it is there for."""
+    def function_note(self, number: int, room: int) -> Cells:
+        """The note beside the name of a function: the nodes that it comes from."""
         function = self._function_of(number) if self._is_assembly else None
         if function is None or function.first != number or not function.nodes:
             return []
-        return [(f" {formatting.clip(self._told_nodes(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
+        return [(f" {formatting.clip(self._nodes_text(function.nodes), max(room // 2, 16), self.glyphs)} ", "linked")]
 
-    def _told_nodes(self, origins: Sequence[LineOrigins]) -> str:
+    def _nodes_text(self, origins: Sequence[LineOrigins]) -> str:
         """`for addmm_1, gelu (+2)`: the nodes with instructions of their own, else those that were derived."""
         own = [origin.node for origin in origins if origin.own]
         nodes = own or [origin.node for origin in origins]
@@ -129,8 +130,8 @@ class Assembly(Reading):
         more = f" (+{len(nodes) - 2})" if len(nodes) > 2 else ""
         return f"for {names}{more}{'' if own else ' (derived)'}"
 
-    def mark_arrow(self) -> None:
-        """Have the arrow of the cursor's line stand out; it may reach over the whole screen."""
+    def refresh_arrows(self) -> None:
+        """Draw the lines again to highlight the arrow of the cursor's line, which may cross the whole screen."""
         if self._is_assembly and self.with_arrows:
             self.refresh()
 
@@ -139,9 +140,9 @@ class Assembly(Reading):
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:
         if self.document.language != "asm":
             return {}
-        told, text = symbols[:TOLD], self.document.text
-        found = await asyncio.gather(*(self.context.queries.origins(text, one.first, one.last) for one in told))
-        return {one.first: self._told_nodes(nodes) for one, nodes in zip(told, found, strict=True) if nodes}
+        annotated, text = symbols[:MAX_ANNOTATED], self.document.text
+        found = await asyncio.gather(*(self.context.queries.origins(text, one.first, one.last) for one in annotated))
+        return {one.first: self._nodes_text(nodes) for one, nodes in zip(annotated, found, strict=True) if nodes}
 
     def toggle_arrows(self) -> None:
         """Arrows from jumps to labels, or none."""

@@ -77,7 +77,7 @@ class Diffing(Painting):
         """Draw the folds anew, the cursor on `line` and `offset` rows below the first one on the screen."""
         self.cursor = self.document.folds.row_of(line)
         self.rows_changed()
-        self.hold(offset)
+        self.keep_cursor_at(offset)
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Leave of a diff what is to be shown of it."""
@@ -103,7 +103,7 @@ class Diffing(Painting):
             line, offset = self.line_number, self.cursor - self.first_row
             document.diff.arrange(layout)
             self.cursor = document.diff.row_of(line) if document.diff.count and line < document.lines else 0
-            self.hold(offset)
+            self.keep_cursor_at(offset)
         super().rows_changed()
 
     # ---- making a diff -------------------------------------------------------------------------------------------
@@ -373,7 +373,7 @@ class Diffing(Painting):
         if not self.document.diff.toggle(self.cursor):
             self.document.diff.toggle_all()
         self.cursor = self.document.diff.row_of(line) if line < self.document.lines else self.cursor
-        self.hold(offset)
+        self.keep_cursor_at(offset)
         self.rows_changed()
 
 

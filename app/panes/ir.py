@@ -274,9 +274,9 @@ class IrPane(Assembly):
         arrows, further = self.before_line(number, line)
         gutter: Cells = [(f"{mark}{number + 1:>{self.document.digits}} ", role), *arrows]
         room = width - length(gutter)
-        serves = self.serves(number, room)
-        kept = [*serves, *self.folded_behind(number)]
-        label = [] if serves else self.beside(row, line, room)
+        note = self.function_note(number, room)
+        kept = [*note, *self.folded_behind(number)]
+        label = [] if note else self.beside(row, line, room)
         strips = self._line_strips("after", number, line, None, room, kept, label)
         strips = self._behind(gutter, [(" " * (length(gutter) - length(further)), role), *further], strips)
         return [self.look.over(strip, self.background(row)) for strip in strips]
@@ -356,7 +356,7 @@ class IrPane(Assembly):
         line = self.line_at(self.cursor)
         self.context.selection.select_one_of(line.nodes if line is not None else ())
         self.mark_value()
-        self.mark_arrow()
+        self.refresh_arrows()
 
     def toggle_wrap(self) -> None:
         """Long lines on several lines of the screen, or cut at its edge."""

@@ -42,7 +42,7 @@ class ShortForm(Searching):
         offset = self.cursor - self.first_row
         self.forget_strips()
         self.rows_changed()
-        self.hold(offset)
+        self.keep_cursor_at(offset)
 
     async def _bring_types(self) -> bool:
         """Ask for the types of the stage, and of what it is compared with; whether names are others than so far."""

@@ -30,8 +30,8 @@ class CursorView(ScrollView, can_focus=True):
     """Rows between a fixed head and a fixed foot.
 
     A subclass defines `row_count`, returns rows, head and foot as cells, and calls `rows_changed` after changes.
-    A view that is too low hides the foot. If `wrapped` is set, a row may have several screen lines, which `row_strips`
-    returns.
+    A view that is too short for head, foot and two rows hides the foot. If `wrapped` is set, a row may have several
+    screen lines, which `row_strips` returns.
     """
 
     class Moved(Message):
@@ -108,7 +108,7 @@ class CursorView(ScrollView, can_focus=True):
     @property
     def top(self) -> RowLine:
         """The first visible row, and the line of that row."""
-        return RowLine(self.first_row, self._within.line if self._within.row == self.first_row else 0)
+        return RowLine(self.first_row, self._wrapped_top.line if self._wrapped_top.row == self.first_row else 0)
 
     def row_height(self, row: int) -> int:
         """The number of screen lines of a row."""
@@ -128,7 +128,8 @@ class CursorView(ScrollView, can_focus=True):
         spots = self.spots()
         return range(spots[0].row, spots[-1].row + 1) if spots else range(0)
 
-    _within = RowLine(0)
+    # Scroll position inside a tall row; the scroll offset has whole rows only.
+    _wrapped_top = RowLine(0)
     _spots: tuple[object, list[RowLine]] | None = None
 
     def rows_changed(self) -> None:
@@ -139,7 +140,7 @@ class CursorView(ScrollView, can_focus=True):
             self._foot_height = 0
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
         fixed = self._head_height + self._foot_height
-        # With wrapping, the last row may fill the screen.
+        # With wrapping, there is room below the last row, so that the last row can be scrolled to the top.
         rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
         self.virtual_size = Size(width, rows + fixed)
         self._spots = None
@@ -247,11 +248,11 @@ class CursorView(ScrollView, can_focus=True):
     def _scroll_top(self, top: RowLine) -> None:
         """Scroll `top` to the first screen line."""
         if top != self.top:
-            self._within = top
+            self._wrapped_top = top
             self.scroll_to(y=top.row, animate=False, force=True)
             self.refresh()
 
-    def hold(self, offset: int) -> None:
+    def keep_cursor_at(self, offset: int) -> None:
         """Scroll so that the cursor is `offset` rows below the first row on the screen."""
         self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
         if self.wrapped:
@@ -267,20 +268,20 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(row, tell=tell)
 
     def move_down(self) -> None:
-        if not self._moved_within(1):
+        if not self._scroll_inside_row(1):
             self.move_to(self.cursor + 1)
 
     def move_up(self) -> None:
-        if not self._moved_within(-1):
+        if not self._scroll_inside_row(-1):
             self.move_to(self.cursor - 1)
 
-    def _moved_within(self, by: int) -> bool:
+    def _scroll_inside_row(self, by: int) -> bool:
         """Scroll by one line inside a row that is longer than the screen, up to its end."""
         top = self.top
         if not self.wrapped or top.row != self.cursor or not self.row_count:
             return False
-        line, hidden = top.line + by, self.row_height(self.cursor) - self.page
-        if not 0 <= line <= hidden:
+        line, hidden_lines = top.line + by, self.row_height(self.cursor) - self.page
+        if not 0 <= line <= hidden_lines:
             return False
         self._scroll_top(RowLine(self.cursor, line))
         return True

@@ -13,7 +13,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sums import passed_back
+from buddy.compiler.ops.sums import accumulate_taps
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -65,4 +65,4 @@ def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> Any:
         places = (loops.index_of(p) - pad for p, pad in zip(at[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(places, sizes, strict=True)], None)]
 
-    return passed_back(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
+    return accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)

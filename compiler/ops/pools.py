@@ -18,7 +18,7 @@ from buddy.compiler.ops.positions import INDEX, folded, read, whole
 from buddy.compiler.ops.positions import loops as positions
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import in_type, passed_back, summed_in
+from buddy.compiler.ops.sums import accumulate_taps, in_type, summed_in
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 from buddy.compiler.ops.windows import SlidingWindow, padded, pool_window, spatial_dims
 
@@ -128,7 +128,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     def taken_at(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
         return [([loops.index_of(within(loops.element(taken, at, INDEX), flat[1]))], None)]
 
-    summed = passed_back(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, taken_at)
+    summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, taken_at)
     return st.reshape(summed, meta.shape, meta.dtype)
 
 

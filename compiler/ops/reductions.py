@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.sizes import Size, largest
+from buddy.compiler.graph.sizes import Size
+from buddy.compiler.graph.sizes import largest as largest_size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.bits import bits_of
@@ -117,10 +118,10 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
     shape, meta = shape_of(value), node.tensor_meta
     order = float(argument(node, 1, "ord", 2))
     axes = axes_of(argument(node, 2, "dim"), len(shape))
-    # Over one element every norm except the count is the absolute value; its powers might overflow.
     wide = summed_in(meta.dtype, _count(shape, axes))
-    alone = order and all(shape[axis] == 1 for axis in axes)
-    initial, term, finish = _norm(1.0 if alone else order)
+    # Over one element every norm except the count is the absolute value; its powers might overflow.
+    single_element = order and all(shape[axis] == 1 for axis in axes)
+    initial, term, finish = _norm(1.0 if single_element else order)
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         return term(cast(cast(x, meta.dtype), wide), accumulated)
@@ -176,17 +177,17 @@ def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: flo
     """Returns mean and variance over `axes`, kept as unit dims; two passes avoid cancellation."""
     shape = shape_of(value)
     count = _count(shape, axes)
-    wide, long = summed_in(dtype), summed_in(dtype, count)
-    summed = total(value, dtype, axes, True, long)
-    average = pointwise([(summed, long)], shape_of(summed), wide, lambda x: cast(x / count, wide))
+    wide, accumulator = summed_in(dtype), summed_in(dtype, count)
+    summed = total(value, dtype, axes, True, accumulator)
+    average = pointwise([(summed, accumulator)], shape_of(summed), wide, lambda x: cast(x / count, wide))
 
     def squares(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
-        off = cast(cast(x, wide) - m, long)
-        return accumulated + off * off
+        deviation = cast(cast(x, wide) - m, accumulator)
+        return accumulated + deviation * deviation
 
-    spread = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, long, squares)
-    divisor = largest(0, count - int(correction)) if isinstance(count, Size) else max(0.0, count - correction)
-    variance = pointwise([(spread, long)], shape_of(spread), wide, lambda x: cast(x / divisor, wide))
+    squared_sum = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, accumulator, squares)
+    divisor = largest_size(0, count - int(correction)) if isinstance(count, Size) else max(0.0, count - correction)
+    variance = pointwise([(squared_sum, accumulator)], shape_of(squared_sum), wide, lambda x: cast(x / divisor, wide))
     return average, variance, wide
 
 
@@ -214,13 +215,13 @@ def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scal
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
     def shifted(x: Scalar, m: Scalar) -> Scalar:
-        off = cast(x, wide) - cast(m, wide)
-        return s.exp(off if scale == 1.0 else off * scale)
+        difference = cast(x, wide) - cast(m, wide)
+        return s.exp(difference if scale == 1.0 else difference * scale)
 
-    powers = pointwise([(value, dtype), (peak, dtype)], shape, wide, shifted)
-    summed = total(powers, wide, [axis], True, wide)
+    exponentials = pointwise([(value, dtype), (peak, dtype)], shape, wide, shifted)
+    summed = total(exponentials, wide, [axis], True, wide)
     inverse = pointwise([(summed, wide)], shape_of(summed), wide, lambda x: 1.0 / x)
-    return pointwise([(powers, wide), (inverse, wide)], shape, result, lambda x, i: cast(x * i, result))
+    return pointwise([(exponentials, wide), (inverse, wide)], shape, result, lambda x, i: cast(x * i, result))
 
 
 @lowering("SoftmaxOp")
@@ -266,9 +267,9 @@ def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("NativeLayerNormOp")
 def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     value, dtype = _operand(node, symbol_table)
-    shape, normal = shape_of(value), len(node.args[1])
+    shape, normalized_rank = shape_of(value), len(node.args[1])
     epsilon = node.args[4]
-    average, variance, wide = moments(value, dtype, list(range(len(shape) - normal, len(shape))), 0)
+    average, variance, wide = moments(value, dtype, list(range(len(shape) - normalized_rank, len(shape))), 0)
     inverse = pointwise([(variance, wide)], shape_of(variance), wide, lambda v: 1.0 / s.sqrt(v + epsilon))
     operands = [(value, dtype), (average, wide), (inverse, wide)]
     operands += [(value_of(arg, symbol_table), arg.tensor_meta.dtype) for arg in node.args[2:4] if arg is not None]
@@ -299,18 +300,18 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     epsilon, channel = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
     wide = summed_in(dtype)
 
-    def per_channel(nodes: Sequence[Op | None], made: Sequence[Any], body: Callable[..., Scalar]) -> Any:
+    def per_channel(nodes: Sequence[Op | None], computed: Sequence[Any], body: Callable[..., Scalar]) -> Any:
         given = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]
-        operands = [*((reshape(v, channel, t), t) for v, t in given), *((v, wide) for v in made)]
+        operands = [*((reshape(v, channel, t), t) for v, t in given), *((v, wide) for v in computed)]
         return pointwise(operands, channel, wide, lambda *scalars: body(*(cast(x, wide) for x in scalars)))
 
     def scale_of(v: Scalar, *w: Scalar) -> Scalar:
         inverse = 1.0 / s.sqrt(v + epsilon)
         return inverse * w[0] if w else inverse
 
-    def shift_of(m: Scalar, *rest: Scalar) -> Scalar:
-        *b, a = rest
-        return b[0] - m * a if b else -(m * a)
+    def shift_of(m: Scalar, *bias_and_scale: Scalar) -> Scalar:
+        *bias_if_any, factor = bias_and_scale
+        return bias_if_any[0] - m * factor if bias_if_any else -(m * factor)
 
     scale = per_channel([variance, weight], [], scale_of)
     shift = per_channel([average, bias], [scale], shift_of)

@@ -18,7 +18,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.positions import INDEX
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import passed_back, summed_in
+from buddy.compiler.ops.sums import accumulate_taps, summed_in
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 ops_registry = Registry()
@@ -130,7 +130,7 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
         of_axes = [taps(axis, cast(loops.index_of(p), real)) for axis, p in zip(axes, at[1:], strict=True)]
         return [([index for index, _ in chosen], _product(chosen)) for chosen in product(*of_axes)]
 
-    return passed_back(gradient, meta.dtype, meta.shape, spatial, places)
+    return accumulate_taps(gradient, meta.dtype, meta.shape, spatial, places)
 
 
 def _product(taps: Sequence[Tap]) -> Scalar:

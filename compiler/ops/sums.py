@@ -11,7 +11,7 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
 
-# Maps a position to the targets of its element along the last dims, each with a weight; `None` means 1.
+# Maps a position to pairs of target indices along the last dims and a weight; the weight `None` means 1.
 Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
 
 MANY = 1 << 16
@@ -21,8 +21,8 @@ _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorD
 def summed_in(dtype: TensorDType, count: Any = 1) -> TensorDType:
     """Returns the accumulator type for `count` elements of `dtype`: f32 for half types, as in PyTorch, f64 for many.
 
-    PyTorch adds many numbers pairwise. Here one accumulator may take them all, and f32 then loses the digits that the
-    sum has more than its terms: 16 bits of 24 for 65,536 equal terms.
+    PyTorch adds many numbers pairwise. Here one accumulator may take them all: a sum of 2**16 equal terms is 16 bits
+    longer than a term, and f32 has 24.
     """
     wide = _WIDE.get(dtype, dtype)
     return TensorDType.Float64 if wide is TensorDType.Float32 and isinstance(count, int) and count >= MANY else wide
@@ -35,11 +35,12 @@ def in_type(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
     return st.pointwise([(value, dtype)], st.shape_of(value), result, lambda x: cast(x, result))
 
 
-def passed_back(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
+def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
     """Returns a tensor of `shape` and `dtype` in which the elements of `value` are accumulated sequentially.
 
-    Both have the same dims before the last `spatial`. `taps(position)` returns an element's targets; the position is
-    the number of its plane, then the MLIR indices along the last dims.
+    `value` and the result share the dims before the last `spatial`, which are flattened to one plane index.
+    `taps(position)` returns an element's targets; the position is the plane index, then the MLIR indices along the
+    last dims.
     """
     wide, planes = summed_in(dtype), prod(shape[:-spatial])
     counts = [planes, *st.shape_of(value)[-spatial:]]

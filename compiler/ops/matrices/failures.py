@@ -21,15 +21,16 @@ ops_registry = Registry()
 
 def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
     """Returns `results`, or eager's results if some `info` [count] (i32) is not 0. Unused results may be `None`."""
-    held = LoopState([value for value in results if value is not None])
+    state = LoopState([value for value in results if value is not None])
 
     def ask() -> None:
         found = enumerate(eager_call(node, symbol_table)[: len(results)])
         kept = [(piece, meta_of(node, i).dtype) for i, piece in found if results[i] is not None]
-        held.tensors = [_replaced(value, *piece) for value, piece in zip(held.tensors, kept, strict=True)]
+        pairs = zip(state.tensors, kept, strict=True)
+        state.tensors = [_copied_into(value, result, dtype) for value, (result, dtype) in pairs]
 
-    held.choose(_any(info), ask)
-    made = iter(held.tensors)
+    state.choose(_any(info), ask)
+    made = iter(state.tensors)
     metas = [meta_of(node, i) for i in range(len(results))]
     return [
         st.empty(m.shape, m.dtype) if value is None else next(made) for m, value in zip(metas, results, strict=True)
@@ -37,21 +38,21 @@ def or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[A
 
 
 def _any(info: Any) -> Scalar:
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        return [(Scalar(held[0], INT32) | element(info, at, INT32)).value]
+    def visit(at: list[Any], state: list[Any]) -> list[Any]:
+        return [(Scalar(state[0], INT32) | element(info, at, INT32)).value]
 
     (found,) = for_each(st.shape_of(info), [number(0, INT32).value], visit)
     return Scalar(found, INT32).compare("ne", 0)
 
 
-def _replaced(value: Any, piece: Any, dtype: TensorDType) -> Any:
-    """Copies the elements of `piece` into the memory of `value` one by one.
+def _copied_into(value: Any, result: Any, dtype: TensorDType) -> Any:
+    """Copies the elements of `result` into the memory of `value` one by one.
 
-    Inserting the whole slice would fold to `piece` itself, but both branches must yield the same buffer.
+    Inserting the whole slice would fold to `result` itself, but both branches must yield the same buffer.
     """
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        return [insert(element(piece, at, dtype), at, held[0])]
+    def visit(at: list[Any], state: list[Any]) -> list[Any]:
+        return [insert(element(result, at, dtype), at, state[0])]
 
     return for_each(st.shape_of(value), [value], visit)[0]
 

@@ -1,7 +1,7 @@
 """The minimum work of nodes, by shapes alone: operations, and bytes to read and write.
 
-A multiply-add is two operations; any other function of one element is one, `exp` as well as `+`. So a node with few
-operations may still be compute-bound. Data movement is no operation. Ops that are not in the table are unknown.
+A multiply-add counts as two operations, any other elementwise function as one, `exp` as well as `+`. So a node with
+few operations may still be compute-bound. Data movement counts as none. Ops that are not in the table are unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from buddy.compiler.graph.types import TensorMeta
 Symbols = Mapping[str, int]
 Shape = tuple[int, ...]
 
+# Bits of an element in memory: an i1 is stored as a byte.
 _BITS = {
     "i1": 8, "ui8": 8, "i8": 8, "ui16": 16, "i16": 16, "f16": 16, "bf16": 16, "ui32": 32, "i32": 32, "f32": 32,
     "ui64": 64, "i64": 64, "f64": 64, "complex<f32>": 64, "complex<f64>": 128,
@@ -43,21 +44,20 @@ def _products_of_batch(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _convolution(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Each element of the result (transposed: of the input) is multiplied with a window of all channels of its
-    group.
-    """
+    """For each element of the result (transposed: of the input), a multiply-add per element of one filter."""
     image, kernel = shape(node.args[0]), shape(node.args[1])
-    met = image if node.args[6] else shape(node)
+    positions = image if node.args[6] else shape(node)
     bias = prod(shape(node)) if isinstance(node.args[2], Op) else 0
-    return 2.0 * prod(met) * prod(kernel[1:]) + bias
+    return 2.0 * prod(positions) * prod(kernel[1:]) + bias
 
 
 def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
     """The gradients of input and kernel cost as much as the convolution, that of the bias a sum."""
     gradient, image, kernel = (shape(arg) for arg in node.args[:3])
-    met = image if node.args[7] else gradient
-    wanted = node.args[10]
-    return 2.0 * prod(met) * prod(kernel[1:]) * (bool(wanted[0]) + bool(wanted[1])) + prod(gradient) * bool(wanted[2])
+    positions = image if node.args[7] else gradient
+    output_mask = node.args[10]
+    products = bool(output_mask[0]) + bool(output_mask[1])
+    return 2.0 * prod(positions) * prod(kernel[1:]) * products + prod(gradient) * bool(output_mask[2])
 
 
 def _attention(node: Op, shape: Callable[[Op], Shape]) -> float:
@@ -138,7 +138,7 @@ def operations_of(node: Op, symbols: Symbols) -> float | None:
     try:
         return count(node, lambda op: _sizes(next(meta for meta in op.metas if meta is not None), symbols))
     except (IndexError, KeyError, TypeError, StopIteration):
-        return None  # a node that its class does not describe
+        return None  # a malformed node, or a size without a known value
 
 
 def _counted_by(node: Op) -> Callable[[Op, Callable[[Op], Shape]], float] | None:
@@ -168,13 +168,13 @@ class Traffic:
             for parent in op.parents:
                 self._readers.setdefault(parent, []).append(op)
 
-    def of(self, names: Iterable[str]) -> int | None:
+    def of(self, stable_names: Iterable[str]) -> int | None:
         """The minimum traffic of code for these nodes together, in bytes; `None` if a size is unknown.
 
         External tensors count once, and so do results that are read outside; fused intermediates are excluded. For a
         view the smaller one counts, the view or its base.
         """
-        inside = {self._nodes[name] for name in names if name in self._nodes}
+        inside = {self._nodes[name] for name in stable_names if name in self._nodes}
         read = {parent for op in inside for parent in op.parents if parent not in inside}
         written = {op for op in inside if any(reader not in inside for reader in self._readers.get(op, ()))}
         try:
