@@ -31,7 +31,7 @@ def test_what_a_lost_worker_had_in_hand_is_done_by_another(cluster: Any) -> None
 
 def test_what_cannot_be_done_is_said_with_what_it_was(cluster: Any) -> None:
     address, _ = cluster
-    with pytest.raises(ClusterError, match=r"did not do nonsense: ValueError"):
+    with pytest.raises(ClusterError, match=r"failed on nonsense: ValueError"):
         list(map_on_cluster(address, float, ["nonsense"]))
 
 

@@ -24,6 +24,7 @@ DOOR = (
     "buddy.compiler.protocol.numerics_report",
     "buddy.compiler.protocol.pass_facts",
     "buddy.compiler.protocol.regex",
+    "buddy.compiler.protocol.renamed",
     "buddy.compiler.protocol.resuming",
     "buddy.compiler.protocol.run_report",
     "buddy.compiler.protocol.wire",

@@ -86,7 +86,7 @@ def load_text(found: MachineLoad) -> str:
     elif found.waited >= 0 > found.others:
         facts.append("no waiting for a CPU")
     facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
-    return f"machine: {', '.join(facts) or 'load_text unknown'}"
+    return f"machine: {', '.join(facts) or 'load unknown'}"
 
 
 def load_json(load: MachineLoad | None) -> dict[str, float | None] | None:

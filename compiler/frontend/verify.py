@@ -19,10 +19,9 @@ from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.compare import Tolerance
 from buddy.compiler.runtime.error_metrics import ErrorMetrics
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, Spread, allowed, is_within, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_right, limit_in_words, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -59,7 +58,8 @@ class VerifiedGraph:
             difference = _difference(results, expected)
             if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
                 captured = self._captured(arguments)
-                difference = _difference(results, expected, spreads(captured, expected, before), captured)
+                spreads(captured, expected, before)
+                difference = _difference(results, expected, captured)
         finally:
             torch.set_rng_state(after)
         if difference is None:
@@ -129,9 +129,8 @@ def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def _difference(
-    results: Sequence[Any], expected: Sequence[Any], spread: Sequence[Spread] = (),
-    captured: CapturedGraph | None = None,
-) -> tuple[int, str] | None:  # fmt: skip
+    results: Sequence[Any], expected: Sequence[Any], captured: CapturedGraph | None = None
+) -> tuple[int, str] | None:
     """The first result that is not what is expected, by its number, and in which way; `None` where all are.
 
     Without the program, `captured`, a result is right that is so in any program.
@@ -143,11 +142,16 @@ def _difference(
         if (has := _form(ours)) != (wanted := _form(theirs)):
             return index, f"it is {has}, and eager's is {wanted}"
         deviation = deviations.of(ours.detach(), theirs.detach())
-        if deviation.ok or (spread and is_within(ours, theirs, spread[index])):
+        spread = None
+        if captured is None:
+            right = deviation.ok and are_few_roundings(ours, theirs)
+        else:
+            right, spread = is_right(captured, expected, index, ours.detach(), deviation.ok)
+        if right:
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not allowed_margin(captured, choice, ours, theirs, MULTIPLE):
-            return index, _in_words(deviation, allowed(theirs.dtype, spread[index] if spread else Spread(0.0, 0.0)))
+            return index, _in_words(deviation, limit_in_words(theirs.dtype, spread, deviation.ok))
     return None
 
 
@@ -157,7 +161,7 @@ def _form(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
 
 
-def _in_words(deviation: Deviation, tolerance: Tolerance) -> str:
+def _in_words(deviation: Deviation, tolerance: str) -> str:
     place = f" (first at {deviation.where})" if deviation.where else ""
     if deviation.share < 0:
         return f"an element is infinite or NaN on one side only{place}"

@@ -63,4 +63,4 @@ def test_a_path_is_used_at_once_or_after_the_question_or_not_at_all(
     use("a\0b", "")
     assert used == [(tmp_path, False), (tmp_path, True)]
     assert asked == ["Write over it?"]
-    assert said == ["a\0b could not be written: a path holds no character 0"]
+    assert said == ["a\0b could not be written: a path cannot contain a null character"]

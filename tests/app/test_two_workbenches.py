@@ -28,8 +28,8 @@ from buddy.compiler.protocol.run_report import RunReport, Timing
 TYPING = """
 import sys
 from pathlib import Path
-from buddy.app.workspace.drafts import Draft
-draft = Draft(Path(sys.argv[1]), "pipeline")
+from buddy.app.workspace.drafts import EditorDraft
+draft = EditorDraft(Path(sys.argv[1]), "pipeline")
 draft.keep(sys.argv[2], "was")
 print("typed", flush=True)
 sys.stdin.read()

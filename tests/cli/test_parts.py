@@ -12,7 +12,7 @@ import pytest
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 PLUGIN = """\
 from dataclasses import dataclass
-from buddy.compiler.mlir.walk import named
+from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.passes.base import MlirPass, register
 
 
@@ -23,7 +23,7 @@ class Flip(MlirPass):
     summary = "flips signs"
 
     def run(self, root, context):
-        for op in named(root, "arith.subf")[-1:]:
+        for op in find_ops(root, "arith.subf")[-1:]:
             left, right = op.operands
             op.operands[0], op.operands[1] = right, left
 """

@@ -239,9 +239,10 @@ def _words(pid: int) -> list[str]:
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: Far) -> None:
-    words = f"Remote('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
+    words = f"RemoteHost('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
     code = (
-        "import asyncio\nfrom buddy.app.session.client import EngineClient\nfrom buddy.app.session.ssh import Remote\n"
+        "import asyncio\nfrom buddy.app.session.client import EngineClient\n"
+        "from buddy.app.session.ssh import RemoteHost\n"
         f"async def main():\n    print((await EngineClient({words}).start()).pid, flush=True)\n"
         "    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )
@@ -303,15 +304,15 @@ async def lost(remote: RemoteHost) -> EngineLost:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_machine_without_buddy_tui_says_where_to_get_it(far: Far) -> None:
     error = await lost(far.remote(program="no-such-buddy"))
-    assert "no no-such-buddy on far" in error.reason
+    assert "no-such-buddy not found on far" in error.reason
     assert "--remote-program" in error.reason
     assert error.lasting
 
 
 COMPLAINTS = (
-    ("Host key verification failed.", "does not know the key of far yet · connect once with `ssh far`", True),
+    ("Host key verification failed.", "does not know the host key of far yet · connect once with `ssh far`", True),
     ("me@far: Permission denied (publickey,password).", "needs a password", True),
-    ("ssh: Could not resolve hostname far: Name or service not known", "finds no host far", True),
+    ("ssh: Could not resolve hostname far: Name or service not known", "cannot resolve the host far", True),
     ("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed.", "has changed", True),
     ("buddy-tui engine: error: unrecognized arguments: --keep 0", "another version", True),
     ("ssh: connect to host far port 22: Connection refused", "Connection refused", False),

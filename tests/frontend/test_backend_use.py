@@ -149,7 +149,7 @@ def test_a_damaged_recipe_is_refused_by_its_path(tmp_path: Path) -> None:
     ("given", "message"),
     [
         ({"mode": "reduce-overhead"}, "no mode 'reduce-overhead'; it has default and max-autotune"),
-        ({"options": {"flavor": "tosa"}}, r"no option 'flavor' \(did you mean dialect\?\)"),
+        ({"options": {"dialekt": "tosa"}}, r"no option 'dialekt' \(did you mean dialect\?\)"),
     ],
 )
 def test_what_is_wrong_is_told_by_the_first_call(given: dict[str, Any], message: str) -> None:

@@ -43,7 +43,7 @@ def test_plain_calls_and_compiled_functions_are_recorded() -> None:
         torch.testing.assert_close(first, gate(x))
         torch.testing.assert_close(second, scaled(x))
     assert names(session) == ["scaled", "Gate"]
-    assert repr(session) == "<Session of 2 graphs: scaled, Gate>"
+    assert repr(session) == "<Recording of 2 graphs: scaled, Gate>"
     for number in range(2):
         assert session.run(number, repeats=1).ok
     again = session.compile(1)

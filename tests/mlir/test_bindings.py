@@ -126,7 +126,7 @@ import sys
 
 from buddy.compiler.passes import discovery
 
-known = discovery.known()
+known = discovery.cached_passes()
 assert "torch_mlir" not in sys.modules
 assert known is not None
 assert known == discovery.registered()
@@ -139,9 +139,9 @@ from buddy.compiler.passes import discovery
 
 for text in (b"\\0arith.addf\\0", b"\\0arith.addf\\0tensor.empty\\0"):
     Path(sys.argv[1]).write_bytes(text)
-    assert discovery.known() is None
+    assert discovery.cached_passes() is None
     print(*(info.name for info in discovery.registered().dialects))
-    assert discovery.known() == discovery.registered()
+    assert discovery.cached_passes() == discovery.registered()
 """
 
 

@@ -316,7 +316,7 @@ def test_a_function_that_a_shared_loop_calls_shares_no_loop_of_its_own() -> None
       return
     }}
     func.func private @between(%out: memref<64xf32>, %i: index) {{
-      call_executable @inner(%out, %i) : (memref<64xf32>, index) -> ()
+      call @inner(%out, %i) : (memref<64xf32>, index) -> ()
       return
     }}
     func.func @f(%out: memref<64xf32>) {{{BOUNDS_OF_EIGHT}

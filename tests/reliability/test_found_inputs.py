@@ -122,7 +122,7 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     program = (
         "import sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
         "from buddy.compiler.support.processes import one_shot; "
-        "reader.SECONDS = 1; one_shot.answer_apart(reader.Question, reader.answer_in_time)"
+        "reader.SECONDS = 1; one_shot.serve_one_call(reader.ReadRequest, reader.answer_in_time)"
     )
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
@@ -138,7 +138,7 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
         "import resource, sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
         "most = reader.SECONDS - 1; from buddy.compiler.support.processes import one_shot; "
         "resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
-        "one_shot.answer_apart(reader.Question, reader.answer_in_time)"
+        "one_shot.serve_one_call(reader.ReadRequest, reader.answer_in_time)"
     )
     command = [sys.executable, "-c", program, str(os.getpid())]
     done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)

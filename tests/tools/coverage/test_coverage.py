@@ -226,16 +226,16 @@ def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
 REPLACED = """
 import torch
 torch.set_num_threads(1)
-from buddy.compiler.tools.coverage.plan import Pair, Plan
-from buddy.compiler.tools.coverage.worker import Worker
+from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
+from buddy.compiler.tools.coverage.worker import CoverageWorker
 
-worker = Worker(Plan(samples=1))
+worker = CoverageWorker(CoveragePlan(samples=1))
 worker._start()
 worker._process.kill()
 worker._process.join()
 seems_alive = [True]  # as it may look for a moment
 worker._process.is_alive = lambda: bool(seems_alive and seems_alive.pop())
-print(worker.check(Pair("neg", "float32")).outcome)
+print(worker.check(OpDtypePair("neg", "float32")).outcome)
 worker.close()
 """
 

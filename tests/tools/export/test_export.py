@@ -254,7 +254,7 @@ def test_a_program_may_have_tensors_without_elements_and_more_than_main_holds(tm
     main = (tmp_path / "main.c").read_text()
     (tmp_path / "main.c").write_text(main.replace("MOST = 256", "MOST = 2"))
     small = build(tmp_path, "gcc", "main.c", "net.c", "net.o")
-    assert "raise MOST" in run([small, *examples(tmp_path)[:2]], tmp_path, code=1)
+    assert "increase MOST" in run([small, *examples(tmp_path)[:2]], tmp_path, code=1)
 
 
 def test_weights_from_a_pipe_do_not_hang(encoder: Path, tmp_path: Path) -> None:

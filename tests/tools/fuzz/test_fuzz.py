@@ -146,8 +146,8 @@ def test_what_dies_or_never_ends_is_said_to_and_work_goes_on() -> None:
 
 
 OWNER = """
-from buddy.compiler.tools.fuzz.restartable_process import Disposable
-with Disposable("time", "sleep") as worker:
+from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
+with RestartableProcess("time", "sleep") as worker:
     worker.ask((0.0,), 60)
     print(worker._process.pid, flush=True)
     worker.ask((600.0,), 600)
@@ -208,7 +208,7 @@ def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) ->
     ("words", "said"),
     [
         (("--shard", "3/2"), "3/2"),
-        (("--extension", "none.py"), "no file"),
+        (("--extension", "none.py"), "file not found"),
         (("--count", "0"), "must be 1 or more"),
         (("-o", "/"), "cannot read /"),
     ],

@@ -106,7 +106,7 @@ def test_a_worker_whose_process_ends_at_once_keeps_nothing_of_it(tmp_path: Path)
     gc.collect()
     before = os.listdir("/proc/self/fd")
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="ended with 3"):
+        with pytest.raises(RuntimeError, match="exited with 3"):
             asked(path, Recipe())
         assert len(os.listdir("/proc/self/fd")) <= len(before)
 
