@@ -294,6 +294,7 @@ torch.distributed.init_process_group("gloo", init_method=sys.argv[1], rank=1, wo
 for value in (0.5, -0.25):
     torch.distributed.broadcast(torch.full((48, 64), value), src=1)
 torch.distributed.barrier()
+torch.distributed.destroy_process_group()  # an exit with the group's threads running may abort
 """
 
 
