@@ -181,7 +181,7 @@ class Headless:
         return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
 
     async def answer(self, frame: Request[Answer]) -> Answer:
-        """What answers `frame`; progress is told on the console. Raises `Failure`."""
+        """Sends `frame`, prints progress, and returns the answer. Raises `Failure`."""
         found: list[Any] = []
         await self._follow(frame, found.append)
         answer: Answer = found[-1]

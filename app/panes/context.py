@@ -1,4 +1,4 @@
-"""What panes, screens and commands have of the workbench around them."""
+"""The parts of the workbench that panes, screens and commands use."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from buddy.app.workspace.workspace import Workspace
 
 @dataclass(frozen=True)
 class WorkbenchContext:
-    """The parts of a workbench that its panes and commands share. The application makes one, and hands it to each.
+    """The parts of a workbench that its panes and commands share. The application creates it and passes it to them.
 
     | to … | use |
     |---|---|
-    | read what the engine has told | `state` |
-    | ask the engine | `session`; `queries`, which shows why there is no answer |
-    | change the recipe | `edits`; what it is now is in `workspace` |
+    | read the state of the engine | `state` |
+    | ask the engine | `session`; `queries`, which shows a message if a request fails |
+    | change the recipe | `edits`; `workspace` has the current one |
     | tell the user something | `say` |
     | ask the user something | `dialogs` |
     | write a file | `files` |
-    | work beside the keys | `jobs` |
+    | run a job in the background | `jobs` |
     | go to a pane or a node | `layout`, `selection` |
     """
 

@@ -1,4 +1,4 @@
-"""Work that goes on beside the keys, and whether any of it is waited for."""
+"""Jobs in the background, and how many of them keep the workbench busy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Work = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Jobs:
-    """Starts jobs, counts those that are waited for, and calls `note_busy` when that number changes."""
+    """Starts jobs, counts those that the user waits for, and calls `note_busy` when that number changes."""
 
     def __init__(self, app: App[Any], status: Status, requester: Requester, note_busy: Callable[[], None]) -> None:
         self._app, self._status, self._requester, self._note_busy = app, status, requester, note_busy
@@ -27,20 +27,20 @@ class Jobs:
 
     @property
     def waiting(self) -> bool:
-        """Whether a job in the background is waited for."""
+        """True while the user waits for a job."""
         return self.waits > 0
 
     def begin(self, group: str, work: Work, *arguments: Any) -> None:
-        """Have `work` done in the background, in place of whatever its group is at."""
+        """Run `work` in the background, and cancel the running job of its group."""
         start_worker(self._app, group, work, *arguments)
 
     def later(self, seconds: float, act: Callable[[], Any]) -> Timer:
-        """Do `act` after some seconds, unless the timer is stopped before or the application ends."""
+        """Call `act` after `seconds`, unless the timer is stopped or the application exits first."""
         return self._app.set_timer(seconds, act)
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Be busy until the job of this block has ended; several may be under way at once."""
+        """Mark the workbench as busy during this block; blocks may overlap."""
         self.waits += 1
         self._note_busy()
         try:
@@ -52,10 +52,10 @@ class Jobs:
                 self._status.redraw()
 
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
-        """Wait for a request of the session, busy meanwhile; where it has no answer, `None`, and the reason is said.
+        """Wait for a request of the session. Returns its answer, or shows the reason and returns `None`.
 
-        It is said after what `failed`, such as "not profiled"; `stopped` takes its place for a request that the user
-        has cancelled.
+        The reason follows the words `failed`, such as "not profiled"; for a request that the user has cancelled,
+        `stopped` is shown instead.
         """
         with self.wait():
             return await self._requester.answered(request, failed, stopped)

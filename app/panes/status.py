@@ -12,7 +12,7 @@ MESSAGE_SECONDS = 6.0
 
 
 class Status:
-    """`message` stays for a few seconds; `redraw` draws the header, the status line and the keys where they differ."""
+    """Shows a message for `MESSAGE_SECONDS`. `redraw` updates the header, the status line and the keys."""
 
     def __init__(self, app: App[Any], redraw: Callable[[], None]) -> None:
         self._app = app
@@ -29,6 +29,6 @@ class Status:
         self.redraw()
 
     def clear(self) -> None:
-        """Take the message away."""
+        """Remove the message."""
         self.message = ""
         self.redraw()

@@ -1,4 +1,4 @@
-"""How far what is under way is, and why something is not there yet, in words."""
+"""Texts for the progress of a request, and for content that is not available yet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from buddy.app.session.state import State
 
 
 def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
-    """What is under way, with a bar where it is known how far it is, and how long it may still take."""
+    """The running request, with a progress bar if its progress is known, and the estimated time left."""
     progress = state.progress
     if progress is None:
         return ""
@@ -20,7 +20,7 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
 
 
 def waiting_text(state: State, what: str, glyphs: formatting.Glyphs) -> str:
-    """Why `what`, such as the graph, is not there yet."""
+    """The reason why `what`, such as the graph, is not available yet."""
     if state.problem is not None:
         return f"there is no {what}: Outputs says why"
     return progress_text(state, glyphs) or f"the {what} comes once the program has been captured"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RecipeEditor:
-    """Changes the recipe of the graph on the screen, says what was changed, and has the session compile it."""
+    """Changes the recipe of the graph on the screen, reports the change, and compiles the new recipe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -29,7 +29,7 @@ class RecipeEditor:
         self._changed(f"done again: {self._session.workspace.redo()}")
 
     def go(self, steps: int) -> None:
-        """Redo that many edits, or, for a negative number, undo them."""
+        """Redo `steps` edits, or undo them if the number is negative."""
         self._session.workspace.go(steps)
         self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'done again' if steps > 0 else 'undone'}")
 

@@ -1,4 +1,4 @@
-"""Requests to the engine where a message says why there is no answer."""
+"""Requests to the engine that show a message if they fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class Requester:
-    """Sends requests of the session; `show` is called with the reason where one has no answer."""
+    """Sends requests of the session, and calls `show` with the reason if one fails."""
 
     def __init__(self, session: Session, show: Callable[[str], object]) -> None:
         self._session, self._show = session, show
@@ -23,13 +23,13 @@ class Requester:
     async def request(
         self, frame: Request[Answer], came: Callable[[Any], object] = lambda _frame: None, failed: str = ""
     ) -> Answer | None:
-        """What the engine answers to `frame`, as `Session.request` does; `None` where there is no answer."""
+        """Like `Session.request`, but shows the reason and returns `None` if there is no answer."""
         return await self.answered(self._session.request(frame, came), failed)
 
     async def answered(self, request: Awaitable[Answer], failed: str = "", stopped: str = "") -> Answer | None:
-        """What a request of the session brings, or `None`.
+        """Awaits a request of the session. Returns its answer, or `None` if it failed.
 
-        Then the reason is shown, after what `failed`; or `stopped`, if there is one, where somebody has cancelled it.
+        In that case shows the reason, after the words `failed`; for a cancelled request it shows `stopped`, if given.
         """
         try:
             return await request

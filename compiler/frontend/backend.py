@@ -55,12 +55,12 @@ _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 
 class Autotuner(Protocol):
-    """The recipe of one graph, which its first call may replace by a faster one: `tools.tune.on_demand.TunedRecipe`."""
+    """The recipe of a graph; a search at its first call may replace it. See `tools.tune.autotune.TunedRecipe`."""
 
     recipe: Recipe
 
     def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Another recipe to compile the graph by from now on, found by calls on these values; mostly `None`."""
+        """Returns a faster recipe found by calls on these values, to compile the graph with from now on, or `None`."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ one of them. A result that exceeds one is called wrong only if it also does with
 random and those of plain sums in float32: that eager's are small by chance, or since its sums are cut into parts, is no
 fault.
 
-Where there is no spread to go by, the tolerance of the element type decides: for results of fewer than `FEWEST`
-numbers, of double precision, and of programs that double precision says nothing of. A result beyond that tolerance is
+Without a usable spread, the tolerance of the element type decides: for results of fewer than `FEWEST` numbers, of
+double precision, and of programs that cannot run in double precision. A result beyond that tolerance is
 wrong unless the spread allows it, however few its numbers are.
 """
 
@@ -171,12 +171,12 @@ def are_few_roundings(ours: torch.Tensor, eager: torch.Tensor) -> bool:
 
 
 def _is_rounded(eager: torch.Tensor) -> bool:
-    """Whether double precision tells something of the errors of a result."""
+    """True if a run in double precision measures the errors of a result."""
     return eager.dtype in TOLERANCES and eager.dtype not in _WIDE.values()
 
 
 def _few(dtype: torch.dtype) -> float:
-    """What a few roundings amount to, as a share of a result's size."""
+    """The size of a few roundings, as a fraction of the result's size."""
     return (_OF_SUMS * torch.finfo(torch.float32).eps + _OF_RESULT * torch.finfo(dtype).eps) / 2
 
 
@@ -187,7 +187,7 @@ def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
 
 
 def limit_in_words(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
-    """What a wrong result exceeds, which is within its element type's tolerance or not."""
+    """The limit that a wrong result exceeds; `is_close` is true if it is within its element type's tolerance."""
     if spread is None or not is_close:
         return str(allowed(dtype, spread or Spread(0.0, 0.0)))
     return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"

@@ -1,6 +1,6 @@
-"""Entry points of upper layers that a lower layer calls without importing them; `compiler/__init__.py` provides each.
+"""Entry points of upper layers that a lower layer calls without importing them. `compiler/__init__.py` provides them.
 
-This module stands below all that use it, so a hook says nothing of types: who calls one annotates what it gives.
+Hooks are untyped because this layer cannot import the types: the caller annotates the result.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Any
 
 
 class Hook:
-    """A class, function or module that is loaded when a lower layer first asks for it."""
+    """A class, function or module of an upper layer, loaded on first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._load: Callable[[], Any] | None = None
 
     def provide(self, load: Callable[[], Any]) -> None:
-        """Let `load`, which may import, give what a call of the hook gives."""
+        """Sets the function that loads the hook's value; it may import."""
         self._load = load
 
     def __call__(self) -> Any:
-        """What was provided. Raises `RuntimeError` where nothing was."""
+        """Returns the value. Raises `RuntimeError` if nothing provides it."""
         if self._load is None:
             raise RuntimeError(f"nothing provides {self._name} · import buddy.compiler, which does")
         return self._load()
 
 
-# Makes MLIR of a graph: a `graph.graph.GraphLowering`, for the methods of `Graph` and `GraphDriver`.
+# Lowers a graph to MLIR: a `graph.graph.GraphLowering`, for the methods of `Graph` and `GraphDriver`.
 graph_lowering = Hook("the lowering of graphs")
-# Searches for a graph's fastest recipe: a `frontend.backend.Autotuner` class, for `torch.compile` with `tune`.
+# Searches for the fastest recipe of a graph: a `frontend.backend.Autotuner` class, for `torch.compile` with `tune`.
 autotuner = Hook("the search for recipes")

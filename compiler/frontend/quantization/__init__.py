@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.frontend.quantization import decomposed, fake, products
+from buddy.compiler.frontend.quantization import aten_ops, decomposed
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
-    fake.DECOMPOSITIONS | decomposed.DECOMPOSITIONS | products.DECOMPOSITIONS
-)
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = aten_ops.DECOMPOSITIONS | decomposed.DECOMPOSITIONS
 
 __all__ = ["DECOMPOSITIONS"]

@@ -1,4 +1,4 @@
-"""Decompositions of `fake_quantize_*`, which round as eager does.
+"""Decompositions of ATen's quantisation ops: `fake_quantize_*`, which round like eager, and products with scales.
 
 Eager's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
 """
@@ -60,8 +60,33 @@ def per_channel(
     return _back(x, steps, step, zero, quant_min, quant_max)
 
 
+def scaled_mm(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`a` [m, k] times `b` [k, n], float8, in float32; scales are per tensor, or per row of `a` and column of `b`.
+
+    As in eager, `scale_result` only divides results that are float8 because of `out_dtype`; `use_fast_accum` is for
+    GPUs.
+    """
+    product = (a.to(torch.float32) * scale_a) @ (b.to(torch.float32) * scale_b)
+    if bias is not None:
+        product = product + bias
+    if scale_result is not None and out_dtype is not None and out_dtype.itemsize == 1:
+        product = product / scale_result
+    return product.to(out_dtype or a.dtype)
+
+
+def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """`x` [m, k], a float type, times the transpose of `weight` [n, k], int8; column i is scaled by `scales[i]`."""
+    product = x.to(torch.float32) @ weight.to(torch.float32).t()
+    return (product * scales.to(torch.float32)).to(x.dtype)
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.fake_quantize_per_tensor_affine_cachemask.default: per_tensor,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: per_tensor_of_tensors,
     aten.fake_quantize_per_channel_affine_cachemask.default: per_channel,
+    aten._scaled_mm.default: scaled_mm,
+    aten._weight_int8pack_mm.default: int8_weight_mm,
 }
