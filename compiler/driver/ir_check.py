@@ -1,4 +1,4 @@
-"""Checks whether a text is a valid module, and where the first error is. Run as a program, it answers one request."""
+"""Checks whether a text is a valid module, and where the first error is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol.one_shot_messages import IrProblem
-from buddy.compiler.support.processes.one_shot import serve_one_call
 
 
 def check_ir(text: str) -> IrProblem:
@@ -16,7 +15,3 @@ def check_ir(text: str) -> IrProblem:
     except (ir.MLIRError, ValueError) as error:
         return IrProblem(*parse_problem(error))
     return IrProblem()
-
-
-if __name__ == "__main__":
-    serve_one_call(str, check_ir)

@@ -1,6 +1,4 @@
-"""Previews what each of many passes would change in a module.
-
-Run as a program, it reports one candidate after another.
+"""Previews what each of many passes would change in a module, one candidate after another.
 
 The process is disposable: a pass that crashes or never ends takes it down, and the caller starts another one for the
 remaining candidates.
@@ -8,12 +6,8 @@ remaining candidates.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from typing import Any, BinaryIO
-
-import msgspec
+from typing import Any
 
 from buddy.compiler.driver.snapshots import count_deltas
 from buddy.compiler.mlir.bindings import ir
@@ -22,9 +16,9 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, run_step
-from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome
+from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome, TrialStarted
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.support.processes.channel import Channel, serves
 
 
 def try_pass(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
@@ -48,23 +42,10 @@ def try_passes(trial: PassTrials, tell: Any) -> None:
         module = ir.Module.parse(trial.content).operation
         before = module.get_asm(assume_verified=True)
         for number, step in enumerate(trial.candidates):
-            tell(number)
+            tell(TrialStarted(number))
             tell(try_pass(module, before, number, step, trial.threads))
 
 
-def _answers() -> BinaryIO:
-    """The stream for outcomes: standard output, which from here on is redirected to standard error for passes that
-    print.
-    """
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)
-    return answers
-
-
-if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
-    _out = _answers()
-    try_passes(
-        msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PassTrials),
-        lambda told: _out.write(msgspec.json.encode(told) + b"\n"),
-    )
+@serves(PassTrials)
+def serve(channel: Channel) -> None:
+    try_passes(channel.receive(), channel.send)

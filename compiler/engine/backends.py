@@ -85,7 +85,7 @@ class BackendWorkers:
 
     def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
         self._send = send
-        self._iree = EngineWorker("iree", "buddy.compiler.engine.iree", IreeMessage, listener)
+        self._iree = EngineWorker("iree", "buddy.compiler.engine.iree:serve", IreeMessage, listener)
 
     async def close(self) -> None:
         await self._iree.close()

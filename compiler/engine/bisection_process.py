@@ -16,7 +16,7 @@ from buddy.compiler.protocol.worker_messages import (
     Trouble,
 )
 from buddy.compiler.support.processes.channel import Channel, traceback_of
-from buddy.compiler.support.processes.forked_worker import fork_to
+from buddy.compiler.support.processes.forks import fork_to
 
 
 def begin_bisection(captured: Any, request: BeginBisection) -> Reply:

@@ -9,7 +9,7 @@ import msgspec
 from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import RegisteredPasses
 from buddy.compiler.protocol.plain_values import PassInfo
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
 # The search through the libraries takes seconds, once per installation.
 _PATIENCE = 180.0
@@ -35,10 +35,10 @@ async def _ask() -> RegisteredPasses:
     if (found := discovery.cached_passes()) is not None:
         return found
     try:
-        return await call_in_process("buddy.compiler.passes.discovery", None, RegisteredPasses, _PATIENCE)
+        return await call_in_process("buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _PATIENCE)
     except TookTooLong as error:
         return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
-    except msgspec.MsgspecError:
+    except CallFailed:
         return RegisteredPasses(problem="the process that searches the bindings' libraries exited without an answer")
 
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.text.diff import Difference, How, difference
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process, serve_one_call
+from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
 TIMEOUT = 60.0
 KEPT = 32
@@ -42,25 +42,22 @@ class DiffCache:
         """
         key = (*names, question.how, question.language)
         if key not in self._kept:
-            self._kept[key] = await _compared(question)
+            self._kept[key] = await _difference(question)
         self._kept.move_to_end(key)
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
         return self._kept[key]
 
 
-async def _compared(question: DiffRequest) -> Difference:
+async def _difference(question: DiffRequest) -> Difference:
     if len(question.before) + len(question.after) <= _SMALL:
-        return await asyncio.to_thread(_answer, question)
+        return await asyncio.to_thread(compared, question)
     try:
-        return await call_in_process(__name__, question, Difference, TIMEOUT)
+        return await call_in_process(f"{__name__}:compared", question, Difference, TIMEOUT)
     except TookTooLong:
         raise DiffTooLong(f"the two texts were not compared within {TIMEOUT:g} s") from None
 
 
-def _answer(question: DiffRequest) -> Difference:
+def compared(question: DiffRequest) -> Difference:
+    """The work of the process."""
     return difference(question.before, question.after, question.how, question.language)
-
-
-if __name__ == "__main__":
-    serve_one_call(DiffRequest, _answer)

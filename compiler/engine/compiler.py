@@ -41,7 +41,7 @@ from buddy.compiler.protocol.worker_messages import (
     Trouble,
     UsePlugins,
 )
-from buddy.compiler.support.processes.channel import Channel, connect, text_data, traceback_of
+from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
 MAX_GRAPHS = 8
 
@@ -218,13 +218,10 @@ def _warm_up() -> Diagnostic | None:
     return None
 
 
-def main() -> None:
+@serves(CompilerRequest)
+def serve(channel: Channel) -> None:
+    started = time.perf_counter()
     faulthandler.enable()
-    channel, started = connect(CompilerRequest), time.perf_counter()
     problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
     CompilerWorker(channel, problem).serve()
-
-
-if __name__ == "__main__":
-    main()

@@ -56,7 +56,7 @@ from buddy.compiler.protocol.worker_messages import (
     Trouble,
     WatchNodes,
 )
-from buddy.compiler.support.processes.channel import Channel, connect, text_data, traceback_of
+from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
 # A pending request arrives within this time; only without one is there time to warm up Dynamo.
 _A_MOMENT = 0.05
@@ -300,8 +300,9 @@ def _rehearse() -> None:
     capture(program, (torch.ones(2, 2),))
 
 
-def main() -> None:
-    channel, started = connect(HostRequest), time.perf_counter()
+@serves(HostRequest)
+def serve(channel: Channel) -> None:
+    started = time.perf_counter()
     # Python would buffer output to a pipe in blocks; the user expects to see each line as it is printed.
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     problem = _warm_up()
@@ -309,7 +310,3 @@ def main() -> None:
     if problem is None and not channel.ready(_A_MOMENT):
         _rehearse()
     Host(channel, problem).serve()
-
-
-if __name__ == "__main__":
-    main()

@@ -28,7 +28,7 @@ from buddy.compiler.engine.iree_messages import (
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready, Refused, Reply, Trouble
-from buddy.compiler.support.processes.channel import Channel, connect, traceback_of
+from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 # Maximum number of cached compilations: switching flags back and forth needs no compilation.
 _MAX_KEPT = 4
@@ -134,12 +134,9 @@ def _check(request: CheckIreeFlags) -> Reply:
     return IreeFlagsChecked(flag_problem(request.flags))
 
 
-def main() -> None:
+@serves(IreeRequest)
+def serve(channel: Channel) -> None:
+    started = time.perf_counter()
     faulthandler.enable()
-    channel, started = connect(IreeRequest), time.perf_counter()
     channel.send(Ready(time.perf_counter() - started))
     IreeWorker(channel).serve()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
-"""`python -m buddy.compiler.engine.kept FD PATH SECONDS`: an engine that listens on an inherited socket.
+"""An engine that listens on an inherited socket. A relay starts it.
 
-It serves one client over any number of connections, one at a time, and exits when the client requests it, or after that
-many seconds without a connection. A relay starts it.
+It serves one client over any number of connections, one at a time, and exits when the client requests it, or after some
+seconds without a connection.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ from pathlib import Path
 from buddy.compiler.engine.relay import log_path
 
 
-def main(descriptor: int, path: Path, patience: float) -> int:
-    """Serves the client; removes the socket's file and the log at an orderly exit."""
+def serve_socket(*words: str) -> int:
+    """Serves the client; removes the socket's file and the log at an orderly exit.
+
+    The words are the socket's file descriptor, its path, and the seconds without a connection.
+    """
+    descriptor, path, patience = int(words[0]), Path(words[1]), float(words[2])
     os.set_inheritable(descriptor, False)
     # Independent of the client's log level, and without the script's output: the file is not truncated while the engine
     # runs.
@@ -44,7 +48,3 @@ def main(descriptor: int, path: Path, patience: float) -> int:
         with contextlib.suppress(OSError):
             log_path(path).unlink()
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])))

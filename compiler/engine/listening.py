@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
-from buddy.compiler.support.processes.forked_worker import lifetime_socket
+from buddy.compiler.support.processes.forks import lifetime_socket
 from buddy.compiler.support.processes.parent_death import kill_group_of, other_end
 from buddy.compiler.support.scratch import scratch_folder
 

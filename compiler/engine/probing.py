@@ -7,12 +7,12 @@ from typing import Any
 
 from buddy.compiler.protocol import CheckIr, Diagnostic, IrChecked
 from buddy.compiler.protocol.one_shot_messages import IrProblem
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 TIMEOUT = 60.0
-# A module run by name: importing it here would load MLIR into the engine.
-_CHECK = "buddy.compiler.driver.ir_check"
+# Importing it here would load MLIR into the engine.
+_CHECK = "buddy.compiler.driver.ir_check:check_ir"
 
 
 class ProbeHandler:
@@ -26,6 +26,6 @@ class ProbeHandler:
             found = await call_in_process(_CHECK, frame.content, IrProblem, TIMEOUT)
         except TookTooLong as error:
             raise JobFailed(Diagnostic(str(error), "the check of the edited IR")) from error
-        except ValueError:
+        except CallFailed:
             found = IrProblem(message="MLIR crashed while it read this text; the log has more")
         self._send(IrChecked(job.request, found.line, found.column, found.message))

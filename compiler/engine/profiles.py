@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +13,15 @@ from buddy.compiler.protocol import Profile, Profiled, Progress, Stage
 from buddy.compiler.protocol.profile_report import Peak, ProfileReport, Sampling
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import Measure, StopRunner
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job
-from buddy.compiler.support.processes.parent_death import die_with_parent_from_start
-from buddy.compiler.support.processes.worker_process import safe_path
 from buddy.compiler.tools.profile.instrumented import with_counting, without_counting
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
 
-# A module run by name: importing it here would load LLVM into the engine.
-_LIMITS = "buddy.compiler.tools.bench.limits"
+# Importing it here would load LLVM into the engine.
+_LIMITS = "buddy.compiler.tools.bench.limits:measure"
 # It takes about two seconds on an idle machine.
 _LIMITS_SECONDS = 60.0
 # A core's clock may vary by some per cent from one second to the next.
@@ -80,7 +77,7 @@ def profile_warning(report: ProfileReport) -> str:
     No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
     """
     if not report.peak.gflops:
-        return f"the machine's peak rates could not be measured: `python -m {_LIMITS}` says why"
+        return "the machine's peak rates could not be measured: the engine's log says why"
     most = max((node.operations / node.seconds for node in report.nodes if node.seconds > 0), default=0.0)
     if most <= _MARGIN * 1e9 * report.peak.gflops:
         return ""
@@ -88,18 +85,8 @@ def profile_warning(report: ProfileReport) -> str:
 
 
 async def _measured(threads: int) -> Peak | None:
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-    command = [sys.executable, *safe_path(), "-m", _LIMITS, str(threads)]
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=null, stdout=pipe, stderr=null, preexec_fn=die_with_parent_from_start()
-    )
     try:
-        told, _ = await asyncio.wait_for(process.communicate(), _LIMITS_SECONDS)
-        found = json.loads(told)
-        return Peak(found["gflops"], found["gbytes"], found["gflops_f64"], found["giops_i32"])
-    except (asyncio.TimeoutError, ValueError, KeyError):
+        found = await call_in_process(_LIMITS, threads, dict[str, float], _LIMITS_SECONDS)
+    except (TookTooLong, CallFailed):
         return None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+    return Peak(found["gflops"], found["gbytes"], found["gflops_f64"], found["giops_i32"])

@@ -13,15 +13,13 @@ import os
 import select
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from buddy.compiler.protocol.resuming import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.support.processes.interpreters import start_detached
 from buddy.compiler.support.processes.parent_death import kill_group, other_end
-from buddy.compiler.support.processes.worker_process import safe_path
 
 _ENGINE = "buddy.compiler.engine.kept"
 _READ = 1 << 16
@@ -141,18 +139,10 @@ def _started(path: Path, patience: float) -> socket.socket | None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(4)
-        command = [sys.executable, *safe_path(), "-m", _ENGINE]
         with log_path(path).open("ab") as log:
             os.chmod(log.fileno(), 0o600)
-            subprocess.Popen(
-                [*command, str(listener.fileno()), str(path), f"{patience:g}"],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                pass_fds=(listener.fileno(),),
-                start_new_session=True,
-                cwd=os.getcwd(),
-            )
+            words = (str(listener.fileno()), str(path), f"{patience:g}")
+            start_detached(f"{_ENGINE}:serve_socket", words, log, keep=(listener.fileno(),))
         return _linked(path)
 
 

@@ -10,15 +10,15 @@ from buddy.compiler.protocol import DescribeOp, Diagnostic, OpSummary, Reprint, 
 from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore, text_name
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
 
 TIMEOUT = 60.0
 # Maximum number of cached forms; printing one takes about a second.
 MAX_FORMS = 40
 # Modules run by name: importing them here would load MLIR into the engine.
-_GENERIC_FORM = "buddy.compiler.mlir.generic_form"
-_DOCUMENTATION = "buddy.compiler.mlir.op_documentation"
+_GENERIC_FORM = "buddy.compiler.mlir.generic_form:generic_form"
+_DOCUMENTATION = "buddy.compiler.mlir.op_documentation:op_documentation"
 
 
 class ReprintHandler:
@@ -65,10 +65,11 @@ class ReprintHandler:
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
 
 
-async def _asked(module: str, question: Any, answer: type[Any]) -> Any:
+async def _asked(function: str, question: Any, answer: type[Any]) -> Any:
+    module = function.partition(":")[0]
     try:
-        return await call_in_process(module, question, answer, TIMEOUT)
+        return await call_in_process(function, question, answer, TIMEOUT)
     except TookTooLong as error:
         raise JobFailed(Diagnostic(str(error), module)) from error
-    except ValueError as error:
+    except CallFailed as error:
         raise JobFailed(Diagnostic("the MLIR process exited without an answer", module)) from error

@@ -30,7 +30,7 @@ from buddy.compiler.protocol.worker_messages import (
     WatchNodes,
 )
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_reply import Words, reply_in_child
+from buddy.compiler.support.processes.forks import Words, reply_in_child
 from buddy.compiler.support.scratch import EXPORT, sweep
 
 _RUN_WORDS = Words(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.text.search import Found, search_each
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process, serve_one_call
+from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
 TIMEOUT = 10.0
 
@@ -33,16 +33,13 @@ async def search_apart(question: SearchRequest, timeout: float = TIMEOUT) -> lis
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     try:
-        return await call_in_process(__name__, question, list[Found], timeout)
+        return await call_in_process(f"{__name__}:found", question, list[Found], timeout)
     except TookTooLong:
         raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
 
 
-def _found(question: SearchRequest) -> list[Found]:
+def found(question: SearchRequest) -> list[Found]:
+    """The work of the process."""
     return search_each(
         question.contents, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit
     )
-
-
-if __name__ == "__main__":
-    serve_one_call(SearchRequest, _found)

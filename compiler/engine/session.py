@@ -81,8 +81,8 @@ class EngineSession:
         self._send, self._store = send, store
         self._programs, self._results = Programs(), CompileResults()
         self.values = RunValues(send)
-        self.host = EngineWorker("host", "buddy.compiler.engine.host", HostMessage, listener)
-        self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler", CompilerMessage, listener)
+        self.host = EngineWorker("host", "buddy.compiler.engine.host:serve", HostMessage, listener)
+        self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler:serve", CompilerMessage, listener)
         self.backends = BackendWorkers(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler = CompilerPlugins()

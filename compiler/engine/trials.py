@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from buddy.compiler.protocol import Diagnostic, Tried, TriedAll, TryPasses
-from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome
+from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome, TrialStarted
 from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.wire import FrameDecoder, encode
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start
-from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
-# A module run by name: importing it here would load MLIR into the engine.
-_MODULE = "buddy.compiler.driver.pass_trials"
-_LINE = 1 << 24
+# Importing it here would load MLIR into the engine.
+_TRIALS = "buddy.compiler.driver.pass_trials:serve"
 # Importing MLIR and parsing the module, before the first candidate, may take longer than a candidate.
 _START = 60.0
 
@@ -48,43 +42,30 @@ class PassTrialHandler:
 
     async def _round(self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
         """The number of candidates that one process has tried, including one that crashed it or was killed with it."""
-        command = [sys.executable, *safe_path(), "-m", _MODULE, str(os.getpid())]
-        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=null, limit=_LINE, start_new_session=True,
-            preexec_fn=die_with_parent_from_start(),
-        )  # fmt: skip
+        process = _TrialProcess(question)
         try:
-            return await self._listen(process, question, frame, job, first, deadline)
+            return await self._listen(process, len(question.candidates), frame, job, first, deadline)
         finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            await process.close()
 
     async def _listen(
-        self, process: Any, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float
+        self, process: _TrialProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
-        with contextlib.suppress(ConnectionError):
-            process.stdin.write(msgspec.msgpack.encode(question))
-            await process.stdin.drain()
-            process.stdin.close()
-        under_way, told = -1, 0
-        while told < len(question.candidates):
-            patience = frame.each if under_way >= 0 else _START
+        begun, told = False, 0
+        while told < count:
+            patience = frame.each if begun else _START
             try:
-                line = await asyncio.wait_for(process.stdout.readline(), min(patience, deadline - time.monotonic()))
-            except (asyncio.TimeoutError, ValueError):
+                found = await asyncio.wait_for(process.messages.get(), min(patience, deadline - time.monotonic()))
+            except asyncio.TimeoutError:
                 if time.monotonic() >= deadline:
                     return told
                 self._failed(job, first + told, f"not done in {patience:g} s")
                 return told + 1
-            if not line:
-                await process.wait()
-                self._failed(job, first + told, f"crashed: {describe_exit(process.returncode)}")
+            if isinstance(found, str):
+                self._failed(job, first + told, f"crashed: {found}")
                 return told + 1
-            found = msgspec.json.decode(line, type=int | TrialOutcome)
-            if isinstance(found, int):
-                under_way = found
+            if isinstance(found, TrialStarted):
+                begun = True
                 continue
             told = found.number + 1
             number = first + found.number
@@ -93,3 +74,31 @@ class PassTrialHandler:
 
     def _failed(self, job: Job, number: int, problem: str) -> None:
         self._send(Tried(job.request, number, problem=problem))
+
+
+class _TrialProcess:
+    """A worker that answers one request; `messages` are its answers, and how it ended. Its output is discarded."""
+
+    def __init__(self, question: PassTrials) -> None:
+        self.messages: asyncio.Queue[TrialStarted | TrialOutcome | str] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        self._decoder = FrameDecoder(TrialStarted | TrialOutcome)
+        events = ProcessEvents(
+            body=lambda body: self.messages.put_nowait(self._decoder.decode(body)),
+            printed=lambda _stream, _data: None,
+            stopped=lambda _stopped: None,
+            ended=self._end,
+            congested=lambda: False,
+        )
+        self._process = WorkerProcess(_TRIALS, events)
+        self._process.send(encode(question))
+
+    def _end(self, how: str) -> None:
+        self.messages.put_nowait(how)
+        self._ended.set()
+
+    async def close(self) -> None:
+        """Kills the process, and waits for its end."""
+        if not self._ended.is_set():
+            self._process.kill()
+            await self._ended.wait()

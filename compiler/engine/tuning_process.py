@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.protocol.worker_messages import BeginTuning, Done, Reply
-from buddy.compiler.support.processes.forked_worker import fork_to
+from buddy.compiler.support.processes.forks import fork_to
 
 
 def begin_tuning(captured: Any, request: BeginTuning) -> Reply:

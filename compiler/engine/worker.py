@@ -53,18 +53,18 @@ class Listener:
 
 
 class EngineWorker:
-    """Starts the process of `module`, restarts it when it exits, and calls it.
+    """Starts the process of `function`, restarts it when it exits, and calls it.
 
     `life` counts the processes: state sent to one process must be sent again to the next. Holding `turn` makes several
     calls atomic.
     """
 
-    def __init__(self, name: str, module: str, replies: Any, listener: Listener) -> None:
+    def __init__(self, name: str, function: str, replies: Any, listener: Listener) -> None:
         self.name = name
         self.turn = asyncio.Lock()
         self.life = 0
         self.state = WorkerState(name, "dead", "not started")
-        self._module, self._decoder = module, FrameDecoder(replies)
+        self._function, self._decoder = function, FrameDecoder(replies)
         self._listener = listener
         self._process: WorkerProcess | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -94,7 +94,7 @@ class EngineWorker:
             ended=self._ended,
             congested=self._listener.congested,
         )
-        self._process = WorkerProcess(self._module, events)
+        self._process = WorkerProcess(self._function, events)
 
     def kill(self, why: str) -> None:
         """Kills the process, which is no longer needed; another one starts when it has exited."""

@@ -30,7 +30,7 @@ from buddy.compiler.protocol.worker_messages import GraphImported, Refused
 from buddy.compiler.runtime import philox
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_reply import Words, reply_in_child
+from buddy.compiler.support.processes.forks import Words, reply_in_child
 
 # The file name in the importer's locations.
 FILE = "graph"

@@ -1,6 +1,6 @@
 """Prints a module in MLIR's generic form; each line keeps the nodes of its op's line in the custom form.
 
-As a program it answers one request (`buddy.compiler.support.processes.one_shot`), since parsing may crash a process.
+The engine calls this in a one-shot process, since parsing may crash it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
-from buddy.compiler.support.processes.one_shot import serve_one_call
 
 _PLACE = re.compile(r'"[^"]*":(\d+):\d+')
 
@@ -45,7 +44,3 @@ def generic_form(question: GenericFormRequest) -> GenericForm:
     marked = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
     text = print_mlir(marked, _Lines(array("I", question.line_sets)))
     return GenericForm(text.content, array("I", text.line_sets).tobytes())
-
-
-if __name__ == "__main__":
-    serve_one_call(GenericFormRequest, generic_form)

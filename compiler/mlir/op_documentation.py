@@ -1,7 +1,4 @@
-"""Returns a dialect's documentation of an op, which the bindings contain.
-
-As a program it answers one request, the op's name (`buddy.compiler.support.processes.one_shot`).
-"""
+"""Returns a dialect's documentation of an op, which the bindings contain."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import inspect
 from typing import Any
 
 from buddy.compiler.mlir.bindings import PACKAGE
-from buddy.compiler.support.processes.one_shot import serve_one_call
 
 # Dialects whose Python module has another name.
 _MODULES = {"builtin": "builtin", "omp": "openmp"}
@@ -38,7 +34,3 @@ def _op_class(name: str) -> Any:
     classes = (value for value in vars(module).values() if inspect.isclass(value))
     found = [cls for cls in classes if getattr(cls, "OPERATION_NAME", "") == name]
     return max(found, key=lambda cls: len(cls.__mro__), default=None)
-
-
-if __name__ == "__main__":
-    serve_one_call(str, op_documentation)

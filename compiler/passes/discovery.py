@@ -1,8 +1,8 @@
 """Finds the passes and dialects that the bindings register; the bindings can check a name but not list the names.
 
 Every registered name is a string in the bindings' libraries, so all strings of that form are tried. Trying a pass may
-crash, so a child process does it; results are cached on disk until the libraries change. As a program this module
-answers one request (`buddy.compiler.support.processes.one_shot`); the engine reads the cache itself.
+crash, so a child process does it; results are cached on disk until the libraries change. The engine
+reads the cache itself, and calls `registered` in a one-shot process.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ import importlib.util
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
 from buddy.compiler.mlir import bindings, mlir_tool
 from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, PassInfo
 from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.disk_cache import CATALOGUES
-from buddy.compiler.support.processes.one_shot import serve_one_call
-from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forks import ForkedWorker
 
 # A zero-terminated string that starts after a zero byte.
 _PASS = re.compile(rb"(?<![^\0])[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*(?=\0)")
@@ -50,7 +50,7 @@ class _Kept(msgspec.Struct, frozen=True):
     found: RegisteredPasses
 
 
-def registered(question: None = None) -> RegisteredPasses:
+def registered() -> RegisteredPasses:
     """Returns what is registered, from the cache if the libraries have not changed."""
     try:
         libraries, version, key = bindings.libraries(), bindings.version(), _key()
@@ -138,50 +138,52 @@ def _constants(library: Path) -> bytes:
 # ---- passes ----------------------------------------------------------------------------------------------------------
 
 
+class _Trying(Message, frozen=True):
+    """The name of that number is tried next; the number of names at the end."""
+
+    number: int
+
+
+class _Found(Message, frozen=True):
+    info: PassInfo
+
+
 def _in_children(names: list[str]) -> Iterator[PassInfo]:
     """Yields the passes among `names`. A pass that crashes its child is registered too, but has no details."""
     start = 0
     while start < len(names):
         reached, told = len(names), True
-        for line in _child(names[start:]):
-            said = msgspec.json.decode(line, type=int | PassInfo)
-            if isinstance(said, PassInfo):
-                yield said
+        for said in _child(names[start:]):
+            if isinstance(said, _Found):
+                yield said.info
                 told = True
             else:
-                reached, told = start + said, start + said == len(names)
+                reached, told = start + said.number, start + said.number == len(names)
         if not told:
             yield PassInfo(names[reached], "mlir", SUMMARY.format(package=bindings.PACKAGE))
         start = reached + 1
 
 
-def _child(names: list[str]) -> Iterator[bytes]:
-    """Yields the lines that a forked child writes about `names`.
+def _child(names: list[str]) -> Iterator[_Trying | _Found]:
+    """Yields what a fork says about `names`."""
 
-    For each pass: its number before it is tried, then its details; at the end the number of names.
-    """
-    read, write = os.pipe()
-    parent, child = os.getpid(), os.fork()
-    if child == 0:
-        try:
-            die_with_parent(parent)
-            os.close(read)
-            with os.fdopen(write, "wb") as out:
-                _try(names, out)
-                out.write(msgspec.json.encode(len(names)) + b"\n")
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as answers:
-        yield from answers
-    os.waitpid(child, 0)
+    def work(channel: Channel) -> None:
+        _try(names, channel.send)
+        channel.send(_Trying(len(names)))
+
+    fork = ForkedWorker(work, Message, _Trying | _Found)
+    try:
+        while (said := fork.receive()) is not None:
+            yield said
+    finally:
+        fork.end()
 
 
-def _try(names: Iterable[str], out: BinaryIO) -> None:
+def _try(names: Iterable[str], tell: Callable[[Message], None]) -> None:
+    """Tells the number of each pass before it is tried, and then its details."""
     from buddy.compiler.mlir.bindings import ir, passmanager
     from buddy.compiler.passes.catalogue import pass_as_registered
 
-    _silence()
     with ir.Context() as context:
         context.allow_unregistered_dialects = True
         for number, name in enumerate(names):
@@ -190,18 +192,10 @@ def _try(names: Iterable[str], out: BinaryIO) -> None:
             except (ValueError, ir.MLIRError) as error:
                 if _UNKNOWN in str(error):
                     continue
-            out.write(msgspec.json.encode(number) + b"\n")
-            out.flush()
+            tell(_Trying(number))
             info = pass_as_registered(name, SUMMARY.format(package=bindings.PACKAGE))
             if info is not None:
-                out.write(msgspec.json.encode(info) + b"\n")
-
-
-def _silence() -> None:
-    """Discards the output of passes."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(nowhere, stream)
+                tell(_Found(info))
 
 
 # ---- dialects --------------------------------------------------------------------------------------------------------
@@ -232,7 +226,3 @@ def _module_of(dialect: str) -> str:
         return name if importlib.util.find_spec(name) is not None else ""
     except (ImportError, ValueError):
         return ""
-
-
-if __name__ == "__main__":
-    serve_one_call(type(None), registered)

@@ -1,6 +1,6 @@
-"""Requests to one-shot processes, which answer one request and exit, and their answers. Both sides use these structs.
+"""Requests to processes that answer one request, and their answers. Both sides use these structs.
 
-The processes load MLIR, which may crash or never return, so that the engine need not (`support.processes.one_shot`).
+The processes load MLIR, which may crash or never return, so that the engine need not (`support.processes`).
 """
 
 from __future__ import annotations
@@ -8,17 +8,24 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.worker_messages import Message
 
 
-class PassTrials(msgspec.Struct, frozen=True):
-    """A module as text, and passes to try on clones of it; answered by `TrialOutcome`s, in order."""
+class PassTrials(Message, frozen=True):
+    """A module as text, and passes to try on clones of it; answered by `TrialStarted` and `TrialOutcome` of each."""
 
     content: str
     candidates: tuple[PassStep, ...]
     threads: int = 1
 
 
-class TrialOutcome(msgspec.Struct, frozen=True):
+class TrialStarted(Message, frozen=True):
+    """The pass of candidate number `number` starts."""
+
+    number: int
+
+
+class TrialOutcome(Message, frozen=True):
     """The changes by candidate number `number`: differences of op counts by name, or the reason of its failure."""
 
     number: int

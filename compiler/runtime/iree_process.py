@@ -6,14 +6,10 @@ Fork before torch has used more than one thread here.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
-import signal
-import socket
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import IO, Any
 
@@ -24,10 +20,12 @@ from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.runtime.memory import torch_dtype
 from buddy.compiler.runtime.sizes import RuntimeShape, bind
 from buddy.compiler.runtime.torch_values import dense_bytes
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
+from buddy.compiler.support.processes.channel import Channel
+from buddy.compiler.support.processes.forks import ForkedWorker
 
 _MESSAGE = 2000
 
@@ -41,6 +39,23 @@ class IreeRunError(Exception):
         super().__init__(str(self.diagnostic))
 
 
+class CallProgram(Message, frozen=True):
+    """Call the program; with `results`, write its results to the file. Answered by `ProgramCalled`."""
+
+    results: bool = False
+
+
+class ProgramCalled(Message, frozen=True):
+    """The seconds of loading or calling, and the shapes of the results of a call."""
+
+    seconds: float
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+class ProgramFailed(Message, frozen=True):
+    error: str
+
+
 class IreeProcess:
     """An IREE program on the tensors of one call. Every method may raise `IreeRunError`."""
 
@@ -50,38 +65,30 @@ class IreeProcess:
         self._convention = artifact.convention
         self._symbols = bind(artifact.convention.symbols, tensors, numbers)
         self._values = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
-        ours, theirs = socket.socketpair()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            ours.close()
-            _live(parent, theirs, self._values, lambda: _Program(artifact, tensors, self._symbols, threads))
-        theirs.close()
-        self._stream = ours.makefile("rw", encoding="utf-8")
-        ours.close()
+        self._fork = ForkedWorker(
+            lambda channel: _live(channel, self._values, lambda: _Program(artifact, tensors, self._symbols, threads)),
+            CallProgram,
+            ProgramCalled | ProgramFailed,
+        )
 
     def __enter__(self) -> IreeProcess:
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-        with contextlib.suppress(OSError):
-            self._stream.close()
+        self._fork.end()
         self._values.close()
 
     def loaded(self) -> float:
         """Waits until the module is loaded; returns the seconds, including IREE's one-time preparation of weights."""
-        return float(self._answer()["seconds"])
+        return self._answer().seconds
 
     def seconds(self) -> float:
         """Returns the seconds of one call, including the transfer of results to the host's memory."""
-        return float(self._asked("call")["seconds"])
+        return self._asked(CallProgram()).seconds
 
     def results(self) -> list[torch.Tensor]:
         """Returns the results of one call in eager's form, including those without elements."""
-        shapes = iter(self._asked("results")["shapes"])
+        shapes = iter(self._asked(CallProgram(results=True)).shapes)
         self._values.seek(0)
         specs = [(spec, RuntimeShape(spec).at(self._symbols)) for spec in self._convention.results]
         return [
@@ -89,7 +96,7 @@ class IreeProcess:
             for spec, shape in specs
         ]
 
-    def _next(self, spec: TensorSpec, shape: list[int]) -> torch.Tensor:
+    def _next(self, spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
         """Returns the next result in the file, with the dims that IREE returned."""
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
@@ -99,23 +106,18 @@ class IreeProcess:
             raise IreeRunError(f"a result is not {wanted}: a flag has changed its element type")
         return raw.view(dtype).reshape(dims)
 
-    def _asked(self, word: str) -> dict[str, Any]:
-        with contextlib.suppress(OSError):
-            self._stream.write(word + "\n")
-            self._stream.flush()
+    def _asked(self, request: CallProgram) -> ProgramCalled:
+        with contextlib.suppress(BrokenPipeError):
+            self._fork.send(request)
         return self._answer()
 
-    def _answer(self) -> dict[str, Any]:
-        line = ""
-        with contextlib.suppress(OSError):
-            line = self._stream.readline()
-        if not line:
-            _, status = os.waitpid(self._pid, 0)
-            self._pid = 0  # the number may be reused for another process
-            raise IreeRunError(f"the process crashed ({describe_exit(os.waitstatus_to_exitcode(status))})")
-        found: dict[str, Any] = json.loads(line)
-        if "error" in found:
-            raise IreeRunError(str(found["error"]))
+    def _answer(self) -> ProgramCalled:
+        found = self._fork.receive()
+        if found is None:
+            raise IreeRunError(f"the process crashed ({self._fork.cause()})")
+        if isinstance(found, ProgramFailed):
+            raise IreeRunError(found.error)
+        assert isinstance(found, ProgramCalled)
         return found
 
 
@@ -146,32 +148,22 @@ class _Program:
         return self._module(self._arguments)
 
 
-def _live(parent: int, channel: socket.socket, values: IO[bytes], make: Any) -> None:
-    """Runs the process: loads the module, then executes one request per line."""
-    stream = channel.makefile("rw", encoding="utf-8")
-
-    def tell(**found: Any) -> None:
-        stream.write(json.dumps(found) + "\n")
-        stream.flush()
-
+def _live(channel: Channel, values: IO[bytes], make: Callable[[], _Program]) -> None:
+    """Runs the process: loads the module, then executes one request after another."""
     try:
-        die_with_parent(parent)
         start = time.perf_counter()
         program = make()
         program.call()
-        tell(seconds=time.perf_counter() - start)
-        for line in stream:
+        channel.send(ProgramCalled(time.perf_counter() - start))
+        while (request := channel.receive()) is not None:
             start = time.perf_counter()
             found = program.call()
             seconds = time.perf_counter() - start
-            if line.strip() == "results":
+            if request.results:
                 _write(found, values)
-            tell(seconds=seconds, shapes=[list(array.shape) for array in found])
+            channel.send(ProgramCalled(seconds, tuple(tuple(array.shape) for array in found)))
     except Exception as error:
-        with contextlib.suppress(OSError):
-            tell(error=_first_line(error))
-    finally:
-        os._exit(0)
+        channel.send(ProgramFailed(_first_line(error)))
 
 
 def _write(arrays: Sequence[Any], values: IO[bytes]) -> None:

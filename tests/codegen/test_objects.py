@@ -91,12 +91,12 @@ def test_what_a_process_does_not_live_to_do_is_done_here(
 
     def ask_and_kill(worker: ObjectWorker, number: int, level: int, path: str) -> bool:
         taken = ask(worker, number, level, path)
-        os.kill(worker.process.pid, signal.SIGKILL)
+        os.kill(worker.pid, signal.SIGKILL)
         return taken
 
     if when == "before":
         for worker in beside:
-            os.kill(worker.process.pid, signal.SIGKILL)
+            os.kill(worker.pid, signal.SIGKILL)
     else:
         monkeypatch.setattr(ObjectWorker, "ask", ask_and_kill)
     assert images(MODULES) == alone

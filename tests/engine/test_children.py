@@ -13,7 +13,7 @@ import pytest
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.worker_messages import Activity, Done, Refused, Reply, Trouble
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
 
 
 @pytest.fixture

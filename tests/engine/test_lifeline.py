@@ -49,9 +49,9 @@ if not forked:
     signal.pause()
     os._exit(0)
 for worker in found:
-    os.kill(worker.process.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED | os.WNOWAIT)
-print(forked, *(worker.process.pid for worker in found if worker.alive), flush=True)
+    os.kill(worker.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WNOWAIT)
+print(forked, *(worker.pid for worker in found if worker.alive), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 PROGRAM = """
@@ -163,7 +163,7 @@ async def test_a_worker_that_does_not_come_up_is_replaced_when_it_is_given_up(
     (tmp_path / "says_nothing.py").write_text("import time\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     listener = Listener(lambda state: None, lambda *printed: None, lambda: False)
-    silent = EngineWorker("silent", "says_nothing", CompilerMessage, listener)
+    silent = EngineWorker("silent", "says_nothing:serve", CompilerMessage, listener)
     silent.start()
     monkeypatch.setattr(worker, "LATE_START", 600.0)
     silent.give_up_start()

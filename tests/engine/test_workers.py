@@ -115,7 +115,7 @@ async def test_the_end_of_an_idle_worker_is_told_as_such(bench: Bench, add: Path
 async def test_a_worker_that_does_not_start_is_told_each_time_until_it_is_given_up() -> None:
     told: list[WorkerState] = []
     listener = Listener(told.append, lambda *printed: None, lambda: False)
-    worker = EngineWorker("compiler", "buddy.compiler.engine.nowhere", CompilerMessage, listener)
+    worker = EngineWorker("compiler", "buddy.compiler.engine.nowhere:serve", CompilerMessage, listener)
     worker.start()
     while len(told) < 6:
         await asyncio.sleep(0.01)

@@ -132,7 +132,9 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
             apart.lowered(text)
     apart.lowered(LIVES)
-    apart._torch_mlir[0]._process.kill()
+    worker = apart._torch_mlir[0]._worker
+    assert worker is not None
+    worker.kill()
     assert "linalg.generic" in apart.lowered(text)
     backend._made(line.program.graph, recipe, backend.BackendSettings(), None)
     assert program_cache.find_program(line.program.graph, recipe) is not None

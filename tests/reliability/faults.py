@@ -119,8 +119,8 @@ def _tear(kind: str, bench: Any, process: Process, chance: random.Random, step: 
     if process.role == "engine":
         way = _to_engine(bench, data) if inward else _from_engine(bench, data)
     elif process.role in ("host", "compiler"):
-        # `-m MODULE READ WRITE PARENT`: the file descriptors of its ends.
-        end = process.words[process.words.index("-m") + (2 if inward else 3)]
+        # `pipes READ WRITE`: the file descriptors of its ends.
+        end = process.words[process.words.index("pipes") + (1 if inward else 2)]
         way = _write(f"/proc/{process.pid}/fd/{end}", data)
     else:
         return None

@@ -181,7 +181,7 @@ class _NotReadError(Exception):
 
 
 def _mlir() -> dict[str, FileReader]:
-    from buddy.compiler.importers.mlir_files.__main__ import answer
+    from buddy.compiler.importers.mlir_files.entry_points import answer
     from buddy.compiler.importers.mlir_files.read_request import ReadRequest
     from buddy.compiler.importers.mlir_files.reading import new_context
     from buddy.compiler.mlir.bindings import ir

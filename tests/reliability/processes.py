@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+PROGRAM = "buddy.compiler.support.processes"
 _KEPT = "buddy.compiler.engine.kept"
 _MODULES = {
     "buddy.app.cli": "link",
@@ -85,7 +86,9 @@ def _walk(parent: int, role: str, children: dict[int, list[int]], began: dict[in
 
 
 def _role(words: tuple[str, ...], parent: str) -> str:
-    module = words[words.index("-m") + 1] if "-m" in words[:-1] else ""
+    started = words[words.index("-m") + 1 :] if "-m" in words else ()
+    # The program of workers is followed by the module that it runs.
+    module = next((word for word in started[:2] if word != PROGRAM), "")
     role = _MODULES.get(module, "helper" if parent else "")
     # Forks of the host run and compile. They have the host's command line until they set their own.
     return role if role != parent else "runner" if role == "host" else "helper" if role else ""

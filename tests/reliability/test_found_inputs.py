@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import os
 import signal
 import subprocess
 import sys
@@ -120,11 +119,11 @@ def test_reading_mlir_without_end_is_ended_by_the_processors_time() -> None:
     """Whether this version of MLIR rejects the file or reads on, its process ends, on a loaded machine too."""
     question = msgspec.msgpack.encode(ReadRequest(zlib.decompress(base64.b85decode(ENDLESS)), "a.mlirbc", "", ()))
     program = (
-        "import sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
-        "from buddy.compiler.support.processes import one_shot; "
-        "reader.SECONDS = 1; one_shot.serve_one_call(reader.ReadRequest, reader.answer_in_time)"
+        "import sys; from buddy.compiler.importers.mlir_files import entry_points as reader; "
+        "from buddy.compiler.support.processes.__main__ import answer_call; "
+        "reader.SECONDS = 1; answer_call(reader.answer_in_time)"
     )
-    command = [sys.executable, "-c", program, str(os.getpid())]
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=question, capture_output=True, timeout=120, check=False)
     assert done.returncode in (0, -signal.SIGXCPU, -signal.SIGKILL)
 
@@ -135,12 +134,12 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
         ReadRequest(b"func.func @f(%a: i32) -> i32 { return %a : i32 }", "a.mlir", "", ())
     )
     program = (
-        "import resource, sys; from buddy.compiler.importers.mlir_files import __main__ as reader; "
-        "most = reader.SECONDS - 1; from buddy.compiler.support.processes import one_shot; "
+        "import resource, sys; from buddy.compiler.importers.mlir_files import entry_points as reader; "
+        "most = reader.SECONDS - 1; from buddy.compiler.support.processes.__main__ import answer_call; "
         "resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
-        "one_shot.serve_one_call(reader.ReadRequest, reader.answer_in_time)"
+        "answer_call(reader.answer_in_time)"
     )
-    command = [sys.executable, "-c", program, str(os.getpid())]
+    command = [sys.executable, "-c", program]
     done = subprocess.run(command, input=question, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert msgspec.msgpack.decode(done.stdout, type=ReadAnswer).problem is None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.compiling import IreeError, compile_phases
 from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler
 from buddy.compiler.protocol.backends import DeviceInfo, FlagInfo
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
 _FLAG = re.compile(r"^ {2,4}-{1,2}(?P<name>[a-z][\w.-]*)(?:=<(?P<kind>[^>]+)>)?(?: +- (?P<summary>.*))?$")
 _VALUE = re.compile(r"^ {4,8}=(?P<value>\S+)(?: +- +(?P<summary>.*))?$")
@@ -61,9 +60,24 @@ def devices() -> tuple[DeviceInfo, ...]:
 
     Drivers load libraries of their vendors, so a separate process looks for them.
     """
-    said = _said([sys.executable, "-m", "buddy.compiler.codegen.iree.devices"])
-    lines = said.splitlines()
-    return tuple(DeviceInfo(*row) for row in json.loads(lines[-1])) if lines else ()
+    try:
+        return call_and_wait(f"{__name__}:find_devices", None, tuple[DeviceInfo, ...], _TIMEOUT)
+    except (TookTooLong, CallFailed, OSError):
+        return ()
+
+
+def find_devices() -> tuple[DeviceInfo, ...]:
+    """Asks IREE's runtime, in a one-shot process; skips a driver whose libraries are missing."""
+    import iree.runtime as runtime
+
+    rows = []
+    for driver in runtime.query_available_drivers():
+        try:
+            devices = runtime.get_driver(driver).query_available_devices()
+        except Exception:
+            continue
+        rows += [DeviceInfo(driver, str(device.get("path", "")), str(device.get("name", ""))) for device in devices]
+    return tuple(rows)
 
 
 def _said(command: list[str]) -> str:

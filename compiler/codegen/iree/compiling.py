@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from buddy.compiler.codegen.iree import flags as iree_flags
 from buddy.compiler.codegen.iree.installed import compiler
 from buddy.compiler.mlir.provenance import FILE
-from buddy.compiler.support.processes.parent_death import describe_exit, with_this_thread
+from buddy.compiler.support.processes.parent_death import describe_exit, start_below
 from buddy.compiler.support.scratch import scratch_folder
 
 _POLL = 0.02
@@ -67,7 +65,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
         phases.mkdir()
         command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
         follower = _Follower(phases, on_phase)
-        with _running([*command, *_PRINTING, *iree_flags.merge_flags(flags)], folder / "errors") as process:
+        with start_below([*command, *_PRINTING, *iree_flags.merge_flags(flags)], folder / "errors") as process:
             while process.poll() is None:
                 follower.look(ended=False)
                 time.sleep(_POLL)
@@ -76,20 +74,6 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
             said = (folder / "errors").read_text(encoding="utf-8", errors="replace")
             raise _failure(said, process.returncode, follower.last)
         return module.read_bytes()
-
-
-@contextmanager
-def _running(command: list[str], errors: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs the process; it ends with the `with` block, or with the thread that runs that."""
-    null, ends = subprocess.DEVNULL, with_this_thread()
-    with errors.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 class _Follower:

@@ -54,13 +54,13 @@ class _Batch:
         try:
             with selectors.DefaultSelector() as selector:
                 for worker in self._workers:
-                    selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+                    selector.register(worker.pipe, selectors.EVENT_READ, worker)
                 while self._waiting or any(worker.pending for worker in self._workers):
                     self._step(selector)
         finally:
             for worker in taken:
                 if worker.pending:
-                    worker.end()
+                    worker.lose()
                 worker.taken.release()
         return [self._objects[number] for number in range(len(self._modules))]
 
@@ -98,10 +98,10 @@ class _Batch:
 
     def _lose(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
         """Reassigns the modules of `worker`."""
-        selector.unregister(worker.process.stdout)
+        selector.unregister(worker.pipe)
         self._workers.remove(worker)
         self._waiting.extendleft(worker.pending)
-        worker.end()
+        worker.lose()
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.o"

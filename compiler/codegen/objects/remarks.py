@@ -1,7 +1,7 @@
 """Collects the remarks of LLVM's passes on functions while they are compiled.
 
-LLVM prints remarks if options ask for them. Options are per process and read once, so the functions are compiled again
-in a separate process: `python -m buddy.compiler.codegen.objects.remarks`, started by `remarks_of`.
+LLVM prints remarks if options ask for them. Options are per process and read once, so `remarks_of` has the functions
+compiled again in a one-shot process.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from buddy.compiler.mlir.provenance import FILE
-from buddy.compiler.support.processes.parent_death import with_this_thread
-from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
 # Remarks on transformations of loops and calls, and missed ones that explain why a loop is slow. The others are on
 # single instructions: tens of thousands.
@@ -49,7 +46,9 @@ class RemarksError(Exception):
     """Remarks are not available; the text says why."""
 
 
-class _Question(msgspec.Struct, frozen=True):
+class RemarksQuestion(msgspec.Struct, frozen=True):
+    """Modules, as for `remarks_of`, and the level of LLVM's optimizations."""
+
     modules: tuple[bytes, ...]
     level: int
 
@@ -59,18 +58,13 @@ def remarks_of(modules: Sequence[bytes], opt_level: int) -> list[list[ObjectRema
 
     Raises `RemarksError` if the bindings do not support it, or LLVM crashes.
     """
-    question = msgspec.msgpack.encode(_Question(tuple(modules), opt_level))
-    command = [sys.executable, *safe_path(), "-m", "buddy.compiler.codegen.objects.remarks"]
-    ends = with_this_thread()
+    question = RemarksQuestion(tuple(modules), opt_level)
     try:
-        done = subprocess.run(
-            command, input=question, capture_output=True, check=False, timeout=_SECONDS, preexec_fn=ends
-        )
-    except subprocess.TimeoutExpired as error:
+        return call_and_wait(f"{__name__}:answer", question, list[list[ObjectRemark]], _SECONDS)
+    except TookTooLong as error:
         raise RemarksError(f"LLVM timed out after {_SECONDS:g} s") from error
-    if done.returncode:
-        raise RemarksError(done.stderr.decode(errors="replace").strip()[-_TAIL:] or f"exit code {done.returncode}")
-    return msgspec.msgpack.decode(done.stdout, type=list[list[ObjectRemark]])
+    except CallFailed as error:
+        raise RemarksError(error.printed[-_TAIL:] or error.how) from error
 
 
 def parsed(printed: str) -> list[ObjectRemark]:
@@ -83,21 +77,26 @@ def parsed(printed: str) -> list[ObjectRemark]:
     return [ObjectRemark(line, text, count) for (line, text), count in times.items()]
 
 
-# ---- worker process --------------------------------------------------------------------------------------------------
+# ---- in the process --------------------------------------------------------------------------------------------------
 
 
-def _answer(question: _Question) -> list[list[ObjectRemark]]:
+def answer(question: RemarksQuestion) -> list[list[ObjectRemark]]:
+    """Compiles the modules of a question, and returns what LLVM prints of each."""
     from buddy.compiler.codegen.objects.emit import emit, new_context
 
     _set_options()
     context = new_context()
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryDirectory() as folder:
+        own = os.dup(2)
         os.dup2(printed.fileno(), 2)
         found = []
-        for module in question.modules:
-            start = os.fstat(printed.fileno()).st_size
-            emit(module, question.level, Path(folder) / "object.o", context)
-            found.append(parsed(_from(printed, start)))
+        try:
+            for module in question.modules:
+                start = os.fstat(printed.fileno()).st_size
+                emit(module, question.level, Path(folder) / "object.o", context)
+                found.append(parsed(_from(printed, start)))
+        finally:
+            os.dup2(own, 2)
         return found
 
 
@@ -125,13 +124,3 @@ def _exported(name: str) -> Any:
 
 def _from(printed: IO[bytes], start: int) -> str:
     return os.pread(printed.fileno(), os.fstat(printed.fileno()).st_size - start, start).decode(errors="replace")
-
-
-def main() -> int:
-    found = _answer(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=_Question))
-    sys.stdout.buffer.write(msgspec.msgpack.encode(found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

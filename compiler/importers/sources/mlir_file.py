@@ -17,10 +17,10 @@ from buddy.compiler.importers.sources.program import CapturedProgram, SourceErro
 from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
-from buddy.compiler.support.processes.one_shot import TookTooLong, call_in_process
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
-# Run as a program, because MLIR may crash on its input.
-_READER = "buddy.compiler.importers.mlir_files"
+# In another process, because MLIR may crash on its input.
+_READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
 _TIMEOUT = 120.0
 LONGEST = 512 << 20
 Reference = Callable[..., Any]
@@ -61,7 +61,7 @@ def _asked(question: ReadRequest) -> ReadAnswer:
     except TookTooLong as error:
         what = f"reading {question.title} was stopped: {error}"
         raise source_error(what, question.title, "give a smaller file") from error
-    except ValueError as error:
+    except CallFailed as error:
         what = f"MLIR crashed while it read {question.title}, or did not finish"
         todo = "check that the file is complete, and that it was written by this version of MLIR"
         raise source_error(what, question.title, todo) from error

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import selectors
 import signal
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
-from typing import Any
 
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
-from buddy.compiler.support.processes.parent_death import describe_exit, start_with_socket
-from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.interpreters import BlockingWorker
+from buddy.compiler.support.processes.parent_death import describe_exit
 
 # One op takes about 30 ms, and starting a process some seconds on a busy machine. The limit is below that of callers
 # which wait for a whole graph (coverage waits 60 s), so that they can report the op.
 SECONDS = 25.0
 MAX_KNOWN = 256
+
+
+class LowerModule(Message, frozen=True):
+    """Lower a module of the torch dialect; answered by `ModuleLowered`."""
+
+    number: int
+    text: str
+
+
+class ModuleLowered(Message, frozen=True):
+    """The module on tensors, or torch-mlir's message, or in `ended` why the process gave no answer."""
+
+    number: int
+    text: str = ""
+    problem: str = ""
+    ended: str = ""
 
 
 def lowered(text: str) -> str:
@@ -30,11 +41,11 @@ def lowered(text: str) -> str:
     which may not happen again.
     """
     answer = _torch_mlir[-1].answer(text)
-    if "ended" in answer:
-        raise TransientLoweringError(answer["ended"])
-    if "error" in answer:
-        raise LoweringError(answer["error"])
-    return str(answer["text"])
+    if answer.ended:
+        raise TransientLoweringError(answer.ended)
+    if answer.problem:
+        raise LoweringError(answer.problem)
+    return answer.text
 
 
 class _Process:
@@ -46,12 +57,11 @@ class _Process:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, dict[str, str]] = OrderedDict()
-        self._process: Any = None
-        self._line: Any = None
+        self._known: OrderedDict[str, ModuleLowered] = OrderedDict()
+        self._worker: BlockingWorker | None = None
         self._asked = 0
 
-    def answer(self, text: str) -> dict[str, str]:
+    def answer(self, text: str) -> ModuleLowered:
         with self._lock:
             if text not in self._known:
                 self._known[text] = self._ask(text)
@@ -60,71 +70,44 @@ class _Process:
                 self._known.popitem(last=False)
             return self._known[text]
 
-    def _ask(self, text: str, again: bool = True) -> dict[str, str]:
+    def _ask(self, text: str, again: bool = True) -> ModuleLowered:
+        self._asked += 1
         try:
-            if self._process is None or self._process.poll() is not None:
-                self._end(0)
-                self._start()
-            return self._told(text)
+            if self._worker is None or not self._worker.alive:
+                self._end()
+                self._worker = BlockingWorker("buddy.compiler.ops.torch_mlir.worker:serve", ModuleLowered)
+            return self._told(self._worker, text)
+        except TimeoutError:
+            self._end()
+            return ModuleLowered(self._asked, ended=f"its passes took more than {SECONDS:g} s")
         except OSError:
             code = self._end(5)
             # It may have been killed while idle, which only the next request detects.
             if code == -signal.SIGKILL and again:
                 return self._ask(text, again=False)
-            return {"ended": f"its passes ended with {describe_exit(code)}"}
+            return ModuleLowered(self._asked, ended=f"its passes ended with {describe_exit(code)}")
         except BaseException:
-            self._end(0)
+            self._end()
             raise
 
-    def _told(self, text: str) -> dict[str, str]:
-        self._asked += 1
-        self._process.stdin.write(json.dumps({"id": self._asked, "text": text}).encode() + b"\n")
-        self._process.stdin.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            ready = selector.select(SECONDS)
-        if not ready:
-            self._end(0)
-            return {"ended": f"its passes took more than {SECONDS:g} s"}
-        line = self._process.stdout.readline()
-        answer = json.loads(line) if line else {}
-        if answer.get("id") != self._asked:
+    def _told(self, worker: BlockingWorker, text: str) -> ModuleLowered:
+        worker.send(LowerModule(self._asked, text))
+        answer = worker.receive(SECONDS)
+        if not isinstance(answer, ModuleLowered) or answer.number != self._asked:
             raise BrokenPipeError("the answer is not to this request")
-        return dict(answer)
+        return answer
 
-    def _start(self) -> None:
-        command = [sys.executable, *safe_path(), "-m", "buddy.compiler.ops.torch_mlir.worker"]
-        pipe, null = subprocess.PIPE, subprocess.DEVNULL
-        self._process, self._line = start_with_socket(command, stdin=pipe, stdout=pipe, stderr=null)
-
-    def let_go(self) -> None:
-        """Closes the pipes in a fork: the process belongs to the parent and ends with it."""
-        if self._line is not None:
-            self._line.close()
-
-    def _end(self, seconds: float) -> int:
-        """Ends the process, by a kill after `seconds`, and returns its exit code."""
-        process, self._process = self._process, None
-        if process is None:
-            return 0
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-        try:
-            return int(process.wait(seconds))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return int(process.wait())
-        finally:
-            process.stdout.close()
-            self._line.close()
+    def _end(self, patience: float = 0.0) -> int:
+        """Ends the process, by a kill after `patience` seconds, and returns its exit code."""
+        worker, self._worker = self._worker, None
+        return 0 if worker is None else worker.end(patience)
 
 
 _torch_mlir = [_Process()]
 
 
 def _forked() -> None:
-    """Resets the state in a fork: it must not share the parent's process, nor a lock that another thread holds."""
-    _torch_mlir[-1].let_go()
+    """Resets the state in a fork: it must not wait for a lock that another thread of the parent holds."""
     _torch_mlir[:] = [_Process()]
 
 

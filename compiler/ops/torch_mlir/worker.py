@@ -1,17 +1,12 @@
-"""The process that runs torch-mlir's passes: reads modules of the torch dialect and writes the lowered ones.
-
-`python -m buddy.compiler.ops.torch_mlir.worker`. One JSON object per line: requests are `{"id": …, "text": …}`, answers
-the same or `{"id": …, "error": …}`.
-"""
+"""The worker that runs torch-mlir's passes: it lowers modules of the torch dialect."""
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
+from buddy.compiler.ops.torch_mlir.apart import LowerModule, ModuleLowered
+from buddy.compiler.support.processes.channel import Channel, serves
 
 # The passes of `torch_mlir.fx.export_and_import(output_type="linalg-on-tensors")`.
 PASSES = (
@@ -20,7 +15,7 @@ PASSES = (
 )
 
 
-def _answer(text: str, context: Any) -> dict[str, str]:
+def _answer(number: int, text: str, context: Any) -> ModuleLowered:
     said: list[str] = []
 
     def take(found: Any) -> bool:
@@ -31,29 +26,20 @@ def _answer(text: str, context: Any) -> dict[str, str]:
     try:
         module = ir.Module.parse(text, context)
         passmanager.PassManager.parse(PASSES, context=context).run(module.operation)
-        return {"text": str(module)}
+        return ModuleLowered(number, str(module))
     except (ir.MLIRError, ValueError) as error:
         told = said or [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [str(error)]
         # The rest of the message is the op in generic form.
-        return {"error": told[0].splitlines()[0].partition(":")[0]}
+        return ModuleLowered(number, problem=told[0].splitlines()[0].partition(":")[0])
     finally:
         handler.detach()
 
 
-def main() -> int:
-    answers = os.fdopen(os.dup(1), "w")
-    # Output of the passes must not mix with the answers.
-    os.dup2(2, 1)
+@serves(LowerModule)
+def serve(channel: Channel) -> None:
     context = ir.Context()
     dialect = torch_dialect()
     assert dialect is not None
     dialect.register_dialect(context)
-    for line in sys.stdin:
-        question = json.loads(line)
-        answers.write(json.dumps({"id": question["id"], **_answer(question["text"], context)}) + "\n")
-        answers.flush()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    while (request := channel.receive()) is not None:
+        channel.send(_answer(request.number, request.text, context))

@@ -1,27 +1,25 @@
-"""A worker's side of its pipes: whole messages, blocking. Imports neither torch nor MLIR."""
+"""Whole messages over a pair of pipes, blocking. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
+import math
 import os
 import select
-import sys
+import time
 import traceback
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from buddy.compiler.protocol.text.lines import line_count
 from buddy.compiler.protocol.text.store import text_name
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.worker_messages import Message, TextData
-from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
-from buddy.compiler.support.processes.parent_death import die_with_parent
-from buddy.compiler.support.scratch import have_temporary_folder
 
 _READ = 1 << 20
 
 
-class Channel:
+class MessagePipe:
     """Receives messages of `types` from one file descriptor, and sends messages to another."""
 
     def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
@@ -29,27 +27,28 @@ class Channel:
         self._decoder, self._buffer = FrameDecoder(types), FrameBuffer()
         self._bodies: deque[bytes] = deque()
         self._ended = False
-        self._owner = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Writes `message`. Exits if the reader has gone.
-
-        A copy of this process that a script made by `os.fork` exits too: only one may use a pipe.
-        """
-        if os.getpid() != self._owner:
-            os._exit(0)
+        """Writes `message`. Raises `BrokenPipeError` if the reader has gone."""
         frame = memoryview(encode(message))
-        try:
-            while frame:
-                frame = frame[os.write(self._write_fd, frame) :]
-        except BrokenPipeError:
-            os._exit(1)
+        while frame:
+            frame = frame[os.write(self._write_fd, frame) :]
 
-    def receive(self) -> Any:
-        """Returns the next message, or `None` if the other side has gone."""
+    def receive(self, timeout: float = math.inf) -> Any:
+        """Returns the next message, or `None` if the other side has gone.
+
+        Raises `TimeoutError` if there is none after `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
         while not self._bodies and not self._ended:
+            if timeout != math.inf and not self.ready(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError(f"silent for {timeout:g} s")
             self.pull()
         return self._decoder.decode(self._bodies.popleft()) if self._bodies else None
+
+    def fileno(self) -> int:
+        """Returns the file descriptor to wait for."""
+        return self.read_fd
 
     @property
     def holds_message(self) -> bool:
@@ -72,20 +71,43 @@ class Channel:
         return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
 
     def close(self) -> None:
-        os.close(self.read_fd)
-        os.close(self._write_fd)
+        """Closes both ends; the second time, nothing happens."""
+        fds, self.read_fd, self._write_fd = {self.read_fd, self._write_fd} - {-1}, -1, -1
+        for fd in fds:
+            os.close(fd)
 
 
-def connect(types: Any) -> Channel:
-    """Returns the channel to the engine that started this process, from the command line; ends with that process."""
-    read_fd, write_fd, parent = map(int, sys.argv[1:4])
-    for fd in (read_fd, write_fd):
-        os.set_inheritable(fd, False)
-    die_with_parent(parent)
-    prefer_as_oom_victim(WORKER_FIRST)
-    have_temporary_folder()
-    _forget_current_folder()
-    return Channel(read_fd, write_fd, types)
+class Channel(MessagePipe):
+    """A worker's pipes to the process that started it."""
+
+    def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
+        super().__init__(read_fd, write_fd, types)
+        self._owner = os.getpid()
+
+    def send(self, message: Message) -> None:
+        """Writes `message`. Exits if the reader has gone.
+
+        A copy of this process that a script made by `os.fork` exits too: only one may use a pipe.
+        """
+        if os.getpid() != self._owner:
+            os._exit(0)
+        try:
+            super().send(message)
+        except BrokenPipeError:
+            os._exit(1)
+
+
+Serving = TypeVar("Serving", bound=Callable[[Channel], None])
+
+
+def serves(requests: Any) -> Callable[[Serving], Serving]:
+    """Makes a function the work of a worker that receives messages of the types `requests`."""
+
+    def mark(function: Serving) -> Serving:
+        function.requests = requests  # type: ignore[attr-defined]
+        return function
+
+    return mark
 
 
 def text_data(
@@ -101,9 +123,3 @@ def text_data(
 def traceback_of(error: BaseException) -> str:
     """Returns the traceback, for the log."""
     return "".join(traceback.format_exception(error))
-
-
-def _forget_current_folder() -> None:
-    """`python -m` before 3.11 puts the current folder first on `sys.path`; files in it must not shadow modules."""
-    if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]

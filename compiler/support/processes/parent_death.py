@@ -13,8 +13,9 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import IO, Any
 
 _PR_SET_PDEATHSIG = 1
@@ -69,17 +70,19 @@ def die_with_socket(line: int, group: bool = False) -> None:
         os._exit(1)
 
 
-def start_with_socket(command: Sequence[str], **options: Any) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+def start_with_socket(
+    command: Sequence[str], keep: Sequence[int] = (), **options: Any
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
     """Starts a process that the kernel ends with this one, not with the starting thread; `options` are `Popen`'s.
 
-    It also ends when the second result, the writing end of a pipe, is closed. A fork of this process has to close its
-    copy. Raises `OSError`.
+    If they start a session, its group ends with it. It also ends when the second result, the writing end of a pipe, is
+    closed. A fork of this process has to close its copy. It inherits the file descriptors `keep`. Raises `OSError`.
     """
     theirs, ours = os.pipe()
     line = os.fdopen(ours, "wb", buffering=0)
     try:
-        ends = partial(die_with_socket, theirs)
-        return subprocess.Popen(command, pass_fds=(theirs,), preexec_fn=ends, **options), line
+        ends = partial(die_with_socket, theirs, group=options.get("start_new_session", False))
+        return subprocess.Popen(command, pass_fds=(theirs, *keep), preexec_fn=ends, **options), line
     except BaseException:
         line.close()
         raise
@@ -96,6 +99,20 @@ def run_below(command: Sequence[str], timeout: float, text: str = "") -> subproc
         command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
         preexec_fn=with_this_thread(),
     )  # fmt: skip
+
+
+@contextlib.contextmanager
+def start_below(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs `command` with its output in a file; it ends with the `with` block, or with the thread that runs that."""
+    null, ends = subprocess.DEVNULL, with_this_thread()
+    with output.open("wb") as stream:
+        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
 
 
 def kill_group_of(pid: int) -> None:

@@ -7,12 +7,12 @@ import contextlib
 import fcntl
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.wire import FrameBuffer, WireError
+from buddy.compiler.support.processes.interpreters import python_command
 from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start, kill_group
 
 _READ = 1 << 20
@@ -38,17 +38,18 @@ class ProcessEvents:
 class WorkerProcess:
     """A child that leads its own session and exchanges frames over two pipes.
 
-    Its standard streams are available to the code that it runs: stdin is empty, stdout and stderr are captured.
+    It runs `function`, named `module:function`. Its standard streams are available to the code that it runs: stdin is
+    empty, stdout and stderr are captured.
     """
 
-    def __init__(self, module: str, events: ProcessEvents) -> None:
+    def __init__(self, function: str, events: ProcessEvents) -> None:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._buffer = FrameBuffer()
         self._outgoing = bytearray()
         self._tail = bytearray()
         self._fault = ""
-        self._popen, self._write_fd, self._read_fd = _spawn(module)
+        self._popen, self._write_fd, self._read_fd = _spawn(function)
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
         self._streams = {"stdout": self._popen.stdout.fileno(), "stderr": self._popen.stderr.fileno()}
@@ -174,15 +175,14 @@ class WorkerProcess:
             stream.close()
 
 
-def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
-    """Starts `module` with a pipe in each direction; returns the process, and our ends to write to and to read from."""
+def _spawn(function: str) -> tuple[subprocess.Popen[bytes], int, int]:
+    """Starts `function` with two pipes; returns the process, and our ends to write to and to read from."""
     their_read, our_write = os.pipe()
     our_read, their_write = os.pipe()
     _widen(our_read)
     _widen(our_write)
-    command = [sys.executable, *safe_path(), "-m", module, str(their_read), str(their_write), str(os.getpid())]
     popen = subprocess.Popen(
-        command,
+        python_command(function, "pipes", str(their_read), str(their_write), parent=os.getpid()),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -194,11 +194,6 @@ def _spawn(module: str) -> tuple[subprocess.Popen[bytes], int, int]:
     os.close(their_read)
     os.close(their_write)
     return popen, our_write, our_read
-
-
-def safe_path() -> list[str]:
-    """Returns the option that keeps the current folder off `sys.path`: a `random.py` in it must not break a worker."""
-    return ["-P"] if sys.version_info >= (3, 11) else []
 
 
 def _widen(fd: int) -> None:

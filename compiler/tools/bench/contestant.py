@@ -1,18 +1,42 @@
-"""The client of a side's process. Imports neither torch nor MLIR."""
+"""The client of a side's process, and their messages. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import Any, TextIO
 
+from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.tools.bench.plan import BenchSubject
 
-START_SECONDS = 1800.0
+
+class PrepareSide(Message, frozen=True):
+    """Prepare the script `source` for a side; answered by `SidePrepared` or `SideFailed`."""
+
+    side: str
+    source: str
+    arguments: tuple[str, ...]
+    threads: int
+
+
+class SidePrepared(Message, frozen=True):
+    report: dict[str, Any]
+
+
+class SideFailed(Message, frozen=True):
+    error: str
+
+
+class TimeBlock(Message, frozen=True):
+    """Time a block of calls; answered by `BlockTimed`."""
+
+
+class BlockTimed(Message, frozen=True):
+    """The median seconds of a block's calls."""
+
+    seconds: float
 
 
 class ContestantError(Exception):
@@ -24,49 +48,41 @@ class Contestant:
 
     def __init__(self, side: str, subject: BenchSubject, threads: int, folder: Path) -> None:
         self.side = side
-        job = {"side": side, "source": subject.source, "arguments": list(subject.arguments), "threads": threads}
         self._caches = tempfile.TemporaryDirectory(prefix="buddy-bench-", ignore_cleanup_errors=True)
         self._log: TextIO = (folder / f"{subject.name}-{threads}-{side}.log").open("w")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "buddy.compiler.tools.bench.worker", json.dumps(job)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env={**os.environ, **_environment(threads, self._caches.name)},
-        )
+        self._worker = BlockingWorker(
+            "buddy.compiler.tools.bench.worker:serve", SidePrepared | SideFailed | BlockTimed, self._log,
+            _environment(threads, self._caches.name),
+        )  # fmt: skip
+        self._send(PrepareSide(side, subject.source, subject.arguments, threads))
 
     def report(self) -> dict[str, Any]:
         """The report of the preparation, once it is done. Raises `ContestantError`."""
         found = self._answer()
-        if "error" in found:
-            raise ContestantError(str(found["error"]))
-        return found
+        if isinstance(found, SideFailed):
+            raise ContestantError(found.error)
+        return dict(found.report)
 
     def seconds(self) -> float:
         """The duration of one call. Raises `ContestantError`."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise ContestantError(f"its process has exited ({error})") from error
-        return float(self._answer()["seconds"])
+        self._send(TimeBlock())
+        return float(self._answer().seconds)
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        self._worker.end()
         self._log.close()
         self._caches.cleanup()
 
-    def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            code = self._process.wait()
-            raise ContestantError(f"its process exited with status {code}; see {self._log.name}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def _send(self, message: Message) -> None:
+        # A process that has exited gives no answer either.
+        with contextlib.suppress(BrokenPipeError):
+            self._worker.send(message)
+
+    def _answer(self) -> Any:
+        found = self._worker.receive()
+        if found is None:
+            raise ContestantError(f"its process exited with status {self._worker.wait()}; see {self._log.name}")
+        return found
 
 
 def _environment(threads: int, caches: str) -> dict[str, str]:

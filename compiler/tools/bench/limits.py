@@ -1,14 +1,12 @@
 """Measures the peak rates of this machine: multiply-adds per second in f32, f64 and i32, and bytes read per second.
 
-`python -m buddy.compiler.tools.bench.limits THREADS` prints one JSON object. The loops are LLVM IR with vectors of the
+`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the
 target's width; ctypes releases the interpreter lock during a call, so plain threads run them in parallel.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -137,7 +135,3 @@ def _loop(name: str, parameters: str, before: list[str], starts: list[str], bodi
         "}\n",
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(int(sys.argv[1]) if len(sys.argv) > 1 else 1)))

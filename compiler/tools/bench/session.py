@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +14,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.support.cluster import map_on_cluster
+from buddy.compiler.support.processes.interpreters import call_and_wait
 from buddy.compiler.tools.bench.contestant import Contestant, ContestantError
 from buddy.compiler.tools.bench.figures import geometric_mean, interval, ratios, spread
 from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, BenchPlan, BenchSubject
@@ -28,6 +26,8 @@ LEAST_ROUNDS = 5
 WRONG = 1e-3
 # Threads of a runtime spin for a while after a call: the next side should not compete with them.
 PAUSE = 0.01
+# The peak rates take two seconds on an idle machine.
+_LIMITS_SECONDS = 600.0
 
 
 def run(
@@ -90,9 +90,7 @@ def _with_summary(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _limits(threads: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "buddy.compiler.tools.bench.limits", str(threads)]
-    limits: dict[str, float] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return limits
+    return call_and_wait("buddy.compiler.tools.bench.limits:measure", threads, dict[str, float], _LIMITS_SECONDS)
 
 
 class _Match:

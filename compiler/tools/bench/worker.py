@@ -1,42 +1,34 @@
-"""One side of a comparison in a separate process: prepares a subject, then times a block of calls for each line it
-reads.
-
-`python -m buddy.compiler.tools.bench.worker '{"side": …, "source": …, "arguments": […], "threads": 1}'` answers on
-stdout with one JSON object per line: the result of the preparation, then `{"seconds": …}` for each line of stdin, the
-median of the block's calls.
-"""
+"""One side of a comparison in a separate process: prepares a subject, then times a block of calls for each request."""
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any
+
+from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.tools.bench.contestant import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
 # The minimum duration of a block, which has at least one call. Otherwise a subject of a few milliseconds would be timed
 # by one call, which wakes threads that slept since the side's last block, and which a single interrupt can double.
 TURN = 0.03
 
 
-def main(words: list[str]) -> int:
-    job = json.loads(words[0])
-    answers = _own_stdout()
+@serves(PrepareSide | TimeBlock)
+def serve(channel: Channel) -> None:
     try:
-        prepared, report = _prepare(job)
+        prepared, report = _prepare(channel.receive())
     except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {str(error)[:500]}"}), file=answers, flush=True)
-        return 1
-    print(json.dumps(report), file=answers, flush=True)
+        channel.send(SideFailed(f"{type(error).__name__}: {str(error)[:500]}"))
+        return
+    channel.send(SidePrepared(report))
     import torch
 
     with torch.no_grad():
-        for _line in sys.stdin:
-            print(json.dumps({"seconds": turn_seconds(prepared.call)}), file=answers, flush=True)
-    return 0
+        while channel.receive() is not None:
+            channel.send(BlockTimed(turn_seconds(prepared.call)))
 
 
 def turn_seconds(call: Callable[[], Any]) -> float:
@@ -49,25 +41,18 @@ def turn_seconds(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _own_stdout() -> TextIO:
-    """The stdout that the parent reads; all other output goes to stderr."""
-    own = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return own
-
-
-def _prepare(job: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _prepare(job: PrepareSide) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from buddy.compiler.tools.bench.sides import load, prepare_side, results_of
 
-    torch.set_num_threads(job["threads"])
+    torch.set_num_threads(job.threads)
     torch.manual_seed(0)
-    loaded = load(job["source"], tuple(job["arguments"]))
+    loaded = load(job.source, job.arguments)
     start = time.perf_counter()
     with torch.no_grad():
         expected = results_of(loaded())
-        prepared = prepare_side(job["side"], loaded, job["threads"])
+        prepared = prepare_side(job.side, loaded, job.threads)
         found = results_of(prepared.call())
     return prepared, {
         "prepare_seconds": time.perf_counter() - start,
@@ -111,7 +96,3 @@ def _parameter_bytes(model: Any) -> int:
     if not isinstance(model, torch.nn.Module):
         return 0
     return sum(p.numel() * p.element_size() for p in model.parameters())
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

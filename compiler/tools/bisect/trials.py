@@ -20,7 +20,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
 from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]

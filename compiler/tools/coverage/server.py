@@ -1,23 +1,20 @@
 """The warm process of a coverage run: it imports torch, its operator database and MLIR once, and forks workers.
 
-`python -m buddy.compiler.tools.coverage.server FD PLAN` writes JSON lines to file descriptor FD: the list of what to
-check, then a result for each pair that it reads from stdin, as JSON lines.
+It answers the plan by the list of what to check, and then each pair by its result.
 """
 
 from __future__ import annotations
 
-import os
 import runpy
-import sys
-from typing import TextIO
 
-import msgspec
-
-from buddy.compiler.tools.coverage.plan import CoveragePlan, Listing, OpDtypePair
+from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.tools.coverage.messages import CheckPair, ListPairs, PairChecked, PairsListed
+from buddy.compiler.tools.coverage.plan import Listing
 
 
-def main(words: list[str]) -> int:
-    answers, plan = os.fdopen(int(words[0]), "w"), msgspec.json.decode(words[1], type=CoveragePlan)
+@serves(ListPairs | CheckPair)
+def serve(channel: Channel) -> None:
+    plan = channel.receive().plan
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
@@ -25,14 +22,13 @@ def main(words: list[str]) -> int:
     from buddy.compiler.tools.coverage.samples import pairs
     from buddy.compiler.tools.coverage.worker import CoverageWorker
 
-    _say(answers, Listing(pairs(plan), core_ops(), _versions()))
+    channel.send(PairsListed(Listing(pairs(plan), core_ops(), _versions())))
     worker = CoverageWorker(plan)
     try:
-        for line in sys.stdin:
-            _say(answers, worker.check(msgspec.json.decode(line, type=OpDtypePair)))
+        while (request := channel.receive()) is not None:
+            channel.send(PairChecked(worker.check(request.pair)))
     finally:
         worker.close()
-    return 0
 
 
 def _warm_up() -> None:
@@ -57,12 +53,3 @@ def _versions() -> dict[str, str]:
     from buddy.compiler.mlir.bindings import PACKAGE, version
 
     return {"torch": str(torch.__version__), PACKAGE: version()}
-
-
-def _say(answers: TextIO, value: object) -> None:
-    answers.write(msgspec.json.encode(value).decode() + "\n")
-    answers.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, cast
 
 import msgspec
 
 from buddy.compiler.support import json_lines
 from buddy.compiler.support.cluster import map_on_cluster
+from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.tools.coverage.messages import CheckPair, ListPairs, PairChecked, PairsListed
 from buddy.compiler.tools.coverage.plan import CoveragePlan, Listing, OpDtypePair, PairResult, sharded
 
 
@@ -90,54 +89,37 @@ class _Server:
     """The warm process. It has a separate cache, because cached artifacts must not affect the measurement."""
 
     def __init__(self, plan: CoveragePlan, cache: str) -> None:
-        reader, writer = os.pipe()
         self._log = Path(cache, "server.log")
-        words = [str(writer), msgspec.json.encode(plan).decode()]
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "buddy.compiler.tools.coverage.server", *words],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                pass_fds=(writer,),
-                env={**os.environ, "BUDDY_CACHE": cache, "OMP_NUM_THREADS": "1"},
-            )
-        os.close(writer)
-        self._answers: TextIO = os.fdopen(reader)
+            self._worker = BlockingWorker(
+                "buddy.compiler.tools.coverage.server:serve", PairsListed | PairChecked, log,
+                {"BUDDY_CACHE": cache, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        self._plan = plan
 
     def __enter__(self) -> _Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # input that an exited server did not read
-            self._process.stdin.close()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._answers.close()
+        self._worker.end(patience=10)
 
     def listing(self) -> Listing:
-        return msgspec.json.decode(self._line(), type=Listing)
+        """What to check; the first request."""
+        return cast(Listing, self._asked(ListPairs(self._plan)).listing)
 
     def check(self, pair: OpDtypePair) -> PairResult:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(msgspec.json.encode(pair) + b"\n")
-            self._process.stdin.flush()
-        except OSError:
-            raise self._ended() from None
-        return msgspec.json.decode(self._line(), type=PairResult)
+        return cast(PairResult, self._asked(CheckPair(pair)).result)
 
-    def _line(self) -> str:
-        line = self._answers.readline()
-        if not line.endswith("\n"):
+    def _asked(self, request: ListPairs | CheckPair) -> Any:
+        answer = None
+        with contextlib.suppress(BrokenPipeError):
+            self._worker.send(request)
+            answer = self._worker.receive()
+        if answer is None:
             raise self._ended()
-        return line
+        return answer
 
     def _ended(self) -> CoverageError:
-        code = self._process.wait()
+        code = self._worker.wait()
         said = [text for text in self._log.read_text().splitlines() if text.strip()]
         return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")

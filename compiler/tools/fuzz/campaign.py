@@ -1,32 +1,37 @@
 """A campaign of random programs in batches, each with its own seed, so that it can be distributed and resumed.
 
 Hypothesis draws the programs of a batch and reduces failing ones until nothing can be left out.
-
-`python -m buddy.compiler.tools.fuzz.campaign PARENT PLAN HEARD DONE`, where PLAN and DONE are JSON, writes a line of
-JSON to stdout for each batch, and exits with the process PARENT.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Flaky
 
 from buddy.compiler.protocol.presets import presets
-from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.fuzz import guards
 from buddy.compiler.tools.fuzz.crash_log import CrashLog
-from buddy.compiler.tools.fuzz.plan import FAULTS, FuzzBatch, FuzzFault, FuzzPlan, Histogram, Outcome, Verdict, merged
+from buddy.compiler.tools.fuzz.plan import (
+    FAULTS,
+    BatchDone,
+    FuzzBatch,
+    FuzzFault,
+    FuzzPlan,
+    Histogram,
+    Outcome,
+    RunBatches,
+    Verdict,
+    merged,
+)
 from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
 from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 
@@ -161,17 +166,10 @@ def verdict_of(worker: RestartableProcess, script: str, plan: FuzzPlan) -> Verdi
     return Verdict(outcome, ended.value)
 
 
-def main(words: list[str]) -> int:
-    die_with_parent(int(words[0]))
-    plan, heard = msgspec.json.decode(words[1], type=FuzzPlan), Path(words[2])
-    known, deadly = msgspec.json.decode(words[3], type=tuple[list[int], dict[int, list[str]]])
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+@serves(RunBatches)
+def serve(channel: Channel) -> None:
+    """Runs the batches of a request, in a process of its own."""
+    order = channel.receive()
     guards.leave_untimed()
-    for batch in run(plan, known, heard, deadly):
-        print(msgspec.json.encode(batch).decode(), file=answers, flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for batch in run(order.plan, order.known, Path(order.heard), order.deadly):
+        channel.send(BatchDone(batch))

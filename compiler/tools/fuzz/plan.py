@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support import json_lines
 
 # Programs per batch: an interruption loses at most the running batch.
@@ -131,3 +132,20 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
         for table, counts in histogram.items():
             found.setdefault(table, Counter()).update(counts)
     return {table: dict(counts.most_common()) for table, counts in found.items()}
+
+
+class RunBatches(Message, frozen=True):
+    """Run the batches of `plan` except for those with `known` seeds; answered by a `BatchDone` for each.
+
+    `heard` is the path of the file for the running statement; statements in `deadly`, by the seed of their batch, are
+    left out.
+    """
+
+    plan: FuzzPlan
+    heard: str
+    known: Collection[int]
+    deadly: Mapping[int, Collection[str]]
+
+
+class BatchDone(Message, frozen=True):
+    batch: FuzzBatch

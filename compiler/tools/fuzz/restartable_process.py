@@ -1,26 +1,46 @@
-"""Runs work that may crash in a process forked from a warm one, and replaces it after a crash or a timeout."""
+"""Runs work that may crash in a fork of a warm process, and replaces the fork after a crash or a timeout."""
 
 from __future__ import annotations
 
-import faulthandler
 import importlib
-import multiprocessing
-import os
-import tempfile
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
+import pickle
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
+from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.support.processes.forks import ForkedWorker
+from buddy.compiler.support.processes.interpreters import BlockingWorker
 
-_LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
+How = Literal["answer", "crash", "timeout"]
 
 
 class WorkResult(NamedTuple):
     """How a call ended, with its answer, or a description of the crash."""
 
-    how: Literal["answer", "crash", "timeout"]
+    how: How
     value: Any
+
+
+class LoadWork(Message, frozen=True):
+    """Import `module`, whose function is called."""
+
+    module: str
+    function: str
+
+
+class CallWork(Message, frozen=True):
+    """Call the function with the pickled `arguments` for at most `timeout` seconds; answered by `WorkCalled`."""
+
+    arguments: bytes
+    timeout: float
+
+
+class WorkCalled(Message, frozen=True):
+    """The pickled `value` of a `WorkResult`."""
+
+    how: How
+    value: bytes
 
 
 class RestartableProcess:
@@ -31,76 +51,60 @@ class RestartableProcess:
     """
 
     def __init__(self, module: str, function: str) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([module, __name__])
-        self._task = (module, function)
-        self._folder = tempfile.TemporaryDirectory(prefix="buddy-fuzz-")
-        self._log = os.path.join(self._folder.name, "stderr")
-        self._process: Any = None
-        self._pipe: Any = None
+        # Its stderr is that of this process.
+        self._warm = BlockingWorker(f"{__name__}:serve", WorkCalled, log=2)
+        self._warm.send(LoadWork(module, function))
 
     def __enter__(self) -> RestartableProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
-        self._folder.cleanup()
+        self._warm.end()
 
     def ask(self, arguments: tuple[Any, ...], timeout: float) -> WorkResult:
-        """Calls the function; gives up after `timeout` seconds."""
-        self._start()
+        """Calls the function; gives up after `timeout` seconds. Raises `RuntimeError` if the warm process exits."""
         try:
-            self._pipe.send(arguments)
-            if not self._pipe.poll(timeout):
-                self._end()
-                return WorkResult("timeout", f"silent for {timeout:g} s")
-            return WorkResult("answer", self._pipe.recv())
-        except (EOFError, ConnectionResetError, BrokenPipeError):
-            self._process.join()
-            return WorkResult("crash", self._cause())
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.is_alive():
-            return
-        self._pipe, theirs = self._context.Pipe()
-        arguments = (*self._task, theirs, self._log)
-        self._process = self._context.Process(target=_serve, args=arguments, daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-
-    def _cause(self) -> str:
-        code = describe_exit(self._process.exitcode)
-        with open(self._log, errors="replace") as log:
-            lines = [line.strip() for line in log if line.strip()]
-        said = [line for line in lines if any(words in line for words in _LAST_WORDS)] or lines
-        return f"{code}: {said[-1][:300]}" if said else code
+            self._warm.send(CallWork(pickle.dumps(arguments), timeout))
+        except BrokenPipeError:
+            found = None
+        else:
+            found = self._warm.receive()
+        if found is None:
+            raise RuntimeError(f"the process that forks workers exited with {self._warm.wait()}")
+        return WorkResult(found.how, pickle.loads(found.value))
 
 
-def _serve(module: str, function: str, pipe: Connection, log: str) -> None:
-    _let_forkserver_end()
-    die_with_parent(os.getppid())
-    target = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-    os.dup2(target, 1)
-    os.dup2(target, 2)
-    faulthandler.disable()
-    work = getattr(importlib.import_module(module), function)
-    while True:
-        try:
-            arguments = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(work(*arguments))
+# ---- in the warm process, and its forks ------------------------------------------------------------------------------
 
 
-def _let_forkserver_end() -> None:
-    """The process that forked this one exits once no process holds a certain pipe, of which this one has inherited a
-    copy.
-    """
-    held = getattr(forkserver._forkserver, "_forkserver_alive_fd", None)
-    if held is not None:
-        os.close(held)
+@serves(LoadWork | CallWork)
+def serve(channel: Channel) -> None:
+    """The warm process: imports a module, and passes calls on to a fork."""
+    task = channel.receive()
+    work = getattr(importlib.import_module(task.module), task.function)
+    fork: ForkedWorker | None = None
+    while (call := channel.receive()) is not None:
+        if fork is None or not fork.alive:
+            if fork is not None:
+                fork.end()
+            fork = ForkedWorker(lambda own: _answer_calls(own, work), CallWork, WorkCalled)
+        channel.send(_called(fork, call))
+    if fork is not None:
+        fork.end()
+
+
+def _called(fork: ForkedWorker, call: CallWork) -> WorkCalled:
+    try:
+        fork.send(call)
+        found = fork.receive(call.timeout)
+    except TimeoutError as error:
+        fork.kill()
+        return WorkCalled("timeout", pickle.dumps(str(error)))
+    except BrokenPipeError:
+        found = None
+    return WorkCalled("crash", pickle.dumps(fork.cause())) if found is None else found
+
+
+def _answer_calls(channel: Channel, work: Callable[..., Any]) -> None:
+    while (call := channel.receive()) is not None:
+        channel.send(WorkCalled("answer", pickle.dumps(work(*pickle.loads(call.arguments)))))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import contextlib
 import tempfile
 from collections.abc import Collection, Generator, Iterator, Mapping
 from pathlib import Path
 
-import msgspec
-
+from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.parent_death import describe_exit
-from buddy.compiler.support.processes.worker_process import safe_path
 from buddy.compiler.tools.fuzz.crash_log import read_crash_log
-from buddy.compiler.tools.fuzz.plan import FuzzBatch, FuzzPlan
+from buddy.compiler.tools.fuzz.plan import BatchDone, FuzzBatch, FuzzPlan, RunBatches
 
 MISSING = "No module named 'hypothesis'"
 
@@ -47,26 +43,16 @@ def _process(
     plan: FuzzPlan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
 ) -> Generator[FuzzBatch, None, int]:
     """Yields the batches of one process, which are added to `done`, and returns the process's exit status."""
-    words = [str(os.getpid()), msgspec.json.encode(plan).decode(), str(heard)]
+    # A separate cache: cached artifacts must not affect a campaign, and its files are removed when it is killed.
+    apart = {"BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"}
     with open(log, "wb") as told:
-        process = subprocess.Popen(
-            [sys.executable, *safe_path(), "-m", "buddy.compiler.tools.fuzz.campaign", *words,
-             msgspec.json.encode((sorted(done), deadly)).decode()],
-            stdout=subprocess.PIPE,
-            stderr=told,
-            text=True,
-            # A separate cache: cached artifacts must not affect a campaign, and its files are removed when it is
-            # killed.
-            env={**os.environ, "BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-    assert process.stdout is not None
+        process = BlockingWorker("buddy.compiler.tools.fuzz.campaign:serve", BatchDone, told, apart)
     try:
-        for line in process.stdout:
-            batch = msgspec.json.decode(line, type=FuzzBatch)
-            done.add(batch.seed)
-            yield batch
+        with contextlib.suppress(BrokenPipeError):
+            process.send(RunBatches(plan, str(heard), sorted(done), deadly))
+        while (found := process.receive()) is not None:
+            done.add(found.batch.seed)
+            yield found.batch
         return process.wait()
     finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+        process.end()

@@ -20,7 +20,7 @@ from buddy.compiler.runtime.measure import timed, with_threads
 from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forked_task import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
 from buddy.compiler.tools.bisect.timing import paired
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 

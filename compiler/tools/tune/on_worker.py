@@ -7,17 +7,14 @@ threads has a separate process, which stays for the next question.
 from __future__ import annotations
 
 import atexit
-import os
-import subprocess
-import sys
+import contextlib
 import threading
 from typing import Any
 
 import msgspec
 
 from buddy.compiler.protocol.worker_messages import Refused, Trouble
-from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.worker_process import safe_path
+from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.tools.tune.messages import (
     Beginning,
     CompareRecipes,
@@ -50,21 +47,9 @@ class RecipeTrier:
     """
 
     def __init__(self, begin: bytes) -> None:
-        self.begin, self._closed = begin, False
-        read, theirs = os.pipe()
-        mine, write = os.pipe()
-        module = "buddy.compiler.tools.tune.worker"
-        command = [sys.executable, *safe_path(), "-m", module, str(mine), str(theirs), str(os.getpid())]
-        self._popen = subprocess.Popen(
-            command,
-            pass_fds=(mine, theirs),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        os.close(mine)
-        os.close(theirs)
-        self._channel = Channel(read, write, TuningMessage)
+        self.begin = begin
+        # Its stderr is the log of the cluster's worker.
+        self._worker = BlockingWorker("buddy.compiler.tools.tune.worker:serve", TuningMessage, log=2)
         atexit.register(self.close)
         try:
             self._refused = self._heard(msgspec.msgpack.decode(begin, type=Beginning))
@@ -74,7 +59,7 @@ class RecipeTrier:
 
     @property
     def alive(self) -> bool:
-        return self._popen.poll() is None
+        return self._worker.alive
 
     @property
     def refusal(self) -> str:
@@ -89,18 +74,15 @@ class RecipeTrier:
         return found
 
     def _heard(self, message: Any) -> Any:
-        self._channel.send(message)
-        while isinstance(found := self._channel.receive(), Trouble):
-            continue
+        found = None
+        with contextlib.suppress(BrokenPipeError):
+            self._worker.send(message)
+            while isinstance(found := self._worker.receive(), Trouble):
+                continue
         if found is None:
-            raise RuntimeError(f"the process that tries recipes exited with {self._popen.wait()}")
+            raise RuntimeError(f"the process that tries recipes exited with {self._worker.wait()}")
         return found
 
     def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
         atexit.unregister(self.close)
-        self._popen.kill()
-        self._popen.wait()
-        self._channel.close()
+        self._worker.end()

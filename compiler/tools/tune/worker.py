@@ -1,7 +1,6 @@
 """A process that loads a program itself and tries recipes on it, for machines without an engine.
 
-`python -m buddy.compiler.tools.tune.worker READ_FD WRITE_FD PARENT` gets a `LoadForTuning` or a `LoadBundle`, then the
-messages that `attempts.serve` answers.
+It gets a `LoadForTuning` or a `LoadBundle`, then the messages that `serve_attempts` answers.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import Any
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
-from buddy.compiler.support.processes.channel import Channel, connect, traceback_of
+from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
 from buddy.compiler.tools.tune.messages import Beginning, LoadBundle, LoadForTuning, TuningRequest
 
 
-def main() -> None:
-    channel = connect(Beginning | TuningRequest)
+@serves(Beginning | TuningRequest)
+def serve(channel: Channel) -> None:
     begin = channel.receive()
     if isinstance(begin, Beginning) and (captured := _captured(channel, begin)) is not None:
         channel.send(Done())
@@ -70,7 +69,3 @@ def _loaded(channel: Channel, begin: LoadForTuning) -> Any:
             return None
         captured.graph.given = reply.given
     return captured
-
-
-if __name__ == "__main__":
-    main()

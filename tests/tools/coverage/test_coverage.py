@@ -113,11 +113,11 @@ def test_a_server_that_is_killed_is_an_error_and_takes_its_worker_with_it(tmp_pa
     with session._Server(plan, str(tmp_path)) as server:
         (pair,) = server.listing().pairs
         assert server.check(pair).outcome == "compiled"
-        pid = server._process.pid
+        pid = server._worker.pid
         workers = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         assert workers
         os.kill(pid, signal.SIGKILL)
-        server._process.wait()
+        server._worker.wait()
         with pytest.raises(session.CoverageError):
             server.check(pair)
         deadline = time.monotonic() + 240
@@ -230,11 +230,10 @@ from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
 from buddy.compiler.tools.coverage.worker import CoverageWorker
 
 worker = CoverageWorker(CoveragePlan(samples=1))
-worker._start()
-worker._process.kill()
-worker._process.join()
-seems_alive = [True]  # as it may look for a moment
-worker._process.is_alive = lambda: bool(seems_alive and seems_alive.pop())
+fork = worker._started()
+fork.kill()
+fork.cause()
+worker._started = lambda: (delattr(worker, "_started"), fork)[1]  # as it may look for a moment
 print(worker.check(OpDtypePair("neg", "float32")).outcome)
 worker.close()
 """

@@ -1,4 +1,4 @@
-"""Reads an MLIR file and returns its programs, in a separate process, since bad input may crash readers."""
+"""The programs in an MLIR file, read in a one-shot process, since bad input may crash readers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_word
-from buddy.compiler.support.processes.one_shot import serve_one_call
 
 MAX_ENTRIES = 32
 # CPU time limit for a file in seconds, and the number of bytes per additional second: some bytecode is read forever.
@@ -184,7 +183,3 @@ def _on_sizes(signature: FunctionSignature) -> list[str]:
 
 def _with_default(value: SignatureValue) -> str:
     return "x".join(str(DEFAULT_SIZE if size is None else size) for size in value.shape)
-
-
-if __name__ == "__main__":
-    serve_one_call(ReadRequest, answer_in_time)

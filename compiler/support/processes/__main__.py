@@ -1,0 +1,71 @@
+"""`python -m buddy.compiler.support.processes MODULE FUNCTION PARENT SHAPE …`: runs a function in this new interpreter.
+
+Ends with the process PARENT (0: lives on). SHAPE says how the function gets its input:
+
+- `call`: one MessagePack value from stdin, of the type of the function's parameter; the result goes to stdout.
+- `pipes READ WRITE`: a `Channel` over these file descriptors, for the messages that `@serves` names.
+- `words WORDS…`: the words; the result is the exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.support.processes.parent_death import die_with_parent
+
+
+def main(words: list[str]) -> None:
+    module, name, parent, shape, *rest = words
+    if int(parent):
+        die_with_parent(int(parent))
+    _forget_current_folder()
+    function = getattr(importlib.import_module(module), name)
+    if shape == "call":
+        answer_call(function)
+    elif shape == "pipes":
+        serve(function, *map(int, rest))
+    else:
+        sys.exit(function(*rest))
+
+
+def answer_call(function: Callable[..., Any]) -> None:
+    """Reads the argument of `function` from stdin, unless it has no parameter, and writes its result to stdout.
+
+    Its own output goes to stderr, from Python or C.
+    """
+    import msgspec
+
+    kinds = [kind for name, kind in typing.get_type_hints(function).items() if name != "return"]
+    given = sys.stdin.buffer.read()
+    arguments = [msgspec.msgpack.decode(given, type=kind) for kind in kinds]
+    with os.fdopen(os.dup(1), "wb") as answer:
+        os.dup2(2, 1)
+        answer.write(msgspec.msgpack.encode(function(*arguments)))
+
+
+def serve(function: Any, read_fd: int, write_fd: int) -> None:
+    """Calls `function` with the channel to the process that started this one."""
+    from buddy.compiler.support.processes.channel import Channel
+    from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
+    from buddy.compiler.support.scratch import have_temporary_folder
+
+    for fd in (read_fd, write_fd):
+        os.set_inheritable(fd, False)
+    prefer_as_oom_victim(WORKER_FIRST)
+    have_temporary_folder()
+    function(Channel(read_fd, write_fd, function.requests))
+
+
+def _forget_current_folder() -> None:
+    """`python -m` before 3.11 puts the current folder first on `sys.path`; files in it must not shadow modules."""
+    if sys.path and sys.path[0] in ("", os.getcwd()) and not getattr(sys.flags, "safe_path", False):
+        del sys.path[0]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
