@@ -172,4 +172,4 @@ async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: 
 
 
 def _child(engine: int, module: str) -> int:
-    return next(pid for pid in children(engine) if f"-m {module} " in command(pid))
+    return next(pid for pid in children(engine) if f" {module} " in command(pid))

@@ -54,7 +54,7 @@ class Ending:
 
     def one(self, module: str) -> int:
         """The process that runs `module`."""
-        return min(pid for pid in self.seen if f"-m {module}" in command(pid) and lives(pid))
+        return min(pid for pid in self.seen if f" {module} " in f"{command(pid)} " and lives(pid))
 
     def left(self) -> list[str]:
         """The recorded processes that still exist, including zombies, after the time limit for an end."""
