@@ -1,4 +1,4 @@
-"""Returns a dialect's documentation of an op, which the bindings contain.
+"""Finds the documentation of an op in the docstrings of the bindings.
 
 As a program it answers one request, the op's name (`buddy.compiler.support.processes.one_shot`).
 """
@@ -12,7 +12,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import PACKAGE
 from buddy.compiler.support.processes.one_shot import serve_one_call
 
-# Dialects whose Python module has another name.
+# Modules of the dialects that the bindings name differently; `builtin` keeps its name.
 _MODULES = {"builtin": "builtin", "omp": "openmp"}
 
 
@@ -20,7 +20,7 @@ def op_documentation(name: str) -> str:
     """Returns the documentation of op `name` (`dialect.op`), "" if the bindings have none."""
     op = _op_class(name)
     for cls in op.__mro__ if op is not None else ():
-        # Bindings subclass the classes that are generated from the dialect; only the latter have the op's name.
+        # The generated class has the documentation and defines the op's name; the bindings' extensions subclass it.
         if "OPERATION_NAME" in vars(cls) and cls.__doc__:
             return inspect.cleandoc(cls.__doc__)
     return ""

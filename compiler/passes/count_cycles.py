@@ -67,7 +67,7 @@ class CountCycles(MlirPass):
 
 def _unordered(found: CycleCounter) -> CycleCounter:
     assembly = found.assembly.rpartition("\\0A")[2]
-    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.even)
+    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.constant_rate)
 
 
 def _pointer() -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg
-from buddy.compiler.mlir.walk import cloned_body, collect
+from buddy.compiler.mlir.walk import clone_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.reshapes import through_unit_reshapes
@@ -106,7 +106,7 @@ class _Fusion:
         of_consumer, of_producer = places
         inner = self.producer.regions[0].blocks[0]
         known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
-        (made,) = cloned_body(inner, known)
+        (made,) = clone_body(inner, known)
         for op in _indices(inner):
             self._reindex(known[op.results[0]].owner, _dim(op))
         outer = self.consumer.regions[0].blocks[0]
@@ -114,7 +114,7 @@ class _Fusion:
         known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
         known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
         with self.consumer.location:
-            linalg.yield_(cloned_body(outer, known))
+            linalg.yield_(clone_body(outer, known))
 
     def reads_positions(self) -> bool:
         """True if each producer loop whose index the body reads is a loop of the consumer or has size 1."""

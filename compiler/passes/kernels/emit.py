@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
-from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, WORTH_A_FORK
+from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
 Index = Any  # an int if the value is known, else an MLIR value of type `index`
 Body = Callable[[Index, list[Any]], Sequence[Any]]
@@ -125,7 +125,7 @@ class KernelEmitter:
 
     def shares(self, work: float) -> bool:
         """True if threads may share a loop of `work` nanoseconds here, and that is worth a fork."""
-        return not self._shared and work >= WORTH_A_FORK
+        return not self._shared and work >= MIN_PARALLEL_NANOSECONDS
 
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
         """Emits `nest` with independent iterations, as one `scf.parallel` if that is worth it.

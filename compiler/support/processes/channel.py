@@ -16,7 +16,7 @@ from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.worker_messages import Message, TextData
 from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
 from buddy.compiler.support.processes.parent_death import die_with_parent
-from buddy.compiler.support.scratch import have_temporary_folder
+from buddy.compiler.support.scratch import ensure_temporary_folder
 
 _READ = 1 << 20
 
@@ -83,7 +83,7 @@ def connect(types: Any) -> Channel:
         os.set_inheritable(fd, False)
     die_with_parent(parent)
     prefer_as_oom_victim(WORKER_FIRST)
-    have_temporary_folder()
+    ensure_temporary_folder()
     _forget_current_folder()
     return Channel(read_fd, write_fd, types)
 
