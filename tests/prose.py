@@ -28,6 +28,7 @@ CHECKED = (
     "compiler/graph",
     "compiler/importers",
     "compiler/mlir",
+    "compiler/ops",
     "compiler/protocol",
     "compiler/support",
     "compiler/tools",

@@ -127,7 +127,7 @@ def torch_dialect() -> Any | None:
         return None
 
 
-def register_others(context: Any) -> None:
+def register_external_dialects(context: Any) -> None:
     """Registers in `context` the bindings' dialects that are not part of MLIR: torch's and StableHLO."""
     if (dialect := torch_dialect()) is not None:
         dialect.register_dialect(context)

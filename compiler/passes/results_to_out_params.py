@@ -10,7 +10,7 @@ from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.memory import RESULT
 from buddy.compiler.mlir.walk import callee_of, symbol_of
-from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, result_attributes, symbols_of
+from buddy.compiler.ops.sizes import SIZES, emit_size, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
 _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
@@ -73,7 +73,7 @@ def _is_buffer(kind: Any) -> bool:
 
 def _allocated(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
-    sizes = [in_arithmetic(size, symbols) for size in shape if isinstance(size, Size)]
+    sizes = [emit_size(size, symbols) for size in shape if isinstance(size, Size)]
     return memref.AllocOp(kind, sizes, [], alignment=alignment).result
 
 
