@@ -29,6 +29,7 @@ CHECKED = (
     "compiler/importers",
     "compiler/mlir",
     "compiler/ops",
+    "compiler/passes",
     "compiler/protocol",
     "compiler/support",
     "compiler/tools",

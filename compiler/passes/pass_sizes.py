@@ -23,7 +23,7 @@ class PassSizes(MlirPass):
     """
 
     name = "pass-sizes"
-    summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
+    summary = "pass buffers with ? dims to calls as base pointers; functions rebuild them from the sizes passed"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in find_ops(root, "func.call", "func.func"):
