@@ -37,7 +37,7 @@ def test_what_cannot_be_done_is_said_with_what_it_was(cluster: Any) -> None:
 
 def test_a_cluster_whose_workers_are_all_gone_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     address, workers = cluster
-    monkeypatch.setattr("buddy.compiler.support.cluster.START", 5.0)
+    monkeypatch.setattr("buddy.compiler.support.cluster.CONNECT_TIMEOUT", 5.0)
     for worker in workers:
         worker.kill()
         worker.wait()

@@ -50,8 +50,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     tempfile.gettempdir()
 except FileNotFoundError:
-    from buddy.compiler.support.scratch import have_temporary_folder
-    have_temporary_folder()
+    from buddy.compiler.support.scratch import ensure_temporary_folder
+    ensure_temporary_folder()
     print(tempfile.gettempdir())
 """
 

@@ -66,11 +66,11 @@ def compile_functions(
 
     `target` is the recipe's. Raises `MachineError` for an unknown one.
     """
-    functions = _separated(operation, locations)
+    functions = _separate_functions(operation, locations)
     keys = [_key(found, opt_level, target) for found in functions]
     found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
     missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
-    make = partial(_objects_elsewhere, target=target) if target else objects_of
+    make = partial(_objects_for_target, target=target) if target else objects_of
     made = dict(zip(missing, make(list(missing.values()), opt_level), strict=True))
     for key, (data, _) in made.items():
         OBJECTS.write(key, data)
@@ -98,19 +98,19 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
 
     Raises `RemarksError` if LLVM cannot print them.
     """
-    functions = _separated(operation, locations)
+    functions = _separate_functions(operation, locations)
     keys = [digest(_key(found, opt_level), OPTIONS) for found in functions]
     found = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key in keys if (data := OBJECTS.read(key))}
     missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
     if missing:
         made = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
-        for key, said in made.items():
-            OBJECTS.write(key, msgspec.msgpack.encode(said))
+        for key, remark in made.items():
+            OBJECTS.write(key, msgspec.msgpack.encode(remark))
         found |= made
     return [
-        CodeRemark(each.name, _set_at(each, said.line), said.text, said.times)
+        CodeRemark(each.name, _set_at(each, remark.line), remark.text, remark.times)
         for each, key in zip(functions, keys, strict=True)
-        for said in found[key]
+        for remark in found[key]
     ]
 
 
@@ -118,13 +118,13 @@ def _set_at(function: _Separate, line: int) -> int:
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.group
 
 
-def _separated(operation: Any, locations: LocationSets) -> list[_Separate]:
+def _separate_functions(operation: Any, locations: LocationSets) -> list[_Separate]:
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
         return [
-            _Separate(name, *_alone(function, symbols, locations), locations.number_of(function.location))
+            _Separate(name, *_separate_module(function, symbols, locations), locations.number_of(function.location))
             for name, function in bodies.items()
         ]
 
@@ -134,7 +134,7 @@ def _key(function: _Separate, opt_level: int, target: str = "") -> str:
     return digest(_digested(function.code), opt_level, machine, PACKAGE, version())
 
 
-def _objects_elsewhere(modules: Sequence[bytes], opt_level: int, target: str) -> list[CompiledObject]:
+def _objects_for_target(modules: Sequence[bytes], opt_level: int, target: str) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect) for another target than this machine."""
     machine, context = machine_of(target), new_context()
     found = []
@@ -159,7 +159,7 @@ def _has_body(op: Any) -> bool:
     return len(op.regions[0].blocks) > 0
 
 
-def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
+def _separate_module(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
     """Returns the bytecode of a module with this function and declarations of its symbols, and its location sets.
 
     Locations are renumbered from 1 in order of appearance, so that equal functions of different programs are equal.
@@ -187,11 +187,11 @@ def _alone(function: Any, symbols: dict[str, Any], locations: LocationSets) -> t
 
 def _declare(function: Any) -> None:
     """Emits a declaration of `function` at the insertion point."""
-    kept = {
+    copied = {
         key: function.attributes[key] for key in ("sym_name", "function_type", "CConv") if key in function.attributes
     }
     linkage = {"linkage": ir.Attribute.parse("#llvm.linkage<external>")}
-    ir.Operation.create("llvm.func", attributes={**kept, **linkage}, regions=1)
+    ir.Operation.create("llvm.func", attributes={**copied, **linkage}, regions=1)
 
 
 def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
@@ -203,7 +203,7 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
     symbols: dict[str, None] = {}
     nowhere = locations.nowhere(function.context)
     places = {0: nowhere}
-    number_of, onward = locations.number_of, ir.WalkResult.ADVANCE
+    number_of, advance = locations.number_of, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
         for key in _SYMBOLS.get(op.name, ()):
@@ -214,7 +214,7 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
             numbers[number] = len(numbers) + 1
             places[number] = ir.Location.file(FILE, numbers[number], 0)
         op.location = places[number]
-        return onward
+        return advance
 
     for block in function.regions[0].blocks:
         for argument in block.arguments:

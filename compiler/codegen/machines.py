@@ -114,7 +114,7 @@ def this_machine() -> Machine:
 
 def target_of(target: str) -> Target:
     """Returns the properties that kernels need of a recipe's target. Raises `MachineError`."""
-    return _vectors(machine_of(target)) if target else host()
+    return _vector_target(machine_of(target)) if target else host()
 
 
 @lru_cache(maxsize=1)
@@ -200,7 +200,7 @@ def _architecture(triple: str) -> str:
 def _check(machine: Machine, target: str) -> None:
     """Raises `MachineError` for a CPU or a feature that LLVM would ignore with a warning on stderr."""
     try:
-        kind, name = _unknown(machine)
+        kind, name = _unsupported_part(machine)
     except RuntimeError as error:
         raise MachineError(f"LLVM has no code for {target}: {error}", f"choose one of {', '.join(NAMES)}") from error
     if kind:
@@ -209,20 +209,20 @@ def _check(machine: Machine, target: str) -> None:
 
 
 @lru_cache(maxsize=64)
-def _unknown(machine: Machine) -> tuple[str, str]:
-    """Returns what LLVM does not know of `machine`, "CPU" or "feature" with its name; ("", "") if it knows all.
+def _unsupported_part(machine: Machine) -> tuple[str, str]:
+    """Returns the first unsupported part of `machine`: "CPU" or "feature", and its name; ("", "") if there is none.
 
     Cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError`.
     """
-    with tempfile.TemporaryFile() as heard, capture_stderr(heard):
-        _vectors(machine)
-        heard.seek(0)
-        found = _IGNORED.search(heard.read().decode(errors="replace"))
+    with tempfile.TemporaryFile() as captured, capture_stderr(captured):
+        _vector_target(machine)
+        captured.seek(0)
+        found = _IGNORED.search(captured.read().decode(errors="replace"))
     return ({"processor": "CPU", "feature": "feature"}[found[2]], found[1]) if found else ("", "")
 
 
 @lru_cache(maxsize=64)
-def _vectors(machine: Machine) -> Target:
+def _vector_target(machine: Machine) -> Target:
     """Returns the target whose registers LLVM uses for a vector of 64 bytes."""
     text = target_machine(machine).emit_assembly(parse_module(_PROBE, machine))
     found = _ROUNDS.search(target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine)))

@@ -22,7 +22,7 @@ _EXPONENT_BITS = {"half": 5, "bfloat": 8, "float": 8, "double": 11}
 
 def for_older_llvm(text: str) -> str:
     """Returns the module `text` with its floats in the notation that all versions of LLVM accept."""
-    return "\n".join(_LITERAL.sub(_spelled, line) if _holds_floats(line) else line for line in text.split("\n"))
+    return "\n".join(_LITERAL.sub(_as_hex, line) if _holds_floats(line) else line for line in text.split("\n"))
 
 
 def _holds_floats(line: str) -> bool:
@@ -30,7 +30,7 @@ def _holds_floats(line: str) -> bool:
     return _TYPES.search(line) is not None and ' c"' not in line
 
 
-def _spelled(found: re.Match[str]) -> str:
+def _as_hex(found: re.Match[str]) -> str:
     """Returns a literal as the bits of a double (for floats and doubles), of a half or of a bfloat."""
     kinds = _TYPES.findall(found.string, 0, found.start())
     if not kinds:
@@ -48,7 +48,7 @@ def _bits(found: re.Match[str], kind: str) -> int:
     if found["bits"]:
         return int(found["bits"], 16)
     if found["decimal"]:
-        return _rounded(float(found["decimal"]), kind)
+        return _round_to(float(found["decimal"]), kind)
     width, _, fraction = _FORMATS[kind]
     special = ((1 << _EXPONENT_BITS[kind]) - 1) << fraction
     word, quiet = found["word"], 1 << (fraction - 1)
@@ -57,7 +57,7 @@ def _bits(found: re.Match[str], kind: str) -> int:
     return (found["sign"] == "-") << (width - 1) | special | mantissa
 
 
-def _rounded(value: float, kind: str) -> int:
+def _round_to(value: float, kind: str) -> int:
     """Returns the bits of `value` in type `kind`, rounded to nearest."""
     if kind == "bfloat":
         (bits,) = struct.unpack(">I", struct.pack(">f", value))

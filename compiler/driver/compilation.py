@@ -291,7 +291,7 @@ class _StageObserver(Observer[Any]):
 def _remarks(lowered: LoweredModule, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
     """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*((IN_VAIN, node, text) for node, text in lowered.vain), *remarks)
+    return (*((IN_VAIN, node, text) for node, text in lowered.unapplied), *remarks)
 
 
 def _trim(kept: OrderedDict[str, Any], limit: int) -> None:

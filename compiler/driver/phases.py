@@ -16,7 +16,7 @@ from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.observe import observed
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import OWN_DIALECTS
-from buddy.compiler.ops.imported_module import ImportedIRError, given_for, lowered_given
+from buddy.compiler.ops.imported_module import ImportedIRError, imported_ir_of, lower_imported
 from buddy.compiler.ops.lowering import LoweredModule, NodeError, lower
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
@@ -40,9 +40,9 @@ def lowered_graph(
     dialect, and for an invalid imported module.
     """
     try:
-        given = given_for(graph, recipe)
+        given = imported_ir_of(graph, recipe)
         if given is not None:
-            return lowered_given(graph, given, context, locations)
+            return lower_imported(graph, given, context, locations)
         if recipe.dialect not in OWN_DIALECTS:
             raise CompilationError(diagnosis.no_lowerings(recipe.dialect))
         return lower(graph, recipe, context, locations, first)

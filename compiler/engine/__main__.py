@@ -16,10 +16,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.processes.limits import take_limits
-    from buddy.compiler.support.scratch import have_temporary_folder
+    from buddy.compiler.support.scratch import ensure_temporary_folder
 
     take_limits()
-    have_temporary_folder()
+    ensure_temporary_folder()
 
     async def serve() -> int:
         return await Server(Connection(frames_in, frames_out)).serve()

@@ -32,10 +32,10 @@ def serve_socket(*words: str) -> int:
     from buddy.compiler.engine.resumable_connection import ResumableConnection
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.processes.limits import take_limits
-    from buddy.compiler.support.scratch import have_temporary_folder
+    from buddy.compiler.support.scratch import ensure_temporary_folder
 
     take_limits()
-    have_temporary_folder()
+    ensure_temporary_folder()
 
     async def serve() -> int:
         return await Server(ResumableConnection(socket.socket(fileno=descriptor), patience)).serve()

@@ -13,7 +13,7 @@ from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
 from buddy.compiler.protocol.worker_messages import Message, Ready, Refused, Reply, Trouble
-from buddy.compiler.support.machine_load import waited
+from buddy.compiler.support.machine_load import seconds_waited
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
 _MAX_FALSE_STARTS = 3
@@ -113,7 +113,7 @@ class EngineWorker:
 
     def _starting_for(self) -> float:
         pid = self._process.pid if self._process is not None else 0
-        return time.monotonic() - self._began - waited(pid)
+        return time.monotonic() - self._began - seconds_waited(pid)
 
     async def restart(self, why: str) -> None:
         """Kills the process and waits until its replacement has started."""

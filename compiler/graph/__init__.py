@@ -20,7 +20,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Names that scripts import from here, such as op classes; each is loaded on first access."""
+    """Returns a class that scripts import from this package, such as an op class; loads its module on first access."""
     if name in _WHERE:
         return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
     if name == "__all__":

@@ -8,7 +8,7 @@ from buddy.compiler.graph.operation import Op
 
 
 def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
-    """Returns a node argument given by position or by name."""
+    """Returns an argument of `node`, passed by position or by name, else `default`."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)

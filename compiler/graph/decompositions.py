@@ -27,4 +27,5 @@ def decomposition(*targets: str) -> Callable[[Rule], Rule]:
 
 
 def registered() -> dict[str, Callable[..., Any]]:
+    """Returns the decompositions of plug-ins, by target."""
     return dict(_RULES)

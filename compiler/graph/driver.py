@@ -13,7 +13,7 @@ from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderO
 from buddy.compiler.graph.partition import Partition, PartitionCall, PartitionFunction
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 
-# The name of the only group if a script made none.
+# The name of the only group of a graph without `op_groups`.
 WHOLE = "subgraph0"
 Ops = dict[str, list[Op]]
 
@@ -30,7 +30,7 @@ class GraphDriver:
     """Splits a graph into the subgraphs that its `op_groups` name, and builds the main graph that calls them.
 
     Without groups all ops are one subgraph. Ops outside of all groups stay in the main graph. A `GetItemOp` goes to the
-    unit of its tuple, since only tensors are passed to calls; a group of nothing else is dropped.
+    unit of its tuple, since only tensors are passed to calls; a group of such ops only is dropped.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -44,12 +44,12 @@ class GraphDriver:
     def build_subgraph_by_group(self) -> tuple[dict[str, Graph], Ops, Ops]:
         """Rebuilds the subgraphs from the current graph. Returns them, their inputs and their outputs by name.
 
-        A subgraph returns whatever another one, the main graph or the caller reads. Raises `GraphError` for a group
-        with an op that is not in the graph, an op in two groups, and groups with cyclic dependencies.
+        A subgraph returns the values that another subgraph, the main graph or the caller reads. Raises `GraphError` for
+        a group with an op that is not in the graph, an op in two groups, and groups with cyclic dependencies.
         """
         self._graph.link()
-        home = _homes(self._graph)
-        self._order = _in_order(self._graph, home)
+        home = _unit_by_op(self._graph)
+        self._order = _topological_order(self._graph, home)
         groups = {unit.name: unit for unit in self._order if unit.name}
         named = {name: groups[name] for name in self._graph.op_groups or [WHOLE] if name in groups}
         self._subgraphs_inputs = {name: _inputs(unit, home) for name, unit in named.items()}
@@ -74,7 +74,7 @@ class GraphDriver:
         return self._main(do_param_pack).module
 
     def _main(self, pack: bool) -> Any:
-        """Returns the main graph's module with its function's arguments, a `TopLevel`."""
+        """Returns the main graph's `TopLevel`: its module, and the arguments of its function."""
         lowering = graph_lowering()
         declared = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
@@ -99,8 +99,8 @@ def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:
     return tuple((op, 0) for op in ops)
 
 
-def _homes(graph: Graph) -> dict[Op, _Unit]:
-    """Returns the unit of each op. A getitem belongs to the unit of its tuple."""
+def _unit_by_op(graph: Graph) -> dict[Op, _Unit]:
+    """Returns the unit of each op. A `GetItemOp` belongs to the unit of its tuple."""
     home: dict[Op, _Unit] = {}
     for name, ops in (graph.op_groups or {WHOLE: graph.operations}).items():
         unit = _Unit(name, [])
@@ -120,31 +120,31 @@ def _homes(graph: Graph) -> dict[Op, _Unit]:
 
 
 def _inputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
-    """Returns what the group reads from outside, in order of first use."""
+    """Returns the values that the unit reads from outside, in order of first use."""
     return list(dict.fromkeys(parent for op in unit.ops for parent in op.parents if home.get(parent) is not unit))
 
 
 def _outputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
-    """Returns what anything outside the group reads, including the graph's output."""
+    """Returns the values of the unit that are read outside, including by the graph's output."""
     return [op for op in unit.ops if any(home.get(child) is not unit for child in op._children)]
 
 
-def _in_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
-    """Returns the units of the main graph in topological order, otherwise in the order of the graph."""
+def _topological_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
+    """Returns the units of the main graph in topological order; independent units keep the graph's order."""
 
     def reads(unit: _Unit) -> list[_Unit]:
         found = (home[parent] for parent in _inputs(unit, home) if parent in home)
         return list(dict.fromkeys(found))
 
-    def circle(units: list[_Unit]) -> GraphError:
+    def cycle_error(units: list[_Unit]) -> GraphError:
         names = ", ".join(unit.name or unit.ops[0].name for unit in units)
         return GraphError(f"cyclic dependency: {names} · the groups of {graph.name} · group the ops otherwise")
 
-    return depth_first(dict.fromkeys(home[op] for op in graph.operations), reads, circle)
+    return depth_first(dict.fromkeys(home[op] for op in graph.operations), reads, cycle_error)
 
 
 def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence[Op]) -> Graph:
-    """Returns the group as a separate graph of copies: editing one does not change the other."""
+    """Returns the unit as a separate graph of copied nodes."""
     found = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
     found.settings, found._context, found._location_sets = graph.settings, graph._ctx, graph._locations
     copies: dict[Op, Op] = {}

@@ -1,4 +1,4 @@
-"""Extracts a subgraph of chosen nodes: values that it reads from outside become placeholders."""
+"""Extracts a subgraph of selected nodes: the values that it reads from outside become placeholders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.graph.types import NodeType
 
 
 class ExtractionError(ValueError):
-    """The selected nodes cannot be a graph; the text says which, why, and what to do."""
+    """The selected nodes cannot become a graph; the text says which, why, and what to do."""
 
 
 def find_nodes(graph: Graph, wanted: Sequence[str]) -> list[Op]:
@@ -28,7 +28,7 @@ def find_nodes(graph: Graph, wanted: Sequence[str]) -> list[Op]:
     for name in wanted:
         if name not in known:
             close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "the FX table has their names"
+            hint = f"did you mean {close[0]}?" if close else "take a name from the FX table"
             raise ExtractionError(f"{graph.name} has no node {name!r} that computes something · {hint}")
     chosen = {known[name].name for name in wanted}
     return [op for op in graph.operations if op.name in chosen]
@@ -43,23 +43,23 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
     numbers in `symbols`. Raises `ExtractionError` for a selection without a tensor result, and for a size that is
     missing in `symbols`.
     """
-    inside = _closed(graph, {op.name for op in nodes})
+    inside = _with_inseparable(graph, {op.name for op in nodes})
     chosen = [op for op in graph.operations if op.name in inside]
-    results = [op for op in chosen if _leaves(op, inside)]
+    results = [op for op in chosen if _is_result(op, inside)]
     if not results:
         raise ExtractionError(
-            f"{_title(chosen)}: none of these nodes returns a tensor · choose nodes that compute something"
+            f"{_title(chosen)}: none of these nodes returns a tensor · choose nodes with a tensor result"
         )
     whole = to_data(graph)
     data = {node.name: node for node in whole.nodes}
-    kinds = _state(graph)
+    kinds = _kinds(graph)
     edges = list(dict.fromkeys(parent.name for op in chosen for parent in op.parents if parent.name not in inside))
     placeholders = [_placeholder(data[name]) for name in edges]
     output = NodeData(
         "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
     )
-    body = [_at(data[op.name], symbols or {}) for op in chosen]
-    inputs = [_at(node, symbols or {}) for node in placeholders]
+    body = [_with_static_sizes(data[op.name], symbols or {}) for op in chosen]
+    inputs = [_with_static_sizes(node, symbols or {}) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
         GraphData(
@@ -72,8 +72,8 @@ def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int
     )
 
 
-def _closed(graph: Graph, names: set[str]) -> set[str]:
-    """Adds the names of inseparable nodes: an op of several results and the nodes that pick one."""
+def _with_inseparable(graph: Graph, names: set[str]) -> set[str]:
+    """Returns `names` and those of inseparable nodes: an op with several results and its `GetItemOp`s."""
     found = set(names)
     for op in graph.operations:
         if isinstance(op, GetItemOp) and (op.name in found or op.args[0].name in found):
@@ -84,20 +84,20 @@ def _closed(graph: Graph, names: set[str]) -> set[str]:
     return found
 
 
-def _leaves(op: Op, inside: set[str]) -> bool:
-    """True if a node is a result: a tensor that is read outside, or by no node."""
+def _is_result(op: Op, inside: set[str]) -> bool:
+    """True if a node is a result of the subgraph: a tensor that is read outside of it, or not at all."""
     if op.multiple or not op.metas or op.metas[0] is None:
         return False
     return not op._children or any(reader.name not in inside for reader in op._children)
 
 
-def _state(graph: Graph) -> dict[str, NodeType]:
-    """Returns for each node whether it depends on parameters only."""
+def _kinds(graph: Graph) -> dict[str, NodeType]:
+    """Returns the kind of each node as a placeholder: a parameter if it depends on parameters only, else an input."""
     kinds: dict[str, NodeType] = {op.name: op.kind for op in graph.placeholders}
     for op in graph.operations:
-        fixed = bool(op.parents) and all(kinds[parent.name] is NodeType.FakeNode for parent in op.parents)
-        # A node that draws random numbers, or has another effect, differs from call to call.
-        kinds[op.name] = NodeType.FakeNode if fixed and not op.has_effect else NodeType.InputNode
+        constant = bool(op.parents) and all(kinds[parent.name] is NodeType.FakeNode for parent in op.parents)
+        # The result of a node that draws random numbers, or has another effect, differs between calls.
+        kinds[op.name] = NodeType.FakeNode if constant and not op.has_effect else NodeType.InputNode
     return kinds
 
 
@@ -107,17 +107,19 @@ def _placeholder(node: NodeData) -> NodeData:
     )
 
 
-def _at(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
+def _with_static_sizes(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
     """Returns the node with every symbolic size replaced by its number."""
     metas = [None if meta is None else ([_number(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
-    args, kwargs = _told(node.args, symbols), _told(node.kwargs, symbols)
+    args, kwargs = _replace_sizes(node.args, symbols), _replace_sizes(node.kwargs, symbols)
     return msgspec.structs.replace(node, metas=metas, args=args, kwargs=kwargs)
 
 
-def _told(value: Any, symbols: Mapping[str, int]) -> Any:
+def _replace_sizes(value: Any, symbols: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
-        return _number(value["s"], symbols) if "s" in value else {key: _told(v, symbols) for key, v in value.items()}
-    return [_told(item, symbols) for item in value] if isinstance(value, list) else value
+        if "s" in value:
+            return _number(value["s"], symbols)
+        return {key: _replace_sizes(item, symbols) for key, item in value.items()}
+    return [_replace_sizes(item, symbols) for item in value] if isinstance(value, list) else value
 
 
 def _number(size: int | str, symbols: Mapping[str, int]) -> int:

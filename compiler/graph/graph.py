@@ -20,10 +20,10 @@ Transform = Callable[["Graph"], object]
 
 @dataclass(frozen=True)
 class GraphSettings:
-    """How a graph that a script holds is lowered to MLIR.
+    """How a script's graph is lowered to MLIR.
 
-    `first()` returns lowerings to search before the dialect's registries, `on_node` is called with each node and the
-    MLIR ops made for it, and `external_calls` says whether nodes may call functions of libraries.
+    `first()` returns a registry of lowerings that takes precedence over the dialect's registries. `on_node` is called
+    with each node and the MLIR ops created for it. `external_calls` allows nodes to call functions of libraries.
     """
 
     dialect: Literal["linalg", "tosa"] = "tosa"
@@ -35,10 +35,10 @@ class GraphSettings:
 class Graph:
     """Nodes in execution order: placeholders, ops, one output.
 
-    Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the inputs that
-    the program writes to, `symbols` where a call finds the values of symbolic sizes. `op_groups` are the ops of each
-    subgraph of `GraphDriver`, by its name, and `group_map_device` is the device of each. `given` is an imported module
-    that may replace the nodes, or must, if this project does not lower them.
+    Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the
+    placeholders that the program writes to, `symbols` where a call finds the values of symbolic sizes. `op_groups` are
+    the ops of each subgraph of `GraphDriver`, by its name, and `group_map_device` is the device of each. `given` is an
+    imported module that is compiled instead of the nodes; nodes of an imported module have no lowering themselves.
 
     Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
     with them; after manual edits call `link()`, as `fuse_ops`, `perform` and all lowering methods do.
@@ -83,7 +83,7 @@ class Graph:
 
     @property
     def kinds(self) -> list[NodeType]:
-        """Returns for each placeholder, in order, whether it is an input or a parameter (or buffer) of the model."""
+        """Returns the kind of each placeholder, in order: an input, or a parameter (or buffer) of the model."""
         return [op.kind for op in self.placeholders]
 
     @property
@@ -127,7 +127,7 @@ class Graph:
             node = self._body[position]
             if not isinstance(node, PlaceholderOp):
                 raise GraphError(
-                    f"{node.name} is not a placeholder · graph {self.name}, position {position} · name another"
+                    f"{node.name} is not a placeholder · graph {self.name}, position {position} · choose a placeholder"
                 )
             node.kind = kind
 
@@ -146,7 +146,7 @@ class Graph:
 
     @property
     def results(self) -> list[Any]:
-        """Returns what the program returns, in order: nodes, `None`, or Python scalars."""
+        """Returns the results of the program, in order: nodes, `None`, or Python scalars."""
         arguments = self.output.args
         returned = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) else arguments
         return list(returned)
@@ -161,7 +161,7 @@ class Graph:
             node.kind = node_type
         for parent in node.parents:
             if isinstance(parent, Op):
-                _announce(node, parent)
+                _add_child(parent, node)
 
     def link(self) -> None:
         """Updates parents, children, names, order and groups from the nodes' arguments.
@@ -174,10 +174,10 @@ class Graph:
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Groups edits by the methods of this class and links once at the end, so that edits are cheap.
+        """Links once after all edits in the `with` block, which makes edits by the methods of this class cheap.
 
-        In between, children and names match the arguments, but the order of the body and the groups may not. Raises
-        `GraphError` as `link` does, before and after.
+        During the block, children and names match the arguments, but the order of the body and the groups may not.
+        Raises `GraphError` as `link` does, before and after the block.
         """
         self.link()
         self._rewriting = True
@@ -188,7 +188,7 @@ class Graph:
         self.link()
 
     def check(self) -> None:
-        """Links the graph, and checks that each node has the types of its results, as every lowering needs.
+        """Links the graph, and checks that it can be lowered: it has an output, and each node its result types.
 
         Raises `GraphError` as `link` does, and for a node without `tensor_meta` or a graph without output.
         """
@@ -206,19 +206,19 @@ class Graph:
         return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
 
     def set_arguments(self, node: Op, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
-        """Sets the arguments of `node`, and updates the children of the nodes that it read and reads."""
+        """Sets the arguments of `node`, and updates the children of its old and new parents."""
         for parent in node.parents:
-            self._leave(parent, node)
+            self._remove_child(parent, node)
         node._arguments, node._keyword_arguments = list(args), dict(kwargs or {})
         node._declared = []
-        self._tell_parents(node)
+        self._add_to_parents(node)
 
-    def _leave(self, parent: Op | str, child: Op) -> None:
+    def _remove_child(self, parent: Op | str, child: Op) -> None:
         found = self._table.get(parent)
         if found is not None and child in found._children:
             found._children.remove(child)
 
-    def _tell_parents(self, node: Op) -> None:
+    def _add_to_parents(self, node: Op) -> None:
         for parent in node.parents:
             if isinstance(parent, Op):
                 parent.add_children(node)
@@ -229,24 +229,24 @@ class Graph:
         return not self.readers(node)
 
     def delete_node(self, node: Op, parents: Sequence[Op] | None = None) -> None:
-        """Removes a node without readers. `parents` may be omitted.
+        """Removes a node without readers, also from the children of its parents and of `parents`, which may be omitted.
 
-        Raises `GraphError` if it has readers, or is not in the graph.
+        Raises `GraphError` if the node has readers, or is not in the graph.
         """
         position, readers = self._position(node), self.readers(node)
         if readers:
             names = ", ".join(map(str, readers[:5])) + (", …" if len(readers) > 5 else "")
             raise GraphError(
                 f"{node.name} cannot be deleted: {names} still read{'s' if len(readers) == 1 else ''} it · "
-                f"graph {self.name}, node {node!r} · displace it by another node, or let its readers read another first"
+                f"graph {self.name}, node {node!r} · displace it by another node, or replace it in its readers first"
             )
         if isinstance(node, PlaceholderOp):
-            gone = self.placeholders.index(node)
-            self.mutated = tuple(i - (i > gone) for i in self.mutated if i != gone)
+            removed = self.placeholders.index(node)
+            self.mutated = tuple(i - (i > removed) for i in self.mutated if i != removed)
         del self._body[position]
         self._table.forget(node)
         for parent in (*node.parents, *(parents or ())):
-            self._leave(parent, node)
+            self._remove_child(parent, node)
         for group in self.op_groups.values():
             group[:] = [op for op in group if op is not node]
 
@@ -269,13 +269,13 @@ class Graph:
             raise GraphError(f"{node.name} cannot be displaced by an empty chain · graph {self.name} · delete_node it")
         head, tail = chain[0], chain[-1]
         for parent in node.parents:
-            self._leave(parent, node)
+            self._remove_child(parent, node)
         head._arguments, head._keyword_arguments = list(node.args), dict(node.kwargs)
         head._declared = []
         tail.metas, tail.multiple = node.metas, node.multiple
         for new in chain:
-            _inherit(new, node)
-            self._tell_parents(new)
+            _inherit_origin(new, node)
+            self._add_to_parents(new)
         self._body[position : position + 1] = chain
         self._table.forget(node)
         for new in chain:
@@ -293,14 +293,14 @@ class Graph:
 
         Children are derived from arguments: `new_op` must read those parents before the graph is linked again.
         """
-        for parent in _several(parent_ops):
+        for parent in _as_sequence(parent_ops):
             children = self._table[parent]._children
             if child_op in children:
                 children[children.index(child_op)] = new_op
 
     def replace_as_parent(self, parent_op: Op, child_ops: Sequence[Op | str] | Op | str, new_op: Op) -> None:
         """Makes `child_ops` read `new_op` instead of `parent_op`."""
-        for child in _several(child_ops):
+        for child in _as_sequence(child_ops):
             self.replace_argument(self._table[child], parent_op, new_op)
 
     def replace_argument(self, user: Op, old: Op, new: Op) -> None:
@@ -313,7 +313,7 @@ class Graph:
         new.add_children(user)
 
     def replace_uses(self, old: Op, new: Op) -> None:
-        """Makes every user of `old` read `new`, except the output: results keep their nodes."""
+        """Makes every reader of `old` read `new`, except the output: the graph's results stay the same nodes."""
         for user in list(old._children):
             if not isinstance(user, OutputOp):
                 self.replace_argument(user, old, new)
@@ -324,7 +324,7 @@ class Graph:
         self._body[position:position] = new
         for op in new:
             self._table.enter(op)
-            self._tell_parents(op)
+            self._add_to_parents(op)
         for group in self.op_groups.values():
             group[:] = [member for op in group for member in ((*new, op) if op is node else (op,))]
         self.link()
@@ -344,7 +344,7 @@ class Graph:
     # ---- transforms --------------------------------------------------------------------------------------------------
 
     def init_op_group(self) -> None:
-        """Makes a group of every op, on the CPU: the initial state of a fusion that merges groups."""
+        """Puts every op into a group of its own, on the CPU: the initial state of a fusion that merges groups."""
         self.op_groups = {
             f"subgraph{i}": [op]
             for i, op in enumerate(self._body)
@@ -353,13 +353,13 @@ class Graph:
         self.group_map_device = dict.fromkeys(self.op_groups, DeviceType.CPU)
 
     def fuse_ops(self, pattern_list: Iterable[Transform]) -> None:
-        """Applies fusion patterns in order; they are functions that set `op_groups` or rewrite nodes."""
+        """Applies fusion patterns in order: functions that set `op_groups` or rewrite nodes. Raises like `perform`."""
         self.perform(pattern_list)
 
     def perform(self, func_list: Iterable[Transform]) -> None:
         """Applies functions that rewrite the graph in place, in order.
 
-        Raises what they raise, and `GraphError` if one leaves a graph that cannot be executed.
+        Raises their exceptions, and `GraphError` as `link` does if one of them leaves an invalid graph.
         """
         for function in func_list:
             function(self)
@@ -376,7 +376,7 @@ class Graph:
 
     @property
     def _locations(self) -> Any:
-        """Returns the sets of nodes for the locations in the module."""
+        """Returns the `LocationSets` of the graph's module."""
         if self._location_sets is None:
             from buddy.compiler.mlir.provenance import LocationSets
 
@@ -384,11 +384,11 @@ class Graph:
         return self._location_sets
 
     def lower_to_top_level_ir(self, do_params_pack: bool = False) -> None:
-        """Lowers the graph to TOSA, linalg and others, one function on tensors, and stores it as `_imported_module`.
+        """Lowers the graph to a module on tensors (TOSA, linalg and others), and stores it as `_imported_module`.
 
-        Its arguments are the placeholders in order; with `do_params_pack`, one 1-D tensor per element type holds all
-        parameters, in the order of `params`, and the inputs follow. Raises `CompilationError` for a node that can be
-        neither compiled nor called in eager.
+        The arguments of its function are the placeholders in order; with `do_params_pack`, they are one 1-D tensor per
+        element type with all parameters, in the order of `params`, and then the inputs. Raises `CompilationError` for a
+        node that can be neither compiled nor called in eager.
         """
         self._imported_module = graph_lowering().top_level(self, do_params_pack).module
 
@@ -402,10 +402,10 @@ class Graph:
         graph_lowering().lower_to_llvm(self)
 
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
-        """Lowers the graph again, completely, and returns a function from its tensors to a list of results.
+        """Lowers the graph again, completely, and returns a function from tensors to the list of results.
 
-        The tensors are those of the function of `lower_to_top_level_ir`. `_imported_module` is left in the LLVM
-        dialect. Raises `CompilationError` as the steps do.
+        It takes the arguments that `lower_to_top_level_ir` describes. `_imported_module` is in the LLVM dialect
+        afterwards. Raises `CompilationError` as the other lowering methods do.
         """
         lowering = graph_lowering()
         found = lowering.top_level(self, do_params_pack)
@@ -422,9 +422,9 @@ class Graph:
 
 
 class GraphLowering(Protocol):
-    """What makes MLIR of a graph that a script holds: `driver/modules.py`, which lies above this layer.
+    """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, which is above this layer.
 
-    `top_level` gives an object with the `module`, which `runnable` takes; `parts` is a `Partition`.
+    `top_level` returns an object with the `module`, to be passed to `runnable`; `parts` is a `Partition`.
     """
 
     def new_context(self) -> Any: ...
@@ -435,13 +435,13 @@ class GraphLowering(Protocol):
 
 
 def graph_lowering() -> GraphLowering:
-    """The functions of the layer above; the first call loads MLIR."""
+    """Returns the implementation in the layer above; the first call loads MLIR."""
     found: GraphLowering = hooks.graph_lowering()
     return found
 
 
-def _announce(node: Op, parent: Op) -> None:
-    """Adds `node` to the children of `parent`; searches a long list only if the node may be in it."""
+def _add_child(parent: Op, node: Op) -> None:
+    """Adds `node` to the children of `parent`; searches a long list only if it may contain the node."""
     children = parent._children
     if not node._announced:
         children.append(node)
@@ -449,16 +449,16 @@ def _announce(node: Op, parent: Op) -> None:
         parent.add_children(node)
 
 
-def _several(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
+def _as_sequence(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
     return [ops] if isinstance(ops, (Op, str)) else ops
 
 
-def _inherit(new: Op, node: Op) -> None:
-    """Copies the origin of the replaced node to the new one, unless it has its own."""
+def _inherit_origin(new: Op, node: Op) -> None:
+    """Copies the module path and the source location of the replaced `node` to `new`, unless it has its own."""
     new.module, new.location = new.module or node.module, new.location or node.location
 
 
 def symbols_of(graph: Graph) -> list[ArtifactSymbol]:
-    """Returns where a call of `graph` finds the values of its symbolic sizes."""
+    """Returns where a call of `graph` finds the value of each symbol."""
     numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
     return [ArtifactSymbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]

@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class NodeTable(dict[Any, Op]):
-    """A graph's nodes by name. A node is accepted as key, and nodes that scripts add to the body are found."""
+    """A graph's nodes by name. Accepts nodes as keys, and finds nodes that scripts have appended to the body."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class NodeTable(dict[Any, Op]):
 
 def link(graph: Graph) -> None:
     """Implements `Graph.link`."""
-    table = _named(graph)
+    table = _unique_names(graph)
     for op in graph._body:
         _resolve(op, table, graph)
     graph._body[:] = in_order(graph)
@@ -74,7 +74,8 @@ def link(graph: Graph) -> None:
         group[:] = [table[op.name] for op in group if op.name in table]
 
 
-def _named(graph: Graph) -> dict[str, Op]:
+def _unique_names(graph: Graph) -> dict[str, Op]:
+    """Returns the nodes by name, and sets missing stable names and targets. Raises `GraphError` for equal names."""
     table: dict[str, Op] = {}
     for op in graph._body:
         if not op.name or table.setdefault(op.name, op) is not op:
@@ -90,60 +91,61 @@ def _resolve(op: Op, table: Mapping[str, Op], graph: Graph) -> None:
     if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
         names = {str(parent) for parent in op._declared}
         op._declared = []
-        op._arguments = _looked_up(op._arguments, names, op, table, graph)
-        op._keyword_arguments = _looked_up(op._keyword_arguments, names, op, table, graph)
+        op._arguments = _look_up(op._arguments, names, op, table, graph)
+        op._keyword_arguments = _look_up(op._keyword_arguments, names, op, table, graph)
 
 
-def _looked_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: Graph) -> Any:
+def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: Graph) -> Any:
     if isinstance(value, Op) or (isinstance(value, str) and (value in names or isinstance(op, OutputOp))):
         found = table.get(str(value))
         if found is None:
             raise GraphError(
                 f"{op.name} reads {value}, which is not in the graph · graph {graph.name}, node {op!r} · "
-                "add it before, or let the node read another"
+                "add that node before this one, or change the argument"
             )
         return found
     if isinstance(value, (list, tuple)):
-        return type(value)(_looked_up(item, names, op, table, graph) for item in value)
+        return type(value)(_look_up(item, names, op, table, graph) for item in value)
     if isinstance(value, dict):
-        return {key: _looked_up(item, names, op, table, graph) for key, item in value.items()}
+        return {key: _look_up(item, names, op, table, graph) for key, item in value.items()}
     return value
 
 
 def in_order(graph: Graph) -> list[Op]:
-    """Returns the body in topological order, otherwise in its own; the output is last.
+    """Returns the body in topological order; independent nodes keep their order, and the output is last.
 
     Raises `GraphError` for cycles.
     """
 
-    def circle(nodes: list[Op]) -> GraphError:
+    def cycle_error(nodes: list[Op]) -> GraphError:
         names = " → ".join(op.name for op in nodes)
         return GraphError(f"the graph has a cycle · graph {graph.name}, {names} · remove one of its edges")
 
     computing = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
-    placed = depth_first([*graph.placeholders, *computing], lambda op: op.parents, circle)
+    placed = depth_first([*graph.placeholders, *computing], lambda op: op.parents, cycle_error)
     return [*placed, *(op for op in graph._body if isinstance(op, OutputOp))]
 
 
 def depth_first(
-    items: Iterable[Item], reads: Callable[[Item], Iterable[Item]], circle: Callable[[list[Item]], Exception]
+    items: Iterable[Item], reads: Callable[[Item], Iterable[Item]], cycle_error: Callable[[list[Item]], Exception]
 ) -> list[Item]:
-    """Returns `items` and what they depend on in topological order by `reads`, otherwise in order.
+    """Returns `items` and their dependencies in topological order; independent items keep their order.
 
-    Not recursive, since a graph may be thousands of nodes deep. Raises the result of `circle` for the items of a cycle.
+    `reads` returns the items that an item depends on. The function is not recursive, since a graph may be thousands of
+    nodes deep. Raises the result of `cycle_error` for the items of a cycle.
     """
     placed: dict[Item, None] = {}
     for item in items:
         path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(reads(item))}
         while path:
             top = next(reversed(path))
-            following = next((found for found in path[top] if found not in placed), None)
-            if following is None:
+            dependency = next((found for found in path[top] if found not in placed), None)
+            if dependency is None:
                 placed[top] = None
                 del path[top]
-            elif following in path:
-                waiting = list(path)
-                raise circle(waiting[waiting.index(following) :])
+            elif dependency in path:
+                unplaced = list(path)
+                raise cycle_error(unplaced[unplaced.index(dependency) :])
             else:
-                path[following] = iter(reads(following))
+                path[dependency] = iter(reads(dependency))
     return list(placed)

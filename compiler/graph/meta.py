@@ -1,4 +1,4 @@
-"""The type of `node.tensor_meta`: metas of a node's results, for scripts to read and write."""
+"""The type of `node.tensor_meta`: the metas of a node's results, which scripts read and write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class NodeMeta(TensorMeta):
         return self._first.dtype
 
     def _content(self) -> dict[str, Any]:
-        """Returns the node's values by key; if a script has set only a part, that part."""
+        """Returns the node's shape and dtype by key; while a script has assigned only one of them, that one."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
@@ -67,10 +67,10 @@ class NodeMeta(TensorMeta):
 
 
 def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
-    """Returns the metas that a script assigned to `tensor_meta`, and whether the node has several results.
+    """Returns the metas in `value`, as assigned to `tensor_meta`, and whether the node has several results.
 
     `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. Raises
-    `GraphError` for anything else.
+    `GraphError` for any other value.
     """
     if isinstance(value, NodeMeta):
         node: Op = value.__dict__["_node"]
@@ -91,4 +91,4 @@ def _meta(shape: Any, dtype: Any) -> TensorMeta:
     try:
         return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
     except (TypeError, ValueError) as error:
-        raise GraphError(f"no tensor has the shape {shape!r} and the element type {dtype!r}: {error}") from error
+        raise GraphError(f"the shape {shape!r} or the element type {dtype!r} is invalid: {error}") from error

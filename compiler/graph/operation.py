@@ -14,7 +14,7 @@ from buddy.compiler.graph.types import GraphError, NodeType, TensorMeta
 
 
 class OpType(Enum):
-    """The kind of access of an op; fusion and partition use it."""
+    """How an op accesses its operands; Buddy-MLIR's scripts use it to select ops to fuse."""
 
     BroadcastType = 0
     ElementwiseType = 1
@@ -43,11 +43,11 @@ class Op:
 
     op_type: ClassVar[OpType] = OpType.ComplexType
     targets: ClassVar[tuple[str, ...]] = ()
-    # Whether it has an effect besides its results, so that it is kept without readers.
+    # Whether it has a side effect, so that it is not removed if it has no readers.
     has_effect: ClassVar[bool] = False
-    # Whether its lowerings accept complex numbers, as pairs of floats along a last dim.
+    # Whether its lowerings accept complex numbers, stored as pairs of floats along a last dim.
     takes_complex: ClassVar[bool] = False
-    # The reason why no dialect can lower it, or "".
+    # The reason why no dialect can lower it; "" if one may.
     only_eager: ClassVar[str] = ""
 
     def __init__(self, name: str = "") -> None:
@@ -64,7 +64,7 @@ class Op:
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
         self._declared: list[Any] = []
-        # Whether the nodes it reads may already have it among their children.
+        # Whether its parents may already have it among their children.
         self._announced = False
         self._view: NodeMeta | None = None
 
@@ -86,7 +86,7 @@ class Op:
 
     @property
     def parents(self) -> list[Op]:
-        """Returns the nodes this one reads, without duplicates, by first use; then those that a script declared."""
+        """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
         found = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
         return [*found, *(parent for parent in self._declared if parent not in found)] if self._declared else found
 
@@ -126,7 +126,7 @@ class Op:
             self._declared.append(argument)
 
     def add_parent(self, parent: Op | str) -> None:
-        """Declares that this node reads `parent`, a node or its name; the arguments define how."""
+        """Declares `parent`, a node or its name, to be a parent of this node; an argument must read it."""
         self._announced = True
         if isinstance(parent, Op):
             parent.add_children(self)
@@ -134,7 +134,7 @@ class Op:
             self._declared.append(parent)
 
     def add_children(self, child: Op | str) -> None:
-        # By identity for nodes, which may have thousands of readers.
+        # Nodes are compared by identity, which is faster: a node may have thousands of readers.
         known = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
         if not known:
             self._children.append(child)  # type: ignore[arg-type]
@@ -142,21 +142,21 @@ class Op:
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other == self.name)
 
-    # By identity, since a name may change: sets and dicts contain nodes or names, never both.
+    # By identity, since a name may change; a set or dict must not mix nodes and names.
     __hash__ = object.__hash__
 
     def __str__(self) -> str:
         return self.name
 
     def __repr__(self) -> str:
-        arguments = [*map(_named, self.args), *(f"{key}={_named(value)}" for key, value in self.kwargs.items())]
+        arguments = [*map(_text, self.args), *(f"{key}={_text(value)}" for key, value in self.kwargs.items())]
         return f"{self.name} = {type(self).__name__}({', '.join(arguments)})"
 
 
-def _named(value: Any) -> str:
-    """Returns an argument as text, with nodes by their names at any depth."""
+def _text(value: Any) -> str:
+    """Returns an argument as text, in which names stand for nodes at any depth."""
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_named, value))}]"
+        return f"[{', '.join(map(_text, value))}]"
     return str(value)
 
 
@@ -194,7 +194,7 @@ def op_classes() -> dict[str, type[Op]]:
 
 
 def default_ops_map() -> dict[str, type[Op]]:
-    """Returns op classes by ATen target (`"add.Tensor"`), as the classes declare them."""
+    """Returns op classes by the ATen targets that they declare, such as `"add.Tensor"`."""
     return {target: cls for cls in _find_all(Op) for target in cls.targets}
 
 
@@ -211,7 +211,7 @@ class ReduceOp(Op):
 
 
 class PlaceholderOp(Op):
-    """A value from outside. `kind` distinguishes inputs from state of the model."""
+    """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`."""
 
     op_type = OpType.PlaceholderType
 
@@ -230,7 +230,7 @@ class GetItemOp(Op):
 
 
 class EagerOp(Op):
-    """An op without its own class: it runs in eager."""
+    """An op that has no class of its own: it falls back to eager."""
 
 
 def new_op(
@@ -247,8 +247,8 @@ def new_op(
     return op
 
 
-# Buddy-MLIR's names of equivalent classes, one for every overload.
-_OTHER_NAMES = {
+# Buddy-MLIR has one class per overload: its names of the equivalent classes here.
+_BUDDY_MLIR_NAMES = {
     "BitwiseAndScalarOp": "BitwiseAndOp",
     "BitwiseAndTensorOp": "BitwiseAndOp",
     "BitwiseOrScalarOp": "BitwiseOrOp",
@@ -279,8 +279,8 @@ def __getattr__(name: str) -> Any:
 
     classes = op_classes()
     if name == "__all__":
-        return ["Op", "OpType", *classes, *_OTHER_NAMES]
-    found = classes.get(_OTHER_NAMES.get(name, name))
+        return ["Op", "OpType", *classes, *_BUDDY_MLIR_NAMES]
+    found = classes.get(_BUDDY_MLIR_NAMES.get(name, name))
     if found is None:
         raise AttributeError(f"unknown op class {name}: `buddy-tui ops` lists all")
     return found

@@ -1,10 +1,10 @@
 """Partitions a graph into functions, so that a repeated layer is compiled once.
 
 A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function if the same run occurs elsewhere in
-the graph; everything else stays in the main function. If that would be long, it is split into parts, because the time
-of bufferization and LLVM grows faster than a function's length. Two runs share a function if they have the same
-structure and the same lowering for each of their nodes, so choosing another lowering at one call site creates a copy
-for that call site. Nodes that only pass values to an observer do not affect the partition.
+the graph; all other nodes stay in the main function. A long main function is split into parts, because the time of
+bufferization and LLVM grows faster than a function's length. Two runs share a function if they have the same structure
+and the same lowering for each of their nodes; if another lowering is chosen at one call site, that call site gets its
+own copy. Nodes that only pass values to an observer do not affect the partition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 
-# A call costs little, but prevents fusion across it: shorter runs are not outlined.
+# Shorter runs are not outlined: a call prevents fusion across it.
 MIN_NODES = 8
 
 # Up to this many nodes the main function is not split; a longer one is split into parts of about PART_NODES.
@@ -39,7 +39,7 @@ Value = tuple[Op, int]
 
 @dataclass(frozen=True)
 class PartitionFunction:
-    """A function to lower. `sites[k]` are the nodes of call site `k`, in the order of `nodes`, those of site 0."""
+    """A function to lower. `sites[k]` are the nodes of call site `k`; `nodes` are those of call site 0."""
 
     name: str
     nodes: tuple[Op, ...]
@@ -55,7 +55,7 @@ class PartitionFunction:
 
 @dataclass(frozen=True)
 class PartitionCall:
-    """A call of `function` on values of the caller; results are named by the values that they define."""
+    """A call of `function` with the caller's values `inputs`; its results are the values `outputs`."""
 
     function: str
     inputs: tuple[Value, ...]
@@ -71,7 +71,7 @@ class Partition:
     body: tuple[Op | PartitionCall, ...]
 
     def function_of(self) -> dict[str, str]:
-        """Returns the name of the function of each node by its name; nodes of the main body are absent."""
+        """Returns the function's name for each node's name; nodes of the main body are omitted."""
         calls = (item for item in self.body if isinstance(item, PartitionCall))
         return {node.name: call.function for call in calls for node in call.nodes}
 
@@ -116,7 +116,7 @@ def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
     labels: dict[str, str] = {}
     for op in operations:
         match = _LIST_ITEM.match(op.module)
-        # An element of a tuple belongs to the tuple's run: only tensors are passed to calls.
+        # A node that picks an element of a tuple belongs to the tuple's run: only tensors are passed to calls.
         labels[op.name] = (
             labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
         )
@@ -125,21 +125,21 @@ def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
         nodes = tuple(found)
         keep = label if len(nodes) >= MIN_NODES else ""
         runs.append(_Run(keep, nodes, _inputs(nodes), _outputs(nodes, uses)))
-    return [run if _crosses_as_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
+    return [run if _passes_only_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
 
 
 def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
-    """Inserts observing nodes into the runs, each after the node that it follows in the graph."""
-    behind: dict[str, list[Op]] = {}
+    """Inserts the graph's observing nodes into the runs, each after the node that it follows in the graph."""
+    followers: dict[str, list[Op]] = {}
     last = ""
     for op in graph.operations:
         if isinstance(op, ObserveOp):
-            behind.setdefault(last, []).append(op)
+            followers.setdefault(last, []).append(op)
         else:
             last = op.name
     uses, found = _uses(graph.body), []
     for run in runs:
-        nodes = tuple(op for node in run.nodes for op in (node, *behind.get(node.name, ())))
+        nodes = tuple(op for node in run.nodes for op in (node, *followers.get(node.name, ())))
         found.append(
             _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, uses)) if run.label else _Run("", nodes, (), ())
         )
@@ -156,7 +156,7 @@ def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[
 
 
 def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
-    """Splits the runs without a label into parts if the main function would be long."""
+    """Splits the runs without a label into parts if they have more than `MAX_MAIN_NODES` nodes."""
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)
     found: list[_Run] = []
@@ -172,10 +172,11 @@ def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
 
 def _part(nodes: tuple[Op, ...], uses: Mapping[str, set[str]]) -> _Run:
     run = _Run(f"{PART}.0", nodes, _inputs(nodes), _outputs(nodes, uses))
-    return run if len(nodes) >= MIN_NODES and _crosses_as_tensors(run) else _Run("", nodes, (), ())
+    return run if len(nodes) >= MIN_NODES and _passes_only_tensors(run) else _Run("", nodes, (), ())
 
 
-def _crosses_as_tensors(run: _Run) -> bool:
+def _passes_only_tensors(run: _Run) -> bool:
+    """True if the run needs no call, or its inputs and outputs are tensors."""
     return not run.label or all(
         not op.multiple or isinstance(op, PlaceholderOp) for op, _ in (*run.inputs, *run.outputs)
     )
@@ -201,11 +202,11 @@ def _outputs(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> tuple[Value, 
 
 
 def _structure(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, str]) -> str:
-    """Returns a hash that is equal for runs that lower to the same function."""
+    """Returns a hash that two runs share if they lower to the same function."""
     numbers: dict[str, str] = {op.name: f"in{i}" for i, (op, _) in enumerate(run.inputs)}
     numbers |= {op.name: f"n{i}" for i, op in enumerate(run.nodes)}
     ops = [
-        (type(op).__name__, op.target, _renamed(op.args, numbers), _renamed(op.kwargs, numbers), _metas(op.metas),
+        (type(op).__name__, op.target, _numbered(op.args, numbers), _numbered(op.kwargs, numbers), _metas(op.metas),
          choices.get(op.stable, ""))
         for op in run.nodes
     ]  # fmt: skip
@@ -213,7 +214,8 @@ def _structure(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, s
     return digest(ops, inputs, [numbers[op.name] for op, _ in run.outputs])
 
 
-def _renamed(value: object, numbers: Mapping[str, str]) -> object:
+def _numbered(value: object, numbers: Mapping[str, str]) -> object:
+    """Returns arguments in plain form, with numbers in place of names of nodes."""
     mapped = map_nodes(value, lambda op: numbers[op.name])
     return {key: plain(item) for key, item in mapped.items()} if isinstance(mapped, dict) else plain(mapped)
 
@@ -237,7 +239,7 @@ def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeTyp
 
 
 def main_function(graph: Graph, name: str) -> PartitionFunction:
-    """The main function's signature: all placeholders in, the graph's tensor results out."""
+    """Returns the main function: its inputs are all placeholders, its outputs the graph's tensor results."""
     outputs = tuple((op, 0) for op in graph.results if isinstance(op, Op))
     inputs = tuple((op, 0) for op in graph.placeholders)
     parameters = tuple(kind is NodeType.FakeNode for kind in graph.kinds)

@@ -44,14 +44,14 @@ _files: dict[PluginFile, Plugin] = {}
 def installed_plugins() -> tuple[Plugin, ...]:
     """Returns the plug-ins of installed packages by name; the first call in a process loads them."""
     found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return tuple(_loaded(_label(point), _import(point), _home(point.module)) for point in found)
+    return tuple(_load(_label(point), _importer(point), _location(point.module)) for point in found)
 
 
 def load_file(file: PluginFile) -> Plugin:
     """Loads the plug-in in a file, once per process, and checks its hash."""
     if file not in _files:
         path, before = Path(file.path), registrations.plugin_registrations()
-        found = _loaded(path.name, lambda: _run(file), str(path))
+        found = _load(path.name, lambda: _execute(file), str(path))
         if file.passes and found.problem is None and not _passes_in(registered_since(before)):
             found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
         _files[file] = found
@@ -69,18 +69,18 @@ def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
 
 def origin(*keys: registrations.Key) -> str:
     """Returns the names of the plug-ins that registered `keys`; "" if the package itself did."""
-    theirs = registrations.plugin_registrations()
-    known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in theirs)
+    external = registrations.plugin_registrations()
+    known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in external)
     return ", ".join(dict.fromkeys(name for name, _ in known))
 
 
 def registered_since(before: dict[registrations.Key, Any]) -> dict[registrations.Key, Any]:
-    """Returns what plug-ins have registered or replaced since `registrations.of_others()` returned `before`."""
-    return {key: thing for key, thing in registrations.plugin_registrations().items() if before.get(key) is not thing}
+    """Returns the entries that plug-ins have added or replaced since `plugin_registrations()` returned `before`."""
+    return {key: entry for key, entry in registrations.plugin_registrations().items() if before.get(key) is not entry}
 
 
-def _loaded(name: str, load: Callable[[], Any], home: str) -> Plugin:
-    """Loads a plug-in whose code is below `home`, and records what it registers."""
+def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
+    """Loads a plug-in whose code is below `home`, and records the entries that it registers."""
     before = registrations.plugin_registrations()
     problem = None
     try:
@@ -89,7 +89,7 @@ def _loaded(name: str, load: Callable[[], Any], home: str) -> Plugin:
         raise
     except BaseException as error:
         problem = _problem(name, error, home)
-    _origins.update({key: (name, thing) for key, thing in registered_since(before).items()})
+    _origins.update({key: (name, entry) for key, entry in registered_since(before).items()})
     return Plugin(name, problem)
 
 
@@ -97,7 +97,9 @@ def _label(point: metadata.EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.name
 
 
-def _import(point: metadata.EntryPoint) -> Callable[[], Any]:
+def _importer(point: metadata.EntryPoint) -> Callable[[], Any]:
+    """Returns a function that imports the entry point, and calls it if it names a function."""
+
     def load() -> None:
         found = point.load()
         if point.attr:
@@ -106,7 +108,7 @@ def _import(point: metadata.EntryPoint) -> Callable[[], Any]:
     return load
 
 
-def _home(module: str) -> str:
+def _location(module: str) -> str:
     """Returns the folder or file of an importable module's top level; "" if it cannot be found."""
     try:
         spec = util.find_spec(module.partition(".")[0])
@@ -116,8 +118,11 @@ def _home(module: str) -> str:
     return places[0] if places else str(spec.origin) if spec and spec.origin else ""
 
 
-def _run(file: PluginFile) -> None:
-    """Executes a file as a module with a unique name; it may import files in its folder."""
+def _execute(file: PluginFile) -> None:
+    """Executes a file as a module with a unique name; it may import files in its folder.
+
+    Raises `PluginChangedError` if the file does not match its hash, and the exceptions of the file.
+    """
     path = Path(file.path)
     source = path.read_bytes()
     if file.hash and digest(source) != file.hash:
@@ -143,16 +148,16 @@ def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
     if isinstance(error, PluginChangedError):
         return Diagnostic(f"plug-in {error}", home, _CHANGED)
     if isinstance(error, SyntaxError):
-        where, said = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
+        where, what = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
     else:
         text = next(iter(str(error).strip().splitlines()), "")
-        where, said = _line(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
+        where, what = _line(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
     detail = "".join(traceback.format_exception(error))
-    return Diagnostic(f"plug-in {name} {said}", where, _TODO, detail=detail)
+    return Diagnostic(f"plug-in {name} {what}", where, _TODO, detail=detail)
 
 
 def _line(error: BaseException, home: str) -> str:
-    """Returns `file:line` of the innermost frame in the plug-in, else of any but ours and the import system's."""
+    """Returns `file:line` of the innermost frame in the plug-in, else outside of this package and the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     others = [f for f in frames if not f.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in f.filename]
     own = [f for f in others if home and f.filename.startswith(home)] or others

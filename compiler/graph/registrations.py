@@ -1,6 +1,6 @@
-"""Entries in the registries from outside of this package: op classes, lowerings, decompositions and passes.
+"""Entries of plug-ins in the registries: op classes, lowerings, decompositions, graph passes and MLIR passes.
 
-Imports neither torch nor MLIR; a registry that has not been imported has no such entries.
+Imports neither torch nor MLIR; a registry whose module has not been imported counts as empty.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ DIALECTS = ("linalg", "math", "tosa")
 
 
 def plugin_registrations() -> dict[Key, Any]:
-    """Returns everything registered that is defined outside this package."""
-    return {key: thing for key, thing in _all() if not is_ours(thing)}
+    """Returns the entries of all registries that are defined outside of this package."""
+    return {key: entry for key, entry in _all_entries() if not is_ours(entry)}
 
 
-def is_ours(thing: Any) -> bool:
+def is_ours(entry: Any) -> bool:
     """True if a class or function is defined in this package."""
-    return str(getattr(thing, "__module__", "")).startswith(_OURS)
+    return str(getattr(entry, "__module__", "")).startswith(_OURS)
 
 
-def code_hash(things: Iterable[Any]) -> str:
-    """Returns a hash of the files that define `things`; "" for none."""
-    files = sorted({_file(thing) for thing in things})
+def code_hash(entries: Iterable[Any]) -> str:
+    """Returns a hash of the files that define `entries`; "" if there are no entries."""
+    files = sorted({_file(entry) for entry in entries})
     return digest(*[_content(file) for file in files]) if files else ""
 
 
-def _all() -> Iterator[tuple[Key, Any]]:
+def _all_entries() -> Iterator[tuple[Key, Any]]:
     for name, cls in op_classes().items():
         yield ("op class", name), cls
     for dialect in DIALECTS:
@@ -55,9 +55,9 @@ def _all() -> Iterator[tuple[Key, Any]]:
         yield ("MLIR pass", name), found
 
 
-def _file(thing: Any) -> str:
-    code = getattr(thing, "__code__", None)
-    return code.co_filename if code else str(getattr(sys.modules.get(thing.__module__), "__file__", ""))
+def _file(entry: Any) -> str:
+    code = getattr(entry, "__code__", None)
+    return code.co_filename if code else str(getattr(sys.modules.get(entry.__module__), "__file__", ""))
 
 
 def _content(file: str) -> str:

@@ -1,7 +1,7 @@
-"""PyTorch's schema of an ATen op as plain data, which is stored in the graph.
+"""PyTorch's schema of an ATen op as plain data, which the graph stores.
 
-A node has only the arguments that its call passed. Rewriting the call in another form (`ops.torch_mlir`) needs the
-omitted arguments too, and the type of each.
+A node has only the arguments that were passed in its call. Conversion to the torch dialect (`ops.torch_mlir`) also
+needs the omitted arguments, and the type of each.
 """
 
 from __future__ import annotations
@@ -27,5 +27,5 @@ class Schema(msgspec.Struct, frozen=True):
 
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
         """Returns every argument of a call with its type; omitted ones have their defaults."""
-        given = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
-        return [(given.get(p.name, p.default), p.type) for p in self.parameters]
+        passed = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
+        return [(passed.get(p.name, p.default), p.type) for p in self.parameters]

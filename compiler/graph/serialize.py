@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import digest
 
 
 class Opaque(msgspec.Struct, frozen=True):
-    """A torch value that only eager needs, such as a device or a memory format, by its spelling."""
+    """A torch value that only eager needs, such as a device or a memory format, by its torch spelling."""
 
     text: str
 
@@ -69,7 +69,7 @@ def plain(value: Any) -> Any:
 
 
 def unplain(value: Any, table: dict[str, Op]) -> Any:
-    """Returns the argument of a plain form, with nodes looked up in `table`."""
+    """Returns the argument in plain form `value`; `table` has the nodes by name."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
         decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parsed, "o": Opaque}
@@ -141,5 +141,5 @@ def from_bytes(data: bytes) -> Graph:
 
 
 def graph_hash(graph: Graph) -> str:
-    """Returns a hash of everything that the compilation reads from the graph."""
+    """Returns a hash of all data of the graph that affect its compilation."""
     return digest(to_bytes(graph))

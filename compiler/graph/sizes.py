@@ -1,8 +1,8 @@
-"""Symbolic sizes: sums of products of symbols such as `s0`, and of quotients that are not exact.
+"""Symbolic sizes: polynomials in symbols such as `s0` and in inexact quotients, remainders, maxima and minima.
 
-A `Size` is plain data with a canonical form, so equal expressions are equal objects. Arithmetic folds: a constant
-result is an `int`. Operations that need the value (`<`, `bool`, `range`) raise `UnknownSizeError`, which makes a
-lowering fail instead of working for one size only. Imports neither torch nor MLIR.
+A `Size` is plain data in a canonical form, so equal expressions compare equal. Arithmetic folds constants: a constant
+result is an `int`. Operations that need the value (`<`, `bool`, `range`) raise `UnknownSizeError`, so that a lowering
+that needs it fails instead of being right for one size only. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class UnknownSizeError(Exception):
 
 
 class BadSizeError(ValueError):
-    """The text is not a size."""
+    """A text is not a size."""
 
 
 @dataclass(frozen=True)
 class Inexact:
-    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, which are no sums of products."""
+    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`: factors that are not symbols."""
 
     name: str
     left: Dim
@@ -48,7 +48,7 @@ _INEXACT: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """The sum of `factor * product of atoms` over `terms`, which are sorted and not only a number."""
+    """The sum of `factor * product(atoms)` over `terms`. They are sorted, and at least one has an atom."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
 
@@ -109,7 +109,7 @@ class Size:
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
 
 
-# The first letter of symbols that may be negative: a number argument of the program, not a size.
+# The first letter of symbols that may be negative: they are number arguments of the program, not sizes.
 SIGNED = "i"
 
 
@@ -129,7 +129,7 @@ def symbol(name: str) -> Size:
 
 
 def inexact(name: str, left: Dim, right: Dim) -> Dim:
-    """Returns `//`, `%`, `max` or `min` of two sizes; a number if both are numbers."""
+    """Returns `//`, `%`, `max` or `min` of two sizes, by `name`; a number if both sizes are numbers."""
     if isinstance(left, int) and isinstance(right, int):
         return _INEXACT[name](left, right)
     if name in ("max", "min"):
@@ -162,7 +162,7 @@ def largest(left: Dim, right: Dim) -> Dim:
 
 
 def from_front(position: Dim, size: Dim) -> Dim:
-    """Returns a position in a dim of `size`, counted from the front."""
+    """Returns `position` in a dim of `size` counted from the front; negative positions count from the end."""
     if isinstance(position, int):
         return position + size if position < 0 else position
     if is_counted(position):
@@ -211,10 +211,10 @@ def symbols_in(value: Any) -> Iterator[str]:
 
 
 def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
-    """Evaluates `size` in another arithmetic.
+    """Evaluates `size` in another arithmetic, such as that of MLIR's `index` values.
 
-    `symbols` are the values of symbols, `number(n)` those of numbers, and `apply(op, a, b)` computes `+ * // % max
-    min`.
+    `symbols` has the values of symbols, `number(n)` returns that of a number, and `apply(op, a, b)` computes `+ * // %
+    max min`.
     """
     if isinstance(size, int):
         return number(size)
@@ -235,7 +235,7 @@ def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any]
 
 
 def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
-    """Returns the number that `size` is in a call."""
+    """Returns the number that `size` is for the given values of its symbols."""
     return int(computed(size, symbols, int, lambda name, a, b: _NUMBERS[name](a, b)))
 
 
@@ -284,11 +284,11 @@ def _terms_of(size: Dim) -> Terms:
 
 
 def _size(terms: Terms) -> Dim:
-    kept = {atoms: factor for atoms, factor in terms.items() if factor}
-    if not kept or set(kept) == {()}:
-        return kept.get((), 0)
-    # Numbers last, as usual; longer products first.
-    return Size(tuple(sorted(kept.items(), key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))))
+    nonzero = {atoms: factor for atoms, factor in terms.items() if factor}
+    if not nonzero or set(nonzero) == {()}:
+        return nonzero.get((), 0)
+    # In the usual order of polynomials: by falling degree, with the number last.
+    return Size(tuple(sorted(nonzero.items(), key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))))
 
 
 def _term(atoms: tuple[Atom, ...], factor: int) -> str:

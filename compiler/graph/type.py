@@ -1,4 +1,4 @@
-"""The name under which Buddy-MLIR's scripts import the contents of `types`."""
+"""The classes of `types`, under the module name that Buddy-MLIR's scripts import."""
 
 from buddy.compiler.graph.types import DeviceType, TensorDType, TensorMeta
 

@@ -36,7 +36,7 @@ class TensorDType(Enum):
 
     @property
     def is_float8(self) -> bool:
-        """True for floats of eight bits, which are stored and converted, never computed with."""
+        """True for floats of eight bits, which are only stored and converted; arithmetic uses a wider type."""
         return self in _EIGHT_BITS
 
     @property
@@ -76,7 +76,7 @@ class DeviceType(Enum):
 
 
 class NodeType(Enum):
-    """Why a value is a placeholder: an input, or state of the model."""
+    """The kind of a placeholder: an input, or a parameter or buffer of the model."""
 
     InputNode = "input"
     FakeNode = "parameter"

@@ -1,1 +1,1 @@
-"""The MLIR bindings, walking and printing of IR, and locations that map ops to graph nodes."""
+"""The MLIR bindings, traversal and printing of IR, and locations that map ops to graph nodes."""

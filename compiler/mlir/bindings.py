@@ -2,7 +2,7 @@
 
 `BUDDY_MLIR_PACKAGE` names it (`torch_mlir`, `mlir`, `buddy_mlir`, …); the default is the `torch_mlir` wheel. Every
 module of the project imports `from buddy.compiler.mlir.bindings import ir, linalg`, never `import torch_mlir`.
-Importing this module loads nothing yet.
+Importing this module does not load the bindings; the first access to one of their modules does.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ def _load(name: str) -> Any:
     except BindingsError:
         raise
     except (ImportError, RuntimeError, AttributeError, TypeError, ValueError, OSError) as error:
-        # A half-built package fails in many ways, depending on its modules: the diagnostic includes its own error.
+        # A package that is built incompletely fails in many ways, so the diagnostic includes the original error.
         raise _bindings_error(name, error) from error
 
 
 def _bindings_error(name: str, error: Exception) -> BindingsError:
-    asked = f"{VARIABLE}={PACKAGE}" if os.environ.get(VARIABLE) else f"{PACKAGE}, the package of MLIR's bindings,"
+    package = f"{VARIABLE}={PACKAGE}" if os.environ.get(VARIABLE) else f"{PACKAGE}, the package of MLIR's bindings,"
     folder = _folder_of(PACKAGE)
     missing = isinstance(error, ModuleNotFoundError) and str(error.name).startswith(PACKAGE)
     if not folder:
-        what = f"{asked} " + ("is not found by Python" if os.environ.get(VARIABLE) else "is not installed")
+        what = f"{package} " + ("is not found by Python" if os.environ.get(VARIABLE) else "is not installed")
     elif missing:
-        what = f"{asked} is the package in {folder}, which has no module {name}"
+        what = f"{package} is the package in {folder}, which has no module {name}"
     else:
-        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        what = f"{asked} is the package in {folder}, whose module {name} does not load: {said}"
-    own = f"{VARIABLE} is the name under which your build's bindings are imported (mlir), their folder is in PYTHONPATH"
-    return BindingsError(what, f"{own}; without it they are torch-mlir's (`pip install torch-mlir`)")
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        what = f"{package} is the package in {folder}, whose module {name} does not load: {reason}"
+    own = f"set {VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
+    return BindingsError(what, f"{own}; or unset it to use torch-mlir's (`pip install torch-mlir`)")
 
 
 def _folder_of(package: str) -> str:
@@ -108,7 +108,7 @@ def libraries_in(folders: Iterable[Path]) -> list[Path]:
 
 
 def where() -> Path | None:
-    """Returns the folder of the package, found without loading it; `None` if that is impossible."""
+    """Returns the folder of the package without loading it; `None` for a nested package, or if it is not found."""
     found = "" if "." in PACKAGE else _folder_of(PACKAGE)
     return Path(found) if found else None
 
@@ -127,8 +127,8 @@ def torch_dialect() -> Any | None:
         return None
 
 
-def register_others(context: Any) -> None:
-    """Registers in `context` the dialects outside of MLIR that the bindings have: torch's and StableHLO."""
+def register_external_dialects(context: Any) -> None:
+    """Registers in `context` the bindings' dialects that are not part of MLIR: torch's and StableHLO."""
     if (dialect := torch_dialect()) is not None:
         dialect.register_dialect(context)
     with contextlib.suppress(ModuleNotFoundError):

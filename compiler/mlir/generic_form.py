@@ -1,4 +1,4 @@
-"""Prints a module in MLIR's generic form; each line keeps the nodes of its op's line in the custom form.
+"""Prints a module in MLIR's generic form, with the nodes that each line comes from.
 
 The engine calls this in a one-shot process, since parsing may crash it.
 """
@@ -17,24 +17,24 @@ _PLACE = re.compile(r'"[^"]*":(\d+):\d+')
 
 
 class _Lines(LocationSets):
-    """Maps locations of MLIR's parser, `"-":line:column`, to the numbers of the lines."""
+    """Maps locations of MLIR's parser, `"-":line:column`, to the sets of nodes of the parsed lines."""
 
-    def __init__(self, numbers: array[int]) -> None:
+    def __init__(self, line_sets: array[int]) -> None:
         super().__init__()
-        self._of_lines = numbers
+        self._line_sets = line_sets
 
     def number_in(self, text: str) -> int:
         found = _PLACE.search(text)
         line = int(found[1]) - 1 if found else -1
-        return self._of_lines[line] if 0 <= line < len(self._of_lines) else 0
+        return self._line_sets[line] if 0 <= line < len(self._line_sets) else 0
 
     def is_direct(self, number: int) -> bool:
-        """Always true: the process that made the text has the sets, and derived ones are not counted here."""
+        """Returns True: only the process that printed the custom form has the sets, so none is known as derived."""
         return True
 
 
 def generic_form(question: GenericFormRequest) -> GenericForm:
-    """Prints the module of a request in generic form; its lines have the numbers of the lines that they come from."""
+    """Prints the module of a request in generic form; each line has the set of the line that its op was parsed from."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     try:

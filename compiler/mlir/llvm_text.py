@@ -1,7 +1,7 @@
-"""MLIR's translation to LLVM IR as text. The binding's own function leaks the text.
+"""Translates a module to the text of LLVM IR without leaking it.
 
-The binding calls a function of MLIR's C interface that returns a copy of the text, which the caller must free. Here the
-same function is called directly, if the library exports it: otherwise each compilation leaks its LLVM IR.
+The binding calls a function of MLIR's C API whose result the caller must free, but does not free it. This module calls
+the same function directly if the library exports it; otherwise it uses the binding, and each call leaks the text.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 
 def llvm_text(operation: Any) -> str:
-    """Returns the LLVM IR text of a module in the LLVM dialect; raises `RuntimeError` if the translation fails."""
+    """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if the translation fails."""
     translated = translator()
     return str(llvm.translate_module_to_llvmir(operation)) if translated is None else translated(operation)
 
 
 @lru_cache(maxsize=1)
 def translator() -> Callable[[Any], str] | None:
-    """Returns the translation that frees its text, or `None` if these bindings do not export what it needs."""
+    """Returns a translation that frees its text, or `None` if the bindings' library does not export the functions."""
     llvm.translate_module_to_llvmir  # noqa: B018 - loads the module of bindings that is looked up below
     module = sys.modules.get(f"{PACKAGE}._mlir_libs._mlirDialectsLLVM")
     try:
-        # Keeps the GIL, as the binding does.
+        # `PyDLL` keeps the GIL during the call, as the binding does.
         library = ctypes.PyDLL(str(getattr(module, "__file__", None) or ""))
         translate, free = getattr(library, _TRANSLATE), getattr(library, _FREE)
     except (OSError, AttributeError):

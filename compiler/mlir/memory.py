@@ -8,9 +8,9 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 
-# Function attribute: it runs once per parameter, so unrolling its loops costs more compile time than it saves.
+# Attribute of a function that runs once per parameter: unrolling its loops costs more compile time than it saves.
 ONCE = "buddy.once"
-RESULT = "buddy.result"  # argument attribute: a buffer of the caller that overlaps no other
+RESULT = "buddy.result"  # attribute of an argument that is a buffer of the caller and overlaps no other buffer
 
 VIEWS = frozenset(
     {
@@ -33,7 +33,7 @@ def element_bytes(type_: Any) -> int:
 
 
 def bytes_of(type_: Any) -> int:
-    """Returns the bytes of a memref of static shape."""
+    """Returns the size in bytes of a memref of static shape."""
     element, parts = type_.element_type, 1
     if isinstance(element, ir.ComplexType):
         element, parts = element.element_type, 2
@@ -41,7 +41,7 @@ def bytes_of(type_: Any) -> int:
 
 
 def root_of(value: Any) -> Any:
-    """Returns the value that `value` is a view of."""
+    """Returns the buffer that `value` is a view of, through any number of views."""
     while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
         value = value.owner.operands[0]
     return value
@@ -58,7 +58,7 @@ def accesses(value: Any) -> Iterator[Any]:
 
 
 def aliases_operand(user: Any) -> bool:
-    """True if a buffer that `user` takes gets an alias: it is returned, carried by a loop, or selected."""
+    """True if `user` makes an alias of a buffer operand: it returns it, yields it to a loop, or selects it."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):
         return True
     return any(isinstance(result.type, ir.MemRefType) for result in user.results)

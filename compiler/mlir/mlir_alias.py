@@ -14,14 +14,14 @@ from buddy.compiler.mlir import bindings
 
 
 def install(name: str) -> ModuleType:
-    """Makes `name.x` an alias of module `x` of the bindings; returns the package for `name`.
+    """Makes `name.x` an alias of module `x` of the bindings; returns the bindings' package.
 
-    Raises `ModuleNotFoundError`, with what to do, if there are no bindings.
+    Raises `ModuleNotFoundError`, with what to do, if the bindings are not found.
     """
     if name == bindings.PACKAGE.partition(".")[0]:
-        # The bindings are configured by this very name, and no such package is on the path.
+        # `BUDDY_MLIR_PACKAGE` is this name, but Python has not found such a package.
         raise ModuleNotFoundError(f"no build of MLIR is on the path, so there is no package {name}", name=name)
-    # First among the finders: Python's own would find the files, and load each module a second time.
+    # First among the finders, since Python's own finder would load each module a second time.
     sys.meta_path.insert(0, _Finder(name))
     return bindings.package()
 

@@ -1,4 +1,4 @@
-"""Finds the user's own `mlir-opt` without running it. Imports no MLIR.
+"""Finds the user's own `mlir-opt` without running it. Does not import MLIR.
 
 `BUDDY_MLIR_OPT` names it, by path or by a name on the path; the default is the `mlir-opt` on the path, if any.
 """
@@ -17,7 +17,8 @@ _NAME = "mlir-opt"
 class ToolError(Exception):
     """The tool failed or was not found.
 
-    Holds its first message, its whole output, and the number of the set of nodes that the message is about (0: none).
+    The text is its first message, `detail` its complete output, and `place` the number of the set of nodes that the
+    message is about, 0 if unknown.
     """
 
     def __init__(self, message: str, detail: str = "", place: int = 0) -> None:
@@ -43,19 +44,21 @@ class MlirTool:
 
 
 def tool() -> MlirTool | None:
-    """Returns the tool in use, or `None`. Raises `ToolError` if the variable names nothing that can be executed."""
-    asked = os.environ.get(VARIABLE, "")
-    found = shutil.which(asked or _NAME)
+    """Returns the tool in use, or `None`. Raises `ToolError` if `BUDDY_MLIR_OPT` does not name an executable."""
+    configured = os.environ.get(VARIABLE, "")
+    found = shutil.which(configured or _NAME)
     if found is None:
-        if asked:
-            raise ToolError(f"{VARIABLE}={asked} is not executable: set it to the path of your mlir-opt, or unset it")
+        if configured:
+            raise ToolError(
+                f"{VARIABLE}={configured} is not executable: set it to the path of your mlir-opt, or unset it"
+            )
         return None
     status = os.stat(found)
     return MlirTool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
 
 
 def identity() -> str:
-    """Returns a text that changes with the tool in use; "" without one, or if the variable names none."""
+    """Returns a text that changes with the tool in use; "" if there is no tool or `BUDDY_MLIR_OPT` is invalid."""
     try:
         found = tool()
     except ToolError:

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import PACKAGE
 
-# Dialects whose Python module has another name.
+# Modules of the dialects that the bindings name differently; `builtin` keeps its name.
 _MODULES = {"builtin": "builtin", "omp": "openmp"}
 
 
@@ -16,7 +16,7 @@ def op_documentation(name: str) -> str:
     """Returns the documentation of op `name` (`dialect.op`), "" if the bindings have none."""
     op = _op_class(name)
     for cls in op.__mro__ if op is not None else ():
-        # Bindings subclass the classes that are generated from the dialect; only the latter have the op's name.
+        # The generated class has the documentation and defines the op's name; the bindings' extensions subclass it.
         if "OPERATION_NAME" in vars(cls) and cls.__doc__:
             return inspect.cleandoc(cls.__doc__)
     return ""

@@ -23,7 +23,7 @@ _NOWHERE = f' = loc("{FILE}":0:0)'
 
 
 class PrintedModule(NamedTuple):
-    """A module as `mlir-opt` prints it, with location marks; `lost` ops had no node before they were filled."""
+    """A module as `mlir-opt` prints it, with locations; `lost` is the number of ops that passes left without a node."""
 
     text: str
     lost: int = 0
@@ -32,14 +32,14 @@ class PrintedModule(NamedTuple):
 def marked_text(operation: Any, locations: LocationSets) -> PrintedModule:
     """Prints the module with a location for each op; `LocationSets.fill` adds those that passes have dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
-    if not _leads_nowhere(text):
+    if not _has_unlocated_ops(text):
         return PrintedModule(text)
     lost = locations.fill(operation)
     return PrintedModule(operation.get_asm(enable_debug_info=True, assume_verified=True), lost)
 
 
-def _leads_nowhere(marked: str) -> bool:
-    """True if a printed module has ops or arguments, besides the module itself, without a node."""
+def _has_unlocated_ops(marked: str) -> bool:
+    """True if ops or arguments of a printed module have no node; the module op itself does not count."""
     if "loc(unknown)" in marked:
         return True
     names = (line.partition(" ")[0] for line in _tail_of_aliases(marked) if line.endswith(_NOWHERE))
@@ -53,7 +53,7 @@ def _tail_of_aliases(marked: str) -> Iterator[str]:
 
 
 def print_mlir(marked: str, locations: LocationSets) -> StageText:
-    """Converts a module's `marked_text`: removes the location marks and stores them as sets of nodes."""
+    """Converts a module's `marked_text`: removes the locations from the text and returns them as sets of nodes."""
     lines = marked.splitlines()
     aliases = _aliases(lines, locations)
     content: list[str] = []
@@ -63,7 +63,7 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
     for line in lines:
         if line.startswith(_DEBUG_ALIASES):
             continue
-        text, body = _unmarked(line)
+        text, body = _split_locations(line)
         number = (aliases[body] if body in aliases else locations.number_in(body)) if body else 0
         if line.endswith(")") and body and line != text and not text.startswith("}"):
             ops.append(number)
@@ -86,9 +86,9 @@ def stage_text(
     lines: Sequence[str], numbers: Sequence[int], locations: LocationSets, weights: Mapping[int, int],
     machine: Sequence[bytes] = (),
 ) -> StageText:  # fmt: skip
-    """Returns the text of `lines` that come from sets `numbers`; `weights` are the ops, or bytes, of each set.
+    """Returns the text of `lines`; line `i` comes from the set `numbers[i]`.
 
-    `machine` is the machine code of each line.
+    `weights` maps each set to its number of ops or bytes, and `machine` has the machine code of each line.
     """
     origins = Counter(dict.fromkeys(("direct", "derived", "none"), 0))
     for number, weight in weights.items():
@@ -99,8 +99,8 @@ def stage_text(
     )  # fmt: skip
 
 
-def _unmarked(line: str) -> tuple[str, str]:
-    """Returns a line without its location marks, and the content of the last one; block arguments have marks too."""
+def _split_locations(line: str) -> tuple[str, str]:
+    """Returns a line without its locations, and the body of the last one; block arguments have locations too."""
     if " loc(" not in line:
         return line, ""
     start = line.rfind(" loc(")
@@ -120,17 +120,17 @@ def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
             name = _NAMED.match(line)
             assert name is not None
             bodies[name.group(1)] = match.group(1)
-    return {name: locations.number_in(_expanded(body, bodies, 0)) for name, body in bodies.items()}
+    return {name: locations.number_in(_expand(body, bodies, 0)) for name, body in bodies.items()}
 
 
-def _expanded(body: str, bodies: dict[str, str], depth: int) -> str:
+def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
     if depth > 8 or "#loc" not in body:
         return body
-    return _REFERENCE.sub(lambda m: _expanded(bodies.get(m.group(), ""), bodies, depth + 1), body)
+    return _REFERENCE.sub(lambda m: _expand(bodies.get(m.group(), ""), bodies, depth + 1), body)
 
 
 def print_llvm(text: str, locations: LocationSets) -> StageText:
-    """Prints LLVM IR without its debug metadata, which gives the origin of each line."""
+    """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line."""
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
@@ -146,7 +146,7 @@ def print_llvm(text: str, locations: LocationSets) -> StageText:
             number = numbers.get(found.group(1), 0) if found else 0
         number = number if number < len(locations.sets) else 0
         if line.startswith("  "):
-            # Lines without their own location come from all nodes of the function.
+            # An instruction without a location comes from all nodes of the function.
             number = number or group
             instructions.append(number)
         content.append(_DEBUG.sub("", line))
@@ -161,5 +161,5 @@ _OP = re.compile(r"^ *(?:%[\w:#, %]+ = )?\"?([a-z_]\w*(?:\.\w+)*)", re.MULTILINE
 
 
 def op_counts(content: str) -> Counter[str]:
-    """Counts the ops of the printed module by name."""
+    """Returns the number of ops by name in a printed module."""
     return Counter(_OP.findall(content))

@@ -1,4 +1,4 @@
-"""The graph nodes that an op comes from: interned sets of nodes, as MLIR file locations `loc("<graph>":id:0)`.
+"""The graph nodes that an op comes from: interned sets of nodes, as MLIR file locations `loc("graph":number:0)`.
 
 A set has one number, never a `FusedLoc` of several: LLVM turns such a location into line 0. A set records for each of
 its nodes whether it is the op's own, or was derived from neighbouring ops after a pass had dropped the location.
@@ -29,8 +29,8 @@ class LocationSets:
         self.sets: list[tuple[str, ...]] = [()]
         self.derived: dict[int, tuple[str, ...]] = {}
         self._numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {((), ()): 0}
-        # Keyed by attribute: printing a location takes five times as long as this look-up.
-        self._known: dict[Any, int] = {}
+        # Keyed by location attribute: printing a location takes five times as long as this look-up.
+        self._numbers_by_location: dict[Any, int] = {}
 
     @classmethod
     def of(cls, sets: Sequence[tuple[str, ...]], derived: Mapping[int, tuple[str, ...]]) -> LocationSets:
@@ -57,14 +57,14 @@ class LocationSets:
         return self._at(self.intern(names, derived))
 
     def number_of(self, location: Any) -> int:
-        """Returns the set of `location` (of any kind): the union of all sets in it."""
-        known = self._known.get(location.attr)
-        if known is None:
-            known = self._known[location.attr] = self.number_in(str(location))
-        return known
+        """Returns the number of the union of all sets in `location`, a location of any kind."""
+        number = self._numbers_by_location.get(location.attr)
+        if number is None:
+            number = self._numbers_by_location[location.attr] = self.number_in(str(location))
+        return number
 
     def number_in(self, text: str) -> int:
-        """Returns the set of a location that is printed as `text`."""
+        """Returns the number of the union of all sets in a location that is printed as `text`."""
         return self.united(map(int, _NUMBER.findall(text)))
 
     def is_direct(self, number: int) -> bool:
@@ -72,11 +72,11 @@ class LocationSets:
         return len(self.sets[number]) > len(self.derived.get(number, ()))
 
     def as_derived(self, number: int) -> int:
-        """Returns the set of the same nodes, all of them derived."""
+        """Returns the number of the set of the same nodes, all of them derived."""
         return self.intern((), self.sets[number])
 
     def united(self, numbers: Iterable[int]) -> int:
-        """Returns the union of several sets; a node that is the op's own in one of them stays its own."""
+        """Returns the number of the union of sets; a node that is direct in one of them is direct in the union."""
         numbers = set(numbers)
         if len(numbers) <= 1:
             return next(iter(numbers), 0)
@@ -91,11 +91,11 @@ class LocationSets:
         return ir.Location.file(FILE, number, 0, context=context)
 
     def nowhere(self, context: Any = None) -> Any:
-        """Returns the location of an op without nodes: not `unknown`, which LLVM's debug information rejects."""
+        """Returns the location of ops without a node; not `unknown`, which LLVM's debug information rejects."""
         return self._at(0, context)
 
     def union(self, locations: Sequence[Any]) -> Any:
-        """Returns one location for all of `locations`, as for the result of a fusion."""
+        """Returns the location of an op that replaces ops at `locations`, such as a fused op."""
         return self._at(self.united(map(self.number_of, locations)))
 
     # ---- ops without a location ----------------------------------------------------------------------------------
@@ -105,52 +105,53 @@ class LocationSets:
 
         Upstream passes drop locations, especially of constants that they hoist and merge. An op gets the nodes of its
         users; without users, those of its operands, else of the enclosing op; a declaration or a global gets those of
-        the ops that refer to it. An op that still has no node gets the location `nowhere`.
+        the ops that refer to it. If none of these has a node, the op gets the location `nowhere`.
         """
-        bare: list[Any] = []
+        unlocated: list[Any] = []
         arguments: list[Any] = []
 
         def visit(op: Any) -> Any:
             if not self.number_of(op.location) and op.name != "builtin.module":
-                bare.append(op)
+                unlocated.append(op)
             for region in op.regions:
                 found = (argument for block in region.blocks for argument in block.arguments)
                 arguments.extend((argument, op) for argument in found if not self.number_of(argument.location))
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)
-        # Users follow their operands, so a chain of ops without nodes is filled backwards. Symbols, and ops inside of
-        # functions without nodes, are filled in the second round.
+        # Backwards, because users follow their operands. Symbols, and ops inside of functions without nodes, need the
+        # results of the first round.
         for _ in range(2):
-            symbols = self._named_by(root) if any(map(_symbol, bare)) else {}
-            for op in reversed(bare):
+            references = self._referring_sets(root) if any(map(_symbol, unlocated)) else {}
+            for op in reversed(unlocated):
                 if not self.number_of(op.location):
-                    near = next((found for found in self._neighbours(op, symbols) if found), set())
-                    op.location = self._at(self.as_derived(self.united(near)), op.context)
+                    nearest = next((found for found in self._neighbours(op, references) if found), set())
+                    op.location = self._at(self.as_derived(self.united(nearest)), op.context)
         for argument, op in arguments:
             argument.set_location(self._at(self.number_of(op.location), op.context))
-        return len(bare)
+        return len(unlocated)
 
-    def _neighbours(self, op: Any, symbols: dict[str, set[int]]) -> Iterator[set[int]]:
-        """Yields the sets from which `op` may be derived, the nearest first."""
-        yield self._some(use.owner.operation for result in op.results for use in result.uses)
-        yield self._some(value.owner for value in op.operands if isinstance(value, ir.OpResult))
-        yield symbols.get(_symbol(op), set())
-        around = op.parent.operation if op.parent is not None else None
-        if around is not None and around.name != "builtin.module":
-            yield self._some([around])
+    def _neighbours(self, op: Any, references: dict[str, set[int]]) -> Iterator[set[int]]:
+        """Yields the sets from which that of `op` may be derived, the nearest first."""
+        yield self._sets_of(use.owner.operation for result in op.results for use in result.uses)
+        yield self._sets_of(value.owner for value in op.operands if isinstance(value, ir.OpResult))
+        yield references.get(_symbol(op), set())
+        parent = op.parent.operation if op.parent is not None else None
+        if parent is not None and parent.name != "builtin.module":
+            yield self._sets_of([parent])
 
-    def _some(self, ops: Iterable[Any]) -> set[int]:
+    def _sets_of(self, ops: Iterable[Any]) -> set[int]:
+        """Returns the numbers of the ops' sets that are not empty."""
         return {number for op in ops if (number := self.number_of(op.location))}
 
-    def _named_by(self, root: Any) -> dict[str, set[int]]:
-        """Returns the sets of the ops that refer to each symbol."""
+    def _referring_sets(self, root: Any) -> dict[str, set[int]]:
+        """Returns for each symbol the sets of the ops that refer to it."""
         found: defaultdict[str, set[int]] = defaultdict(set)
 
         def visit(op: Any) -> Any:
             for key in _SYMBOLS:
                 if key in op.attributes and isinstance(op.attributes[key], ir.FlatSymbolRefAttr):
-                    found[op.attributes[key].value].update(self._some([op]))
+                    found[op.attributes[key].value].update(self._sets_of([op]))
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)

@@ -1,4 +1,4 @@
-"""Queries on modules: all nested ops, attributes by name, unused symbol names."""
+"""Traversal of IR: nested ops, attributes, symbols and calls, and copies of a block's body."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from buddy.compiler.mlir.bindings import ir
 
 
 def collect(root: Any) -> list[Any]:
-    """Returns all operations below `root`, in pre-order, without `root` itself."""
+    """Returns all ops nested in `root`, in pre-order, without `root` itself."""
     found: list[Any] = []
-    add, onward = found.append, ir.WalkResult.ADVANCE
+    add, advance = found.append, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
         add(op)
-        return onward
+        return advance
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return found[1:]
 
 
 def find_ops(root: Any, *names: str) -> list[Any]:
-    """Returns the operations below `root` whose names are among `names`, in pre-order."""
+    """Returns the ops nested in `root` that have one of `names`, in pre-order, without `root` itself."""
     found: list[Any] = []
-    onward = ir.WalkResult.ADVANCE
+    advance = ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
         if op.name in names:
             found.append(op)
-        return onward
+        return advance
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
     return [op for op in found if op != root.operation]
 
 
 def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
-    """Returns the entry block of the function around `op`, and whether it is inside a parallel loop.
+    """Returns the entry block of the function around `op`, and whether `op` is inside a parallel loop.
 
-    Returns `None` if there is no `func.func` around it, such as after `convert-func-to-llvm`.
+    Returns `None` if no `func.func` encloses it, such as after `convert-func-to-llvm`.
     """
     parent, shared = op.parent, False
     while parent is not None and parent.operation.name != "func.func":
@@ -68,7 +68,7 @@ def calls_in(function: Any) -> list[Any]:
 
 
 def unique_symbol(module: Any, base: str) -> str:
-    """Returns `base`, with the first number that makes it unique in `module` if necessary."""
+    """Returns a symbol name that `module` does not have: `base`, or `base` with a number."""
     taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
     number, name = 0, base
     while name in taken:
@@ -77,12 +77,15 @@ def unique_symbol(module: Any, base: str) -> str:
     return name
 
 
-def cloned_body(block: Any, known: dict[Any, Any]) -> list[Any]:
-    """Clones the ops of `block` at the insertion point; returns the values that its terminator yields."""
+def clone_body(block: Any, known: dict[Any, Any]) -> list[Any]:
+    """Clones the ops of `block` at the insertion point; returns the values that its terminator would yield.
+
+    `known` maps values to their replacements, such as the block's arguments; the clones' results are added to it.
+    """
     *body, end = block.operations
     for op in body:
         clone = op.operation.clone()
-        # Nested regions (such as loops) may use outer values, which are replaced too.
+        # Ops in nested regions, such as loop bodies, may use the values too.
         for inner in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
             for i, operand in enumerate(inner.operands):
                 if operand in known:

@@ -69,7 +69,7 @@ def fused_attention(node: Op, symbol_table: SymbolTable) -> Any:
 
 @dataclass(frozen=True)
 class _Operand:
-    """A logical tensor [batch..., rows, width] and its memory layout: dim `i` of it is dim `order[i]` of `value`."""
+    """A logical tensor [batch..., rows, width] and its memory layout: its dim `i` is dim `order[i]` of `value`."""
 
     value: Any
     dtype: TensorDType
@@ -86,9 +86,9 @@ class _Operand:
 
     def place(self, offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
         """Returns the slice arguments (offsets, sizes, strides) of that matrix."""
-        return _place(self._own(offsets), self._own(sizes))
+        return _place(self._in_memory_order(offsets), self._in_memory_order(sizes))
 
-    def _own(self, values: Sequence[Any]) -> list[Any]:
+    def _in_memory_order(self, values: Sequence[Any]) -> list[Any]:
         """Permutes per-dim values from the operand's dim order to that of the tensor in memory."""
         return [values[self.order.index(dim)] for dim in range(len(values))]
 
@@ -118,9 +118,9 @@ class _Attention:
     """The operands and options of one attention op.
 
     `k` and `v` are lists of parts that are consecutive along the keys; several parts avoid a concatenation. `order` is
-    the memory layout of the result, as in `_Operand`. With `zeros` a fully masked row results in zeros, as in eager's
-    kernel; otherwise in NaN, as in a separate softmax. With `in_place` each block of rows of the result overwrites the
-    queries that it was computed from, which have no other reader.
+    the memory layout of the result, as in `_Operand`. With `zero_masked_rows`, a fully masked row is zeros, as in
+    eager's fused kernel; otherwise it is NaN, as with a separate softmax. With `in_place`, each block of rows of the
+    result overwrites the queries that it was computed from, which have no other reader.
     """
 
     q: _Operand
@@ -131,7 +131,7 @@ class _Attention:
     scale: float
     causal: bool
     order: tuple[int, ...]
-    zeros: bool
+    zero_masked_rows: bool
     in_place: bool
 
     @staticmethod
@@ -153,13 +153,13 @@ class _Attention:
         scale = node.kwargs.get("scale")
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         masked = None if mask is None else _mask(mask, symbol_table, len(q.shape))
-        zeros, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
+        zero_masked_rows, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
         in_place = q.order == order and q.shape[-1] == v[0].shape[-1] and _read_once(node.args[0])
-        return _Attention(q, k, v, masked, dtype, scale, causal, order, zeros, in_place)
+        return _Attention(q, k, v, masked, dtype, scale, causal, order, zero_masked_rows, in_place)
 
     @property
     def block(self) -> int:
-        """Query rows per block."""
+        """The number of query rows per block."""
         return CAUSAL_BLOCK if self.causal else ROWS
 
     @property
@@ -169,7 +169,7 @@ class _Attention:
     def emit(self) -> Any:
         """Emits the loops and returns the result [batch..., heads, rows, width]."""
         if self._shares_rows():
-            return self._by_groups()
+            return self._emit_by_groups()
         *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
         sizes = [*batch, rows, width]
         own = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
@@ -178,14 +178,14 @@ class _Attention:
         return transpose(out, self.order, self.dtype)
 
     def _shares_rows(self) -> bool:
-        """True if the single query rows of a group's heads can be processed as the rows of one head.
+        """True if each head has one query row, and those of a group can be processed as the rows of one head.
 
-        Each key is then read once per group. With more rows per head this saves nothing.
+        Each key is then read once per group, and not once per head.
         """
-        alike = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
-        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and alike
+        same_mask = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
+        return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and same_mask
 
-    def _by_groups(self) -> Any:
+    def _emit_by_groups(self) -> Any:
         *batch, heads, rows, width = self.q.shape
         groups, plain = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
         source = transpose(self.q.value, self.q.order, self.dtype)
@@ -194,19 +194,19 @@ class _Attention:
         return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.dtype)
 
     def _head(self, head: list[Index], out: Any) -> Any:
-        """Returns `out` [rows, width] with the result of one head."""
+        """Returns `out` [rows, width] with the result of the head at indices `head` written to it."""
         shared = self.q.shape[-3] // self.k[0].shape[-3]
-        group = [*head[:-1], _over(head[-1], shared)]
-        keys = list(self._parts(group))
+        group = [*head[:-1], _divide(head[-1], shared)]
+        keys = list(self._key_parts(group))
         for rows in rows_of(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
 
             def block(i: Index, carried: list[Any], rows: RowBlocks = rows) -> list[Any]:
-                return [_Block(self, head, keys, rows, i, *carried).written()]
+                return [_Block(self, head, keys, rows, i, *carried).emit()]
 
             (out,) = _loop(rows.first, rows.end, [out], block)
         return out
 
-    def _parts(self, group: list[Index]) -> Iterator[_Keys]:
+    def _key_parts(self, group: list[Index]) -> Iterator[_Keys]:
         start = 0
         for k, v in zip(self.k, self.v, strict=True):
             yield _Keys(self, k, v, group, start)
@@ -236,22 +236,22 @@ class _Keys:
         """Returns `queries` [rows, width] times the transposed first `count` keys of block `number`: [rows, count]."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(number, int) and number >= self.full):
-            keys = self._tile(self.k, _times(number, self.block), count)
+            keys = self._tile(self.k, _multiply(number, self.block), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
         panels = _Operand(self.panels, dtype, (0, 1, 2))
         width = self.k.shape[-1]
         return contract(queries, panels.tile([number, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
     def weighted(self, weights: Any, number: Index, count: int, out: Any = None) -> Any:
-        """Returns `weights` [rows, count] times the values of that block, added to `out` if given."""
-        values = self._tile(self.v, _times(number, self.block), count)
+        """Returns `weights` [rows, count] times the first `count` values of block `number`, added to `out` if given."""
+        values = self._tile(self.v, _multiply(number, self.block), count)
         return contract(weights, values, "mn", "nd", "md", self.attention.dtype, out)
 
 
 class _Block:
     """Block `index` of the query rows of one head, whose results are written to `out`.
 
-    `rows` says which of the first `parts` of the keys these rows attend to.
+    `rows` says which blocks of the keys `parts` these rows attend to.
     """
 
     def __init__(
@@ -259,26 +259,26 @@ class _Block:
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
-        self.start = _times(index, attention.block)
+        self.start = _multiply(index, attention.block)
         self.out = _Operand(out, self.dtype, (0, 1))
         self.queries = self._scaled_queries()
 
-    def written(self) -> Any:
-        """Returns `out` with the result of these rows."""
+    def emit(self) -> Any:
+        """Emits the block and returns `out` with its result."""
         keys, *others = self.parts
-        state, first = self._first(keys)
-        state = self._over(keys, first, self.index if self.rows.full is None else self.rows.full, state)
+        state, first = self._first_block(keys)
+        state = self._add_blocks(keys, first, self.index if self.rows.full is None else self.rows.full, state)
         for keys in others:
-            state = self._over(keys, 0, keys.full, state)
+            state = self._add_blocks(keys, 0, keys.full, state)
             rest = keys.count - keys.full * keys.block
-            state = self._joined(keys, keys.full, rest, state) if rest else state
-        return self._finished(state)
+            state = self._add_block(keys, keys.full, rest, state) if rest else state
+        return self._store_result(state)
 
-    def _over(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
+    def _add_blocks(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
         """Returns the state updated by the full blocks `first <= number < end` of `keys`."""
 
         def step(number: Index, carried: list[Any]) -> list[Any]:
-            state = self._joined(keys, number, keys.block, _State(*carried))
+            state = self._add_block(keys, number, keys.block, _State(*carried))
             return [state.peak, state.total, state.values]
 
         return _State(*_loop(first, end, [state.peak, state.total, state.values], step))
@@ -290,43 +290,43 @@ class _Block:
             tile = self.out.tile([self.start, 0], sizes)
         else:
             tile = q.tile([*self.head, self.start, 0], [*[1] * len(self.head), *sizes])
-        return _updated(empty(sizes, self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
+        return _update_in_place(empty(sizes, self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
 
-    def _first(self, keys: _Keys) -> tuple[_State, int]:
+    def _first_block(self, keys: _Keys) -> tuple[_State, int]:
         """Returns the state after one block (the tail, if any) and the number of the first remaining full block."""
         tail, first = self.rows.tail, 0
         if tail is None:
             tail, first = KeyTail(0, keys.block, False), 1
         number = self.index if tail.number is None else tail.number
         scores = self._scores(keys, number, tail.keys, tail.diagonal)
-        peak = self._peak(scores)
-        powers = self._powers(scores, peak)
-        total = self._summed(powers, filled(0, [self.rows.rows, 1], self.dtype))
+        peak = self._row_maxima(scores)
+        powers = self._exponentials(scores, peak)
+        total = self._add_row_sums(powers, filled(0, [self.rows.rows, 1], self.dtype))
         return _State(peak, total, keys.weighted(powers, number, tail.keys)), first
 
-    def _joined(self, keys: _Keys, number: Index, count: int, state: _State) -> _State:
+    def _add_block(self, keys: _Keys, number: Index, count: int, state: _State) -> _State:
         """Returns the state updated by the first `count` keys of block `number`."""
         scores = self._scores(keys, number, count, False)
-        peak = self._peak(scores)
-        kept = self._kept(state.peak, peak)
-        peak = _updated(state.peak, self.dtype, [(peak, self.dtype)], s.maximum)
-        powers = self._powers(scores, peak)
-        total = _updated(state.total, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
-        values = _updated(state.values, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
-        return _State(peak, self._summed(powers, total), keys.weighted(powers, number, count, values))
+        peak = self._row_maxima(scores)
+        kept = self._rescaling(state.peak, peak)
+        peak = _update_in_place(state.peak, self.dtype, [(peak, self.dtype)], s.maximum)
+        powers = self._exponentials(scores, peak)
+        total = _update_in_place(state.total, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
+        values = _update_in_place(state.values, self.dtype, [(kept, self.dtype)], lambda x, k: x * k)
+        return _State(peak, self._add_row_sums(powers, total), keys.weighted(powers, number, count, values))
 
-    def _kept(self, before: Any, block: Any) -> Any:
+    def _rescaling(self, before: Any, block: Any) -> Any:
         """Returns the factor [rows, 1] that rescales the sums of earlier blocks."""
         operands = [(before, self.dtype), (block, self.dtype)]
         out = empty([self.rows.rows, 1], self.dtype)
-        return _updated(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
+        return _update_in_place(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
 
     def _scores(self, keys: _Keys, number: Index, count: int, diagonal: bool) -> Any:
         scores = keys.scores(self.queries, number, count)
         mask = self.attention.mask
         inputs = []
         if mask is not None:
-            place = [*self.head, self.start, _plus(_times(number, keys.block), keys.start)]
+            place = [*self.head, self.start, _add(_multiply(number, keys.block), keys.start)]
             inputs.append((_broadcast_tile(mask, place, self.rows.rows, count), mask.dtype))
         if not inputs and not diagonal:
             return scores
@@ -341,27 +341,29 @@ class _Block:
 
         return pointwise([(scores, self.dtype), *inputs], shape_of(scores), self.dtype, body)
 
-    def _peak(self, scores: Any) -> Any:
+    def _row_maxima(self, scores: Any) -> Any:
         """Returns the maximum of each row, at least the lowest finite number: differences are never `inf - inf`."""
         start = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
-        return _folded(scores, start, self.dtype, s.maximum)
+        return _reduce_rows(scores, start, self.dtype, s.maximum)
 
-    def _powers(self, scores: Any, peak: Any) -> Any:
-        """Returns the exponentials in a separate buffer: in-place updates in a fused row loop do not vectorise."""
+    def _exponentials(self, scores: Any, peak: Any) -> Any:
+        """Returns `exp(scores - peak)`, in a new buffer: in-place updates in a fused row loop are not vectorised."""
         operands = [(scores, self.dtype), (peak, self.dtype)]
         return pointwise(operands, shape_of(scores), self.dtype, lambda x, m: s.exp(x - m))
 
-    def _summed(self, powers: Any, start: Any) -> Any:
-        return _folded(powers, start, self.dtype, lambda total, x: total + x)
+    def _add_row_sums(self, powers: Any, start: Any) -> Any:
+        return _reduce_rows(powers, start, self.dtype, lambda total, x: total + x)
 
-    def _finished(self, state: _State) -> Any:
+    def _store_result(self, state: _State) -> Any:
         def body(_: Scalar, x: Scalar) -> Scalar:
-            return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zeros else 1.0 / x
+            return s.select(x.compare("eq", 0), x.like(0), 1.0 / x) if self.attention.zero_masked_rows else 1.0 / x
 
-        inverse = _updated(empty([self.rows.rows, 1], self.dtype), self.dtype, [(state.total, self.dtype)], body)
+        inverse = _update_in_place(
+            empty([self.rows.rows, 1], self.dtype), self.dtype, [(state.total, self.dtype)], body
+        )
         place = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse, self.dtype)]
-        tile = _updated(self.out.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
+        tile = _update_in_place(self.out.tile(*place), self.dtype, inputs, lambda _, x, i: x * i)
         return tensor.insert_slice(tile, self.out.value, *_place(*place))
 
 
@@ -371,12 +373,12 @@ class _Block:
 def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
     """Returns an operand of a product.
 
-    It is read through the transpose that produced it, without a copy, if rows stay rows.
+    An operand that is a transpose is read from the transpose's operand, without a copy, unless rows become columns.
     """
     value = value_of(node, symbol_table)
     rank = len(shape_of(value))
     if rank < 3:
-        raise LoweringError(f"attention over {rank} dims")
+        raise LoweringError(f"attention of tensors with {rank} dims")
     dtype = node.tensor_meta.dtype
     if isinstance(node, (TransposeOp, PermuteOp)) and (node.args[0].name, 0) in symbol_table:
         order = permutation_of(node)
@@ -388,9 +390,9 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
 def _keys_and_values(
     node: Op, symbol_table: SymbolTable, by_parts: bool
 ) -> tuple[tuple[_Operand, ...], tuple[_Operand, ...]]:
-    """Returns keys and values. With `by_parts`, concatenated ones (a cache and new keys) are read part by part.
+    """Returns keys and values. With `by_parts`, the parts of concatenations (a cache and new keys) are read in place.
 
-    With many query rows each part would be read many times, which costs more than the copy.
+    If there are many query rows, each part would be read many times, which costs more than a copy.
     """
     parts = [_parts_of(arg, symbol_table) if by_parts else () for arg in node.args[1:3]]
     k, v = (tuple(_operand(part, symbol_table) for part in found) for found in parts)
@@ -429,7 +431,7 @@ def _broadcast_tile(mask: _Operand, place: Sequence[Index], rows: int, columns: 
 
 
 def _out_order(node: Op) -> tuple[int, ...]:
-    """Returns the memory layout of the result: rows outside heads if every reader transposes it to that."""
+    """Returns the memory layout of the result: rows before heads if every reader transposes it to that layout."""
     rank = len(node.tensor_meta.shape)
     swapped = [*range(rank - 3), rank - 2, rank - 3, rank - 1]
     readers = list(_readers(node))
@@ -448,9 +450,9 @@ def _readers(node: Op) -> Iterator[Op]:
 
 
 def _read_once(node: Op) -> bool:
-    """True if the tensor `node` is computed by one op, perhaps reshaped, and has a single reader.
+    """True if `node` is the result of an op, perhaps transposed or viewed, and no other node reads it.
 
-    False for parts of a larger tensor and for inputs, which may have other readers.
+    False for views of a part of a tensor and for inputs, whose memory may have other readers.
     """
     while isinstance(node, (ViewOp, TransposeOp, PermuteOp)) and len(node._children) == 1:
         node = node.args[0]
@@ -460,12 +462,12 @@ def _read_once(node: Op) -> bool:
 # ---- building blocks -------------------------------------------------------------------------------------------------
 
 
-def _updated(
+def _update_in_place(
     target: Any, dtype: TensorDType, inputs: Sequence[tuple[Any, TensorDType]], body: Callable[..., Scalar]
 ) -> Any:
-    """Returns `body(element of target, elements of the broadcast inputs)`, computed in place of `target`.
+    """Returns `body(element of target, elements of the broadcast inputs)`, emit in place of `target`.
 
-    In place, because the loops carry buffers.
+    Loop-carried tensors must be updated in place, so that bufferization does not copy them.
     """
     shape, types = shape_of(target), [t for _, t in inputs]
 
@@ -477,7 +479,7 @@ def _updated(
     return generic([value for value, _ in inputs], dims, [target], [every], [PARALLEL] * len(shape), scalars)[0]
 
 
-def _folded(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]) -> Any:
+def _reduce_rows(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]) -> Any:
     """Reduces the rows of `value` [rows, n] by `body(accumulated, element)`, starting at `start` [rows, 1]."""
 
     def scalars(x: Any, accumulated: Any) -> list[Any]:
@@ -491,19 +493,19 @@ def _lowest(dtype: TensorDType) -> float:
     return -3.4028234663852886e38 if dtype is TensorDType.Float32 else -1.7976931348623157e308
 
 
-def _times(index: Index, factor: int) -> Index:
+def _multiply(index: Index, factor: int) -> Index:
     if isinstance(index, int):
         return index * factor
     return index if factor == 1 else arith.muli(index, _constant(factor))
 
 
-def _plus(index: Index, number: int) -> Index:
+def _add(index: Index, number: int) -> Index:
     if isinstance(index, int):
         return index + number
     return index if number == 0 else arith.addi(index, _constant(number))
 
 
-def _over(index: Index, divisor: int) -> Index:
+def _divide(index: Index, divisor: int) -> Index:
     if isinstance(index, int):
         return index // divisor
     return index if divisor == 1 else arith.divui(index, _constant(divisor))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyTail:
-    """The partial or diagonal block of keys: its number of keys and whether the diagonal passes through it.
+    """A partial or diagonal block of keys: its number of keys, and whether the diagonal passes through it.
 
-    `number` is its position among the blocks of keys; `None` means the number of the block of rows.
+    `number` is its position among the blocks of keys; `None` means that of the block of rows.
     """
 
     number: int | None
@@ -22,8 +22,7 @@ class KeyTail:
 class RowBlocks:
     """Blocks `first <= i < end` of `rows` query rows each; block `i` starts at row `i * block`.
 
-    Each block attends to `tail`, unless it is `None`, and to the full blocks of keys `0 .. full - 1`; a `full` of
-    `None` means `i`.
+    Each block attends to the full blocks of keys `0 .. full - 1`, where a `full` of `None` means `i`, and to `tail`.
     """
 
     first: int
@@ -36,7 +35,7 @@ class RowBlocks:
 def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
     """Splits `queries` rows by `keys` columns into blocks; a causal row `i` attends to columns `0 .. i`.
 
-    Raises `ValueError` if causal blocks are not square: only then does the diagonal pass through their corners.
+    Raises `ValueError` if causal blocks are not square: the diagonal must pass through their corners.
     """
     if causal and block != key_block:
         raise ValueError(f"causal blocks of {block} rows by {key_block} keys are not square")

@@ -12,11 +12,11 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.loop_state import compare, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
-from buddy.compiler.ops.ranges import is_data, refuse_outside, refuse_where
+from buddy.compiler.ops.ranges import depends_on_inputs, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import filled, pointwise, shape_of
-from buddy.compiler.ops.sums import summed_in
+from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -27,19 +27,19 @@ SUM, MEAN, MAX = range(3)
 
 @lowering("EmbeddingBagOp")
 def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns the first result; the others serve the backward pass, and their contents depend on the mode.
+    """Returns the first result, [bags, width]; the others are for the backward pass only.
 
     Raises `LoweringError` if one of the others is read.
     """
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
-        raise LoweringError("results for the backward pass of embedding_bag")
+        raise LoweringError("results for the backward pass of embedding_bag are not computed")
     meta, mode = node.tensor_meta, argument(node, 4, "mode", SUM)
-    wide = summed_in(meta.dtype)
+    wide = accumulator_type(meta.dtype)
     bags, width = meta.shape
     rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
-    # An offset may be equal to the number of indices; an index may not be equal to the number of rows.
-    refuse_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
-    _refuse_disorder(node, symbol_table)
+    # An offset may be equal to the number of indices, whereas an index must be less than the number of rows.
+    fall_back_if_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
+    _check_offsets(node, symbol_table)
     start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)
@@ -71,12 +71,12 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return [pointwise([(sums, wide), (counts, TensorDType.Int64)], meta.shape, meta.dtype, finished)]
 
 
-def _refuse_disorder(node: Op, symbol_table: SymbolTable) -> None:
-    """Falls back to eager if offsets do not start at 0, decrease, or do not end at the last index.
+def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
+    """Falls back to eager if the offsets do not start at 0 or decrease.
 
-    The last condition applies if the last offset is included.
+    With `include_last_offset`, the last one must also be the number of indices.
     """
-    if 0 in node.args[2].tensor_meta.shape or not is_data(node.args[2], symbol_table):
+    if 0 in node.args[2].tensor_meta.shape or not depends_on_inputs(node.args[2], symbol_table):
         return
     offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
@@ -93,13 +93,13 @@ def _refuse_disorder(node: Op, symbol_table: SymbolTable) -> None:
     wrong = Scalar(falls, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
     if argument(node, 7, "include_last_offset", False):
         wrong = wrong | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
-    refuse_where(node, symbol_table, wrong)
+    fall_back_if(node, symbol_table, wrong)
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
-    """Returns a function that maps a position among the indices to the index and to its weighted row of the table.
+    """Returns a function that maps a position to the index there, and to a function that reads that row of the table.
 
-    The row is a function of the column.
+    The latter maps a column to the element, multiplied by the weight of the position.
     """
     table, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
     dtype, kind = (arg.tensor_meta.dtype for arg in node.args[:2])

@@ -1,8 +1,8 @@
-"""Clamps indices to their dim: no access is out of bounds, whatever the data.
+"""Clamps indices to their dim, so that no access is out of bounds for any data.
 
-Eager rejects an index out of range, and so do programs that check their indices first (`ranges`). That check is no
-guard: compiled code cannot leave a loop early, and continues after eager has raised. One unsigned minimum per index
-keeps memory safe and the loop free of branches.
+Eager rejects an index that is out of range; compiled programs check their indices before use (`ranges`). That check
+alone does not protect memory: compiled code cannot leave a loop early, and continues after eager has raised. One
+unsigned minimum per index does, without branches in the loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def within(index: Scalar, size: Extent, wraps: bool = False) -> Any:
     comparison covers both sides. Raises `LoweringError` for a dim of size 0, which has no valid position.
     """
     if isinstance(size, int) and size == 0:
-        raise LoweringError("an index into an empty dim, which eager rejects")
+        raise LoweringError("the indexed dim is empty, which eager rejects")
     at, length = index_position(index), position(size)
     if wraps:
         negative = arith.cmpi(arith.CmpIPredicate.slt, at, position(0))

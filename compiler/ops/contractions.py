@@ -1,4 +1,4 @@
-"""Matrix products, and attention, which consists of two of them."""
+"""Matrix products, and attention, which consists of two of them and a softmax."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from buddy.compiler.ops.structured import (
     reshape,
     shape_of,
 )
-from buddy.compiler.ops.sums import in_type, summed_in
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
 
 ops_registry = Registry()
@@ -40,48 +40,51 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
 
 
 def summed(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> tuple[Any, TensorDType]:
-    """Emits a contraction of tensors of element type `dtype`. Returns it with its accumulator type: f32 for halves."""
+    """Emits a contraction of tensors of element type `dtype`.
+
+    Returns it with its element type, which is the accumulator type: f32 for half types.
+    """
     wide = TensorDType.Float32 if dtype in (TensorDType.Float16, TensorDType.BFloat16) else dtype
     return contract(a, b, a_dims, b_dims, out_dims, wide), wide
 
 
-def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
+def _factors(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
 
-def _plain_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         dtype = node.tensor_meta.dtype
-        found, wide = summed(*_two(node, symbol_table), a_dims, b_dims, out_dims, dtype)
+        found, wide = summed(*_factors(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return found if wide is dtype else pointwise([(found, wide)], shape_of(found), dtype, lambda x: cast(x, dtype))
 
 
-_plain_product("MatmulOp", "mk", "kn", "mn")
-_plain_product("BatchMatmulOp", "bmk", "bkn", "bmn")
-_plain_product("TransposeMatmulFusedOp", "mk", "nk", "mn")
-_plain_product("MatVecOp", "mk", "k", "m")
-_plain_product("DotOp", "k", "k", "")
+_register_product("MatmulOp", "mk", "kn", "mn")
+_register_product("BatchMatmulOp", "bmk", "bkn", "bmn")
+_register_product("TransposeMatmulFusedOp", "mk", "nk", "mn")
+_register_product("MatVecOp", "mk", "k", "m")
+_register_product("DotOp", "k", "k", "")
 
 
 @lowering("IntMatmulOp")
 def product_of_bytes(node: Op, symbol_table: SymbolTable) -> Any:
     """Multiplies matrices of 8-bit integers, each signed or unsigned, with 32-bit accumulation."""
     unsigned = node.args[0].tensor_meta.dtype.is_unsigned, node.args[1].tensor_meta.dtype.is_unsigned
-    return contract(*_two(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
+    return contract(*_factors(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
 
 
-def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+def _register_sum_with_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
     """Registers a lowering of `beta * addend + alpha * (a @ b)`.
 
-    The addend is added after the product, where it fuses with the following ops.
+    The addition is a separate op after the product, because it then fuses with the following ops.
     """
 
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         meta = node.tensor_meta
         addend = value_of(node.args[0], symbol_table)
-        a, b = _two(node, symbol_table, 1)
+        a, b = _factors(node, symbol_table, 1)
         alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
         multiplied, wide = summed(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
@@ -93,17 +96,17 @@ def _with_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
         return pointwise([(multiplied, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
 
 
-_with_addend("AddMMOp", "mk", "kn", "mn")
-_with_addend("BaddbmmOp", "bmk", "bkn", "bmn")
-_with_addend("AddBatchMatmulOp", "bmk", "bkn", "mn")
-_with_addend("AddMatVecOp", "mk", "k", "m")
+_register_sum_with_product("AddMMOp", "mk", "kn", "mn")
+_register_sum_with_product("BaddbmmOp", "bmk", "bkn", "bmn")
+_register_sum_with_product("AddBatchMatmulOp", "bmk", "bkn", "mn")
+_register_sum_with_product("AddMatVecOp", "mk", "k", "m")
 
 
 @lowering("TrilinearOp")
 def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
-    """Inserts unit dims into the operands where they are broadcast, multiplies them and sums over some dims."""
+    """Inserts unit dims into the operands where they are broadcast, multiplies the operands and sums over some dims."""
     meta, summed_dims = node.tensor_meta, node.args[6]
-    wide, dtype = summed_in(meta.dtype), meta.dtype
+    wide, dtype = accumulator_type(meta.dtype), meta.dtype
     operands = []
     for arg, dims in zip(node.args[:3], node.args[3:6], strict=True):
         shape = list(arg.tensor_meta.shape)
@@ -117,13 +120,13 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
         return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
 
     found = reduce(operands, full, summed_dims, False, 0, wide, body)
-    return in_type(found, wide, dtype)
+    return cast_tensor(found, wide, dtype)
 
 
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    multiplied, wide = summed(*_two(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    multiplied, wide = summed(*_factors(node, symbol_table), "mk", "nk", "mn", meta.dtype)
     operands = [(multiplied, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
     return pointwise(operands, meta.shape, meta.dtype, lambda x, y: cast(x + cast(y, wide), meta.dtype))
 
@@ -137,22 +140,22 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError("attention with dropout is random: it stays in eager")
     scale = node.kwargs.get("scale")
     scale = shape_of(q)[-1] ** -0.5 if scale is None else scale
-    scores = _by_head(q, k, "md", "nd", "mn", dtype)
-    scores, scale = _masked(node, symbol_table, scores, dtype, scale)
+    scores = _product_by_head(q, k, "md", "nd", "mn", dtype)
+    scores, scale = _apply_masks(node, symbol_table, scores, dtype, scale)
     weights = reductions.softmax(scores, dtype, 3, dtype, scale)
     sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
     if node.kwargs.get("attn_mask") is not None:
         peak = reductions.extreme(scores, dtype, [3], True, largest=True)
         weights, sums = (_zero_where_masked(x, t, peak, dtype) for x, t in ((weights, dtype), (sums, wide)))
     log_meta = node.metas[1]
-    results = [_by_head(weights, v, "mn", "nd", "md", dtype)]
+    results = [_product_by_head(weights, v, "mn", "nd", "md", dtype)]
     if log_meta is not None:
         sums = reshape(sums, shape_of(sums)[:-1], wide)
         results.append(pointwise([(sums, wide)], log_meta.shape, log_meta.dtype, lambda x: cast(x, log_meta.dtype)))
     return results
 
 
-def _by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+def _product_by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
     """Emits a product per batch and head of [batch, heads, …] operands. Several heads of `a` may read one of `b`."""
     (batch, heads, *rest), groups = shape_of(a), shape_of(b)[1]
     if heads == groups:
@@ -163,7 +166,7 @@ def _by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Ten
 
 
 def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: TensorDType) -> Any:
-    """Returns `value` with zeros in fully masked rows, as eager's kernel does; softmax would result in NaN."""
+    """Returns `value` with zeros in fully masked rows, as in eager's kernel; softmax returns NaN for them."""
 
     def body(x: Scalar, m: Scalar) -> Scalar:
         return s.select(m.compare("eq", float("-inf")), x.like(0), x)
@@ -171,7 +174,9 @@ def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: Ten
     return pointwise([(value, dtype), (peak, of_scores)], shape_of(value), dtype, body)
 
 
-def _masked(node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float) -> tuple[Any, float]:
+def _apply_masks(
+    node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float
+) -> tuple[Any, float]:
     """Returns the scores with mask and causality applied, and the scale that remains to be applied."""
     mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
     if mask is None and not causal:

@@ -1,4 +1,4 @@
-"""Reductions that return the position of an extreme, with or without its value."""
+"""Reductions that return the position of the maximum or minimum, with or without its value."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def extreme_at(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list[Any]:
-    """Returns the extreme along `axis` and its position (i64): the first of equal ones, or the first NaN."""
+def extreme_with_position(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list[Any]:
+    """Returns the maximum or minimum along `axis` and its position (i64), the first of equal elements or of NaNs."""
     shape = shape_of(value)
     kept = [i for i in range(len(shape)) if i != axis]
     low, high = s.limits(dtype)
@@ -38,24 +38,24 @@ def extreme_at(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list
     return generic([value], [list(range(len(shape)))], outs, [kept, kept], iterators, body)
 
 
-def _found(node: Op, symbol_table: SymbolTable, largest: bool) -> list[Any]:
-    """Returns value and position along the node's dim, or in row-major order if the node names no dim."""
+def _extreme_of_node(node: Op, symbol_table: SymbolTable, largest: bool) -> list[Any]:
+    """Returns value and position along the node's dim; without a dim, the position is in row-major order."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     shape, dim = shape_of(value), argument(node, 1, "dim")
     if dim is None or not shape:
-        return extreme_at(reshape(value, [product(shape)], dtype), dtype, 0, largest)
-    return extreme_at(value, dtype, normalized(dim, len(shape)), largest)
+        return extreme_with_position(reshape(value, [product(shape)], dtype), dtype, 0, largest)
+    return extreme_with_position(value, dtype, normalized(dim, len(shape)), largest)
 
 
 def _register(largest: bool, with_value: str, position_alone: str) -> None:
     @lowering(with_value)
     def lower(node: Op, symbol_table: SymbolTable) -> list[Any]:
-        pairs = zip(_found(node, symbol_table, largest), node.metas, strict=True)
+        pairs = zip(_extreme_of_node(node, symbol_table, largest), node.metas, strict=True)
         return [reshape(found, meta.shape, meta.dtype) for found, meta in pairs if meta is not None]
 
     @lowering(position_alone)
     def lower_position(node: Op, symbol_table: SymbolTable) -> Any:
-        return reshape(_found(node, symbol_table, largest)[1], node.tensor_meta.shape, TensorDType.Int64)
+        return reshape(_extreme_of_node(node, symbol_table, largest)[1], node.tensor_meta.shape, TensorDType.Int64)
 
 
 _register(True, "MaxDimOp", "ArgmaxOp")

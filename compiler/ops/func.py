@@ -1,4 +1,4 @@
-"""The func registry: an op that falls back to eager becomes a call of a function that the runner provides."""
+"""Lowers ops that fall back to eager to calls of functions, which the runner provides."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ops_registry = Registry()
 
 @ops_registry.lowering("EagerOp")
 def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Emits a call on the node's tensor arguments. Equal ops on equal shapes share one declaration.
+    """Emits a call of the node's op on its tensor arguments. Equal ops on equal shapes share one declaration.
 
-    Results that are not tensors (such as gradients that were not requested) are omitted. Raises `LoweringError` if a
-    node reads one of them, if a shape is unknown at compile time, or if torch has no such op.
+    Results that are not tensors, such as gradients that were not requested, are `None`. Raises `LoweringError` if a
+    node reads one of them, if a shape is unknown at compile time, or if the node has no torch op.
     """
     if "." not in node.target:
         raise LoweringError(f"{type(node).__name__} has no torch op, so eager cannot run it")
-    if not node.metas or any(node.metas[index] is None for index in _read(node)):
+    if not node.metas or any(node.metas[index] is None for index in _read_results(node)):
         raise LoweringError(f"{node.target} has a result that is not a tensor of static shape")
     call = _describe(node, [meta for meta in node.metas if meta is not None])
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
@@ -44,11 +44,11 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     _declare(call, [value.type for value in operands], with_elements)
     operands += map(_symbol_value, call.symbols)
     made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
-    return [_result(meta, made) for meta in node.metas]
+    return [_result_value(meta, made) for meta in node.metas]
 
 
-def ask_eager(node: Op, symbol_table: SymbolTable) -> None:
-    """Emits a call on the node's tensor arguments only for the errors that eager raises; its results are unused."""
+def call_eager_for_errors(node: Op, symbol_table: SymbolTable) -> None:
+    """Emits a call of the node's op only for the error that eager raises; the results are unused."""
     call = msgspec.structs.replace(_describe(node, ()), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
@@ -59,15 +59,15 @@ def _symbol_value(name: str) -> Any:
     return index_value(symbol(name))
 
 
-def _read(node: Op) -> list[int]:
-    """Returns the numbers of the results that some node reads; an op whose result is not a tuple has at most one."""
+def _read_results(node: Op) -> list[int]:
+    """Returns the indices of the results that other nodes read."""
     if not node.multiple:
         return [0] if node._children else []
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 
-def _result(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
-    """Returns the value of a result: the next one of the call, a new tensor if it has no elements, or `None`."""
+def _result_value(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
+    """Returns the value of a result: the next value of the call, a new tensor if it has no elements, or `None`."""
     if meta is None:
         return None
     stored = meta.stored
@@ -80,8 +80,8 @@ def _tensor_arguments(node: Op) -> list[Op]:
 
 def _describe(node: Op, of_results: Sequence[TensorMeta]) -> EagerCall:
     count = iter(range(len(_tensor_arguments(node))))
-    arguments = tuple(_numbered(plain(arg), count) for arg in node.args)
-    keywords = {key: _numbered(plain(arg), count) for key, arg in node.kwargs.items()}
+    arguments = tuple(_number_tensors(plain(arg), count) for arg in node.args)
+    keywords = {key: _number_tensors(plain(arg), count) for key, arg in node.kwargs.items()}
     inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
     results = tuple(map(_spec, of_results))
     shapes = [meta.shape for op in (node, *_tensor_arguments(node)) for meta in op.metas if meta is not None]
@@ -95,16 +95,16 @@ def _spec(meta: TensorMeta) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
-def _numbered(value: Any, count: Any) -> Any:
-    """Replaces each node in the argument by `{"t": i}`, numbered from left to right, for JSON.
+def _number_tensors(value: Any, count: Any) -> Any:
+    """Returns an argument for JSON: each node becomes `{"t": i}`, with the next number of `count`.
 
-    JSON cannot express infinities and NaN: they become `{"f": text}`.
+    Infinities and NaN, which JSON cannot express, become `{"f": text}`.
     """
     if isinstance(value, dict) and "n" in value:
         return {"t": next(count)}
     if isinstance(value, float) and not isfinite(value):
         return {"f": repr(value)}
-    return [_numbered(item, count) for item in value] if isinstance(value, list) else value
+    return [_number_tensors(item, count) for item in value] if isinstance(value, list) else value
 
 
 def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> None:
@@ -115,7 +115,7 @@ def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> N
         types = [*inputs, *[ir.IndexType.get()] * len(call.symbols)]
         kind = ir.FunctionType.get(types, list(map(meta_type, results)))
         declaration = func.FuncOp(call.symbol, kind, visibility="private")
-    # Without these attributes, bufferization copies every operand, since the callee might write to it.
+    # Without this attribute, bufferization copies every operand, since the callee might write to it.
     readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
     declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs) + list(map(symbol_attributes, call.symbols)))
     if any(is_dynamic(meta.shape) for meta in results):
@@ -136,7 +136,7 @@ def _module_of(block: Any) -> Any:
 
 
 def eager_calls(module: Any) -> tuple[EagerCall, ...]:
-    """Returns the calls into eager that `module` (an operation) declares."""
+    """Returns the eager calls that `module`, an operation, declares."""
     found = (op.operation.attributes for op in module.regions[0].blocks[0])
     texts = [ir.StringAttr(attributes[ATTRIBUTE]).value for attributes in found if ATTRIBUTE in attributes]
     return tuple(msgspec.json.decode(text, type=EagerCall) for text in texts)

@@ -1,4 +1,4 @@
-"""Turns the IR of an imported graph into top-level IR: parses it, adopts our calling convention, maps its locations."""
+"""Converts an imported module to top-level IR: parses it, sets its entry's signature, maps locations to nodes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
-from buddy.compiler.mlir.bindings import ir, register_others
+from buddy.compiler.mlir.bindings import ir, register_external_dialects
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.imported_ir import ImportedIR
 from buddy.compiler.protocol.plain_values import Assignment, Diagnostic
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
-# The lowering of the nodes of such a graph: the imported module defines them.
+# The name of the lowering of all nodes of an imported module without a frontend.
 BY_MODULE = "mlir"
 
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -30,10 +30,10 @@ class ImportedIRError(Exception):
         self.diagnostic = diagnostic
 
 
-def given_for(graph: Graph, recipe: Recipe) -> ImportedIR | None:
-    """Returns the imported IR of `graph` under `recipe`, or `None` if its nodes are lowered one by one.
+def imported_ir_of(graph: Graph, recipe: Recipe) -> ImportedIR | None:
+    """Returns the imported IR that `recipe` compiles for `graph`, or `None` if its nodes are lowered one by one.
 
-    Raises `ImportedIRError` if the recipe names a frontend that has not imported the graph.
+    Raises `ImportedIRError` if the recipe's frontend has not imported the graph.
     """
     given = graph.given
     if given is not None and not given.frontend:
@@ -51,54 +51,54 @@ def given_for(graph: Graph, recipe: Recipe) -> ImportedIR | None:
     return given
 
 
-def lowered_given(graph: Graph, given: ImportedIR, context: Any, locations: LocationSets) -> LoweredModule:
-    """Returns the module of `given` in `context`, ready for passes.
+def lower_imported(graph: Graph, given: ImportedIR, context: Any, locations: LocationSets) -> LoweredModule:
+    """Parses the module of `given` in `context` and prepares it for passes.
 
     The entry takes all placeholders that have elements, in order, as tensors or buffers; further arguments of an entry
     on buffers are its out-parameters. All other functions become private. Raises `ImportedIRError` if the text is not a
-    module, or its entry takes other arguments.
+    module, or its entry takes too few arguments.
     """
-    register_others(context)
+    register_external_dialects(context)
     with context:
-        module = _parsed(given, context)
-        _place(module.operation, {op.stable for op in graph.body}, locations)
+        module = _parse(given, context)
+        _replace_locations(module.operation, {op.stable for op in graph.body}, locations)
         entry = _entry(module, given)
-        _adopt(entry, graph, locations)
+        _set_signature(entry, graph, locations)
     nodes = [op.stable for op in graph.operations]
     word = given.frontend or BY_MODULE
     assignments = tuple(Assignment(node, word, (word,)) for node in nodes)
     return LoweredModule(module, assignments, cut.as_one_function(graph), phase=given.phase, given=True)
 
 
-def _parsed(given: ImportedIR, context: Any) -> Any:
+def _parse(given: ImportedIR, context: Any) -> Any:
     try:
         return ir.Module.parse(given.text, context)
     except ir.MLIRError as error:
-        said = [str(found.message) for found in error.error_diagnostics] or [str(error)]
-        what = f"the module cannot be read: {said[0].splitlines()[0]}"
-        todo = "it may be of another version of MLIR than the bindings"
+        messages = [str(found.message) for found in error.error_diagnostics] or [str(error)]
+        what = f"the module cannot be parsed: {messages[0].splitlines()[0]}"
+        todo = "check that it was printed by the MLIR version of the bindings"
         where = "the imported module"
-        raise ImportedIRError(Diagnostic(what, where, todo, detail="\n".join(said))) from error
+        raise ImportedIRError(Diagnostic(what, where, todo, detail="\n".join(messages))) from error
 
 
-# ---- where ops come from ---------------------------------------------------------------------------------------------
+# ---- locations -------------------------------------------------------------------------------------------------------
 
 
-def _place(root: Any, names: set[str], locations: LocationSets) -> None:
-    """Replaces name locations by sets of nodes; a name that is not a node's is dropped."""
+def _replace_locations(root: Any, names: set[str], locations: LocationSets) -> None:
+    """Replaces name locations by sets of nodes; drops names that no node has."""
 
     def visit(op: Any) -> Any:
-        op.location = locations.location(_named(op.location, names))
+        op.location = locations.location(_nodes_named_in(op.location, names))
         for region in op.regions:
             for block in region.blocks:
                 for argument in block.arguments:
-                    argument.set_location(locations.location(_named(argument.location, names)))
+                    argument.set_location(locations.location(_nodes_named_in(argument.location, names)))
         return ir.WalkResult.ADVANCE
 
     root.walk(visit)
 
 
-def _named(location: Any, names: set[str]) -> list[str]:
+def _nodes_named_in(location: Any, names: set[str]) -> list[str]:
     return [name for name in _NAME.findall(str(location)) if name in names]
 
 
@@ -114,7 +114,10 @@ def _name(function: Any) -> str:
 
 
 def _entry(module: Any, given: ImportedIR) -> Any:
-    """Returns the entry and makes all other functions private."""
+    """Returns the entry function, and makes all other functions private.
+
+    Raises `ImportedIRError` if the module has no function of that name, or not exactly one public one without a name.
+    """
     functions = [function for function in _functions(module) if len(function.regions[0].blocks)]
     private = [f for f in functions if "sym_visibility" in f.attributes]
     public = [f for f in functions if f not in private]
@@ -131,8 +134,8 @@ def _entry(module: Any, given: ImportedIR) -> Any:
     return found[0]
 
 
-def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
-    """Renames the entry to the graph's name, and sets the argument attributes that passes read."""
+def _set_signature(entry: Any, graph: Graph, locations: LocationSets) -> None:
+    """Renames the entry to the graph's function name, and sets the argument attributes that passes read."""
     entry.attributes["sym_name"] = ir.StringAttr.get(graph._func_name)
     whole = locations.location((), derived=[op.stable for op in graph.operations])
     if not locations.number_of(entry.location):
@@ -143,16 +146,16 @@ def _adopt(entry: Any, graph: Graph, locations: LocationSets) -> None:
     arguments = entry.regions[0].blocks[0].arguments
     if len(arguments) < len(taken):
         what = f"@{_name(entry)} takes {len(arguments)} arguments, the graph has {len(taken)} inputs"
-        raise ImportedIRError(Diagnostic(what, "the entry", "open the file again: its signature has changed"))
+        raise ImportedIRError(Diagnostic(what, "the entry", "open the file again, since its signature has changed"))
     for argument, (_, op) in zip(arguments, taken, strict=False):
         argument.set_location(locations.location([op.stable]))
-    flags = [_flags(index, op, graph) for index, op in taken]
+    flags = [_argument_attributes(index, op, graph) for index, op in taken]
     empty = ir.DictAttr.get({})
     entry.attributes["arg_attrs"] = ir.ArrayAttr.get([*flags, *[empty] * (len(arguments) - len(taken))])
 
 
-def _flags(index: int, op: Op, graph: Graph) -> Any:
-    """Returns an argument's attributes: read-only, its number in the graph, whether it is a weight."""
+def _argument_attributes(index: int, op: Op, graph: Graph) -> Any:
+    """Returns the attributes of an argument: read-only, the number of its placeholder, whether it is a parameter."""
     attributes = {
         "bufferization.writable": ir.BoolAttr.get(False),
         "buddy.source": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), index),

@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, tensor
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.ranges import fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.subscripts import subscripts_of
@@ -27,13 +27,13 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Any:
     rows = len(shape) - 1
 
     count, kind = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
-    refuse_outside(node, symbol_table, [(node.args[1], count)])
+    fall_back_if_outside(node, symbol_table, [(node.args[1], count)])
 
     def body(index: Any, _out: Any) -> list[Any]:
         column = st.loop_index(rows)
         return [tensor.extract(weight, [within(Scalar(index, kind), count), column])]
 
-    return _filled_by(node, [indices], [list(range(rows))], body)
+    return _compute_elements(node, [indices], [list(range(rows))], body)
 
 
 @lowering("GatherOp")
@@ -44,17 +44,17 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
         return st.broadcast(source, node.tensor_meta.shape, node.tensor_meta.dtype)
     dim, size = normalized(node.args[1], rank), st.shape_of(source)
     kind = node.args[2].tensor_meta.dtype
-    refuse_outside(node, symbol_table, [(node.args[2], size[dim])])
+    fall_back_if_outside(node, symbol_table, [(node.args[2], size[dim])])
 
     def body(index: Any, _out: Any) -> list[Any]:
         at = within(Scalar(index, kind), size[dim])
         return [tensor.extract(source, [at if i == dim else st.loop_index(i) for i in range(rank)])]
 
-    return _filled_by(node, [indices], [list(range(len(st.shape_of(indices))))], body)
+    return _compute_elements(node, [indices], [list(range(len(st.shape_of(indices))))], body)
 
 
-def _filled_by(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Callable[..., Any]) -> Any:
-    """Emits a tensor whose elements are `body(*elements of inputs, _)`; `body` may query its position."""
+def _compute_elements(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Callable[..., Any]) -> Any:
+    """Returns the node's result with the elements `body(*elements of inputs, _)`; `body` may use `loop_index`."""
     meta = node.tensor_meta
     rank = len(meta.shape)
     out = st.empty(meta.shape, meta.dtype)
@@ -67,22 +67,22 @@ def _filled_by(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Call
 def index(node: Op, symbol_table: SymbolTable) -> Any:
     source = value_of(node.args[0], symbol_table)
     subscripts = subscripts_of(st.shape_of(source), node.args[1], symbol_table)
-    refuse_outside(node, symbol_table, subscripts.sized(node.args[1]), wraps=True)
+    fall_back_if_outside(node, symbol_table, subscripts.sized(node.args[1]), wraps=True)
 
     def body(*elements: Any) -> list[Any]:
         at = [st.loop_index(i) for i in range(len(subscripts.shape))]
         return [tensor.extract(source, subscripts.place(elements[:-1], at))]
 
-    return _filled_by(node, list(subscripts.tensors), list(map(list, subscripts.dims)), body)
+    return _compute_elements(node, list(subscripts.tensors), list(map(list, subscripts.dims)), body)
 
 
 @lowering("IndexSelectOp")
 def index_select(node: Op, symbol_table: SymbolTable) -> Any:
-    """Lowers `x[:, i, :]`, where `i` is a tensor with one dim or none."""
+    """Lowers `x[:, i, :]`, where `i` is a one-dimensional or zero-dimensional tensor."""
     source, (axis, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
     rank, size = len(node.tensor_meta.shape), st.shape_of(source)
     axis, kind = normalized(axis, rank), indices.tensor_meta.dtype
-    refuse_outside(node, symbol_table, [(indices, size[axis] if rank else 1)])
+    fall_back_if_outside(node, symbol_table, [(indices, size[axis] if rank else 1)])
 
     def body(element: Any, _out: Any) -> list[Any]:
         at = [st.loop_index(i) for i in range(rank)]
@@ -91,7 +91,7 @@ def index_select(node: Op, symbol_table: SymbolTable) -> Any:
         return [tensor.extract(source, at)]
 
     read: list[st.Dim] = [axis if rank else None] * len(indices.tensor_meta.shape)
-    return _filled_by(node, [value_of(indices, symbol_table)], [read], body)
+    return _compute_elements(node, [value_of(indices, symbol_table)], [read], body)
 
 
 def _triangle(name: str, predicate: str) -> None:
@@ -106,7 +106,7 @@ def _triangle(name: str, predicate: str) -> None:
             kept = arith.cmpi(getattr(arith.CmpIPredicate, predicate), column, edge)
             return [arith.select(kept, element, constant(0, meta.dtype))]
 
-        return _filled_by(node, [value], [list(range(rank))], body)
+        return _compute_elements(node, [value], [list(range(rank))], body)
 
 
 _triangle("TriuOp", "sge")

@@ -1,4 +1,4 @@
-"""Integer arithmetic with PyTorch's semantics, without operations that trap: division, shifts, powers and divisors."""
+"""Integer division, shifts, powers and divisors with PyTorch's semantics, without instructions that trap."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ def _width(x: Scalar) -> int:
 
 
 def divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
-    """Returns the quotient, rounded to zero, and the remainder.
+    """Returns the quotient, rounded towards zero, and the remainder.
 
-    Division by 0 returns 0 for both; by -1 the quotient wraps.
+    Both are 0 for a divisor of 0; for a divisor of -1 the quotient wraps.
     """
     y = x.like(y)
-    odd = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
-    divisor = select(odd, y.like(1), y)
+    # The divisors for which the instruction may trap.
+    special = y.compare("eq", 0) if x.is_unsigned else y.compare("eq", 0) | y.compare("eq", -1)
+    divisor = select(special, y.like(1), y)
     divide, modulo = (arith.divui, arith.remui) if x.is_unsigned else (arith.divsi, arith.remsi)
     quotient = Scalar(divide(x.value, divisor.value), x.dtype)
     remainder = Scalar(modulo(x.value, divisor.value), x.dtype)
-    # The remaining cases are x / 0 (with 0 for x) and x / -1, whose quotient is `x * y`.
-    return select(odd, x * y, quotient), select(odd, remainder.like(0), remainder)
+    # For both special divisors the quotient is `x * y`, and the remainder is 0.
+    return select(special, x * y, quotient), select(special, remainder.like(0), remainder)
 
 
 def floor_divided(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
@@ -55,7 +56,7 @@ def shifted_right(x: Scalar, by: Operand) -> Scalar:
 
 
 def _outside(by: Scalar) -> Scalar:
-    """True if `by` is negative or not less than the width: unsigned, a negative number is a large one."""
+    """True if `by` is negative or not less than the width; as an unsigned number a negative one is large."""
     limit = by.like(_width(by)).value
     return Scalar(arith.cmpi(arith.CmpIPredicate.uge, by.value, limit), TensorDType.Bool)
 
@@ -63,7 +64,7 @@ def _outside(by: Scalar) -> Scalar:
 def power(x: Scalar, exponent: Operand) -> Scalar:
     """Returns `x ** exponent`, wrapped, by squaring; for a negative exponent 0, unless `x` is 1 or -1."""
     exponent = x.like(exponent)
-    # The parity of the exponent decides a power of -1, for negative exponents too.
+    # For negative exponents too, a power of -1 depends on the parity of the exponent.
     negative = exponent.compare("lt", 0)
     count = select(negative, exponent & 1, exponent)
     result = repeat(

@@ -1,4 +1,4 @@
-"""Tensors that `scf.while`, `scf.for` and `scf.if` carry, for algorithms that update them in steps."""
+"""Loop-carried tensors of `scf.while`, `scf.for` and `scf.if`, for algorithms that update them step by step."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from buddy.compiler.ops.scalar import Scalar
 class LoopState:
     """Loop-carried tensors; `tensors` are their current values.
 
-    Positions are numbers or values of type index; conditions are bool scalars. A function given to `repeat`, `choose`
-    or `each` updates the tensors inside the loop or branch.
+    Positions are numbers or values of type index; conditions are bool scalars. The functions passed to `repeat`,
+    `choose` and `each` read and assign `tensors` inside the loop or branch.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:

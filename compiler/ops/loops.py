@@ -1,4 +1,4 @@
-"""Loops that carry tensors, for ops whose order matters: scans, sorts, scatters. They bufferize in place."""
+"""Sequential loops with loop-carried tensors, which bufferize in place, for scans, sorts and scatters."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> l
 
 
 def shaped(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
-    """Returns the values with the known shapes of `like` attached to the tensors."""
+    """Returns `values`; records for each tensor that it has the shape of the corresponding one in `like`."""
     pairs = list(zip(values, like, strict=True))
     return [remember(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
 
 
 def element(value: Any, at: Sequence[Any], dtype: TensorDType) -> Scalar:
-    """Reads the element of a tensor of `dtype` at a position."""
+    """Reads the element of a tensor of `dtype` at the position `at`, in values of type index."""
     return Scalar(tensor.extract(value, list(at)), dtype)
 
 
 def insert(value: Any, at: Sequence[Any], into: Any) -> Any:
-    """Returns the tensor `into` with one element replaced."""
+    """Returns the tensor `into` with the element at `at` replaced by `value`."""
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(at))
 
 

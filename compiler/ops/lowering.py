@@ -1,4 +1,4 @@
-"""Lowers the Buddy graph to top-level IR: one function on tensors per part of the partition."""
+"""Lowers the Buddy graph to top-level IR: one function on tensors for each function of the partition."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 # The phase of nodes that have been lowered.
 LOWERED = "toplevel"
 Table = dict[tuple[str, int], Any]
-# Called with each node and the MLIR ops that were made for it, in order.
+# Called with each node and the MLIR ops that were created for it, in order.
 OnNode = Callable[[Op, Sequence[Any]], None]
 
-# Hints: what a node that falls back to eager needs to be compiled.
+# The reasons for fallbacks to eager, with what a script or the package must add.
 NO_CLASS = (
     "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
     "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
@@ -66,16 +66,17 @@ class NodeError(Exception):
 
 @dataclass
 class LoweredModule:
-    """Top-level IR and how each node was lowered. `vain` lists choices by hand that could not be applied.
+    """Top-level IR, and how each node was lowered.
 
-    If `transient`, another attempt may lower more nodes: some lowering failed for an external reason. If `given`, the
-    IR was imported and may be at another `phase` of the pipeline.
+    `unapplied` lists the nodes whose lowering chosen by hand was not applied, each with a message. If `transient`, a
+    lowering failed for an external reason, and another attempt may succeed. If `given`, the IR was imported and may be
+    at another `phase` of the pipeline.
     """
 
     module: Any
     assignments: tuple[Assignment, ...]
     partition: cut.Partition
-    vain: tuple[tuple[str, str], ...] = ()
+    unapplied: tuple[tuple[str, str], ...] = ()
     transient: bool = False
     phase: str = LOWERED
     given: bool = False
@@ -92,19 +93,19 @@ class _Lowerer:
     transient: bool = False
 
     def function(self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], public: bool) -> None:
-        """Emits one `func.func`: a declaration if it is private and empty. The insertion point is in the module."""
+        """Emits one `func.func` at the insertion point; a private function without a body is only declared."""
         arguments = _with_elements(function.inputs)
         results = _with_elements(function.outputs)
         symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
         inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
         kind = ir.FunctionType.get(inputs, _types(results))
         nodes = [name for i in range(len(function.nodes)) for name in function.origins(i)]
-        # Ops without a node, such as the function and its return, get the locations of all nodes.
+        # Ops without a node, such as the function and its return, get the location of all nodes.
         whole = self.locations.location((), derived=nodes)
         op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
         declared = not public and not body
         flags = [
-            _argument(i, value[0].tensor_meta.stored.shape, parameter, public, declared)
+            _argument_attributes(i, value[0].tensor_meta.stored.shape, parameter, public, declared)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
@@ -132,10 +133,10 @@ class _Lowerer:
             else:
                 position = positions[item.name]
                 with self.locations.location(function.origins(position)):
-                    assignment = self._told(item, table) if self.on_node else self._node(item, table)
+                    assignment = self._lower_and_notify(item, table) if self.on_node else self._node(item, table)
                 self._assign(function, position, assignment)
 
-    def _told(self, node: Op, table: Table) -> Assignment:
+    def _lower_and_notify(self, node: Op, table: Table) -> Assignment:
         operations = ir.InsertionPoint.current.block.operations
         before = len(operations)
         assignment = self._node(node, table)
@@ -159,42 +160,42 @@ class _Lowerer:
             _bind(table, call.outputs, op.results)
 
     def _node(self, node: Op, table: Table) -> Assignment:
-        """Lowers a node by the first registry that can, or by the one chosen by hand."""
+        """Lowers a node by the registry chosen by hand, else by the first one that can."""
         if isinstance(node, GetItemOp):
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
             return Assignment(node.stable, "func", ("func",))
         name = type(node).__name__
-        found = tuple(key for key, registry in self.registries.items() if name in registry and _may_take(key, node))
+        found = tuple(key for key, registry in self.registries.items() if name in registry and _supports(key, node))
         own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
         wanted = self.choices.get(node.stable, "")
-        reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_why_eager(node)])]
+        reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_eager_reason(node)])]
         if _is_complex(node) and not node.takes_complex:
             reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
         elif wanted != EAGER:
             for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
-                reason = self._lowered_by(key, node, table)
+                reason = self._try_registry(key, node, table)
                 if not reason:
                     return Assignment(node.stable, key, choices, reason="; ".join(reasons))
-                if key in found or (own and key in (self._own, wanted)):
+                if key in found or (own and key in (self._first_registry, wanted)):
                     reasons.append(f"{key}: {reason}")
         return self._eager(node, table, choices, reasons)
 
     @property
-    def _own(self) -> str:
-        """The dialect's first registry. A missing lowering is reported for this one only."""
+    def _first_registry(self) -> str:
+        """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
         return next(key for key in self.registries if key != USER)
 
-    def _lowered_by(self, key: str, node: Op, table: Table) -> str:
+    def _try_registry(self, key: str, node: Op, table: Table) -> str:
         """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
             return f"unknown registry; known: {', '.join(self.registries)}"
         if name not in registry:
-            return registry.why_absent(name)
+            return registry.absence_reason(name)
         if key == "tosa" and _has_dynamic(node):
             return "TOSA ops need static sizes"
         try:
-            self._enter(node, table, self._attempt(registry[name], node, table))
+            self._store_results(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
             self.transient |= isinstance(error, TransientLoweringError)
             return str(error)
@@ -202,7 +203,7 @@ class _Lowerer:
 
     def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
         try:
-            self._enter(node, table, eager_call(node, table))
+            self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
             raise NodeError(node, "; ".join([*reasons, str(error)])) from error
         return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons))
@@ -215,7 +216,7 @@ class _Lowerer:
         try:
             return lowering(node, table)
         except Exception as error:
-            reason = _why_given_up(error, lowering, node)
+            reason = _as_lowering_error(error, lowering, node)
             if reason is None:
                 raise
             for op in reversed(list(block.operations)[before:]):
@@ -223,7 +224,7 @@ class _Lowerer:
             raise reason from error
 
     @staticmethod
-    def _enter(node: Op, table: Table, results: Any) -> None:
+    def _store_results(node: Op, table: Table, results: Any) -> None:
         """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
         if not isinstance(results, (list, tuple)):
             results = list(results.results) if hasattr(results, "results") else [results]
@@ -235,18 +236,18 @@ class _Lowerer:
             table[node.name, index] = value
 
 
-def _may_take(key: str, node: Op) -> bool:
-    return key != TORCH_MLIR or not torch_mlir.refusal(node)
+def _supports(key: str, node: Op) -> bool:
+    return key != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
-def _why_eager(node: Op) -> str:
-    """Returns the reason why a node that no registry lowers stays in eager."""
+def _eager_reason(node: Op) -> str:
+    """Returns the reason why a node that no registry lowers falls back to eager."""
     template = EXTERNAL if isinstance(node, CallExternalOp) else NO_CLASS if isinstance(node, EagerOp) else NO_LOWERING
     return node.only_eager or template.format(target=node.target, op=type(node).__name__)
 
 
-# The errors by which a lowering that was written for static sizes fails on dynamic ones.
-_GIVING_UP = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
+# The errors with which a lowering that was written for static sizes fails on dynamic sizes.
+_STATIC_SIZE_ERRORS = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
 
 
 def _has_dynamic(node: Op) -> bool:
@@ -254,22 +255,22 @@ def _has_dynamic(node: Op) -> bool:
     return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
 
 
-def _why_given_up(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
-    """Converts an error of a lowering to a `LoweringError`; returns `None` if it is a bug of this project.
+def _as_lowering_error(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
+    """Converts an error of a lowering to a `LoweringError`; returns `None` if the error is a bug of this project.
 
-    An error in a user's lowering affects its node only: the next registry is tried.
+    After an error in a user's lowering the next registry is tried.
     """
     if isinstance(error, LoweringError):
         return error
     if not is_ours(lowering):
         frame = extract_tb(error.__traceback__)[-1]
         return LoweringError(f"it raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-    if isinstance(error, _GIVING_UP) and _has_dynamic(node):
-        return LoweringError(_sizes_needed(error))
+    if isinstance(error, _STATIC_SIZE_ERRORS) and _has_dynamic(node):
+        return LoweringError(_static_size_reason(error))
     return None
 
 
-def _sizes_needed(error: Exception) -> str:
+def _static_size_reason(error: Exception) -> str:
     if isinstance(error, UnknownSizeError):
         return str(error)
     return f"its lowering needs static sizes ({str(error).splitlines()[0]})"
@@ -295,13 +296,11 @@ def _types(values: Sequence[cut.Value]) -> list[Any]:
 
 
 def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> None:
-    """Assigns the values that were passed through a call; creates empty tensors anew."""
-    crossed = iter(found)
+    """Stores values that were passed through a call in `table`; creates new tensors for those without elements."""
+    passed = iter(found)
     for op, index in values:
         meta = op.tensor_meta.stored
-        table[op.name, index] = (
-            empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(crossed), meta.shape)
-        )
+        table[op.name, index] = empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(passed), meta.shape)
 
 
 def _is_complex(node: Op) -> bool:
@@ -309,8 +308,8 @@ def _is_complex(node: Op) -> bool:
     return any(meta.dtype.is_complex for meta in metas)
 
 
-def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
-    """Returns the attributes of an argument: read-only, parameter or not, sizes, number of its placeholder."""
+def _argument_attributes(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
+    """Returns the attributes of argument `index`: read-only, whether it is a parameter, sizes, placeholder number."""
     read_only = {"bufferization.access": ir.StringAttr.get("read")}
     attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
     if is_parameter:
@@ -323,10 +322,10 @@ def _argument(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool
 
 
 def new_context() -> Any:
-    """Creates a context for one graph. It allows unregistered attributes, which our arguments carry."""
+    """Creates an MLIR context for one graph; it allows the unregistered attributes of this project."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
-    # Threads of MLIR would make the order of diagnostics nondeterministic, and forks of this process unsafe.
+    # With MLIR's threads the order of diagnostics would not be deterministic, and forking this process not safe.
     context.enable_multithreading(False)
     return context
 
@@ -356,12 +355,14 @@ def lower(
             lowerer.function(main, parts.body, public=True)
     here = (lowerer.assigned.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in here if assignment is not None)
-    vain = tuple(_in_vain(recipe.choice_map(), assignments, graph))
-    return LoweredModule(module, assignments, parts, vain, lowerer.transient)
+    unapplied = tuple(_unapplied_choices(recipe.choice_map(), assignments, graph))
+    return LoweredModule(module, assignments, parts, unapplied, lowerer.transient)
 
 
-def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
-    """Yields the nodes whose choice could not be applied, with what was used instead."""
+def _unapplied_choices(
+    choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph
+) -> Iterator[tuple[str, str]]:
+    """Yields the nodes whose choice was not applied, each with a message that says what was used instead."""
     known = {assignment.node: assignment for assignment in assignments}
     for node, wanted in choices.items():
         assignment = known.get(node)
@@ -369,12 +370,12 @@ def _in_vain(choices: dict[str, str], assignments: Sequence[Assignment], graph: 
             why = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
             yield node, f"the recipe lowers {node} by {wanted}, but {assignment.lowering} lowers it{why}"
         elif assignment is None and all(op.stable != node for op in graph.operations):
-            yield node, f"the recipe lowers {node} by {wanted}, {_why_unknown(node, graph)}"
+            yield node, f"the recipe lowers {node} by {wanted}, {_unknown_node_reason(node, graph)}"
 
 
-def _why_unknown(node: str, graph: Graph) -> str:
+def _unknown_node_reason(node: str, graph: Graph) -> str:
     if any(op.stable == node for op in graph.body):
-        return "which computes nothing"
+        return "which is a placeholder or the output"
     close = get_close_matches(node, [op.stable for op in graph.operations], n=1)
     return "but no compiled node has that name" + (f"; did you mean {close[0]}?" if close else "")
 

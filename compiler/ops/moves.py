@@ -1,4 +1,4 @@
-"""Data movement: flips, rolls, diagonals, windows of a dim, and strided reads and writes."""
+"""Data movement: flips, rolls, unfolding, diagonals, strided reads and writes, and reinterpreted bits."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ lowering = ops_registry.lowering
 def flip(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
     dims = [normalized(dim, len(meta.shape)) for dim in node.args[1]]
-    return reversed_dims(value_of(node.args[0], symbol_table), dims, meta.dtype)
+    return reverse_dims(value_of(node.args[0], symbol_table), dims, meta.dtype)
 
 
-def reversed_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
+def reverse_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
     """Reverses the elements along each of `dims`."""
     shape = st.shape_of(value)
     turning = [dim for dim in dims if dim < len(shape) and shape[dim] != 1]
@@ -57,13 +57,13 @@ def roll(node: Op, symbol_table: SymbolTable) -> Any:
         return value
     if not dims:
         flat = st.reshape(value, [prod(meta.shape)], meta.dtype)
-        return st.reshape(_rolled(flat, shifts[0], 0, meta.dtype), meta.shape, meta.dtype)
+        return st.reshape(_roll_dim(flat, shifts[0], 0, meta.dtype), meta.shape, meta.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
-        value = _rolled(value, shift, normalized(dim, len(meta.shape)), meta.dtype)
+        value = _roll_dim(value, shift, normalized(dim, len(meta.shape)), meta.dtype)
     return value
 
 
-def _rolled(value: Any, shift: int, dim: int, dtype: TensorDType) -> Any:
+def _roll_dim(value: Any, shift: int, dim: int, dtype: TensorDType) -> Any:
     shape = list(st.shape_of(value))
     moved = shift % shape[dim]
     if not moved:
@@ -146,11 +146,12 @@ def _strided(node: Op, first: int) -> tuple[list[int], list[int], int]:
 def _storage(value: Any, reach: int, dtype: TensorDType) -> Any:
     """Returns the elements of a tensor in row-major order.
 
-    Raises `LoweringError` if `reach` exceeds their number: the program then reads the storage outside of the tensor.
+    Raises `LoweringError` if `reach` exceeds their number, because the program then accesses storage outside of the
+    tensor.
     """
     count = prod(st.shape_of(value))
     if reach > count:
-        raise LoweringError(f"strides that reach element {reach - 1} of a tensor of {count} elements")
+        raise LoweringError(f"the strides reach element {reach - 1} of a tensor of {count} elements")
     return st.reshape(value, [count], dtype)
 
 
@@ -184,7 +185,7 @@ def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     return st.reshape(written, meta.shape, meta.dtype)
 
 
-# ---- the same bits ---------------------------------------------------------------------------------------------------
+# ---- reinterpreted bits ----------------------------------------------------------------------------------------------
 
 
 @lowering("ViewDtypeOp")
@@ -193,21 +194,21 @@ def view_dtype(node: Op, symbol_table: SymbolTable) -> Any:
     value, meta, old = value_of(node.args[0], symbol_table), node.tensor_meta, node.args[0].tensor_meta.dtype
     before, after = _bits(old), _bits(meta.dtype)
     if before == after:
-        return st.pointwise([(value, old)], meta.shape, meta.dtype, lambda x: _read_as(_as_bits(x), meta.dtype))
+        return st.pointwise([(value, old)], meta.shape, meta.dtype, lambda x: _from_bits(_bits_of(x), meta.dtype))
     parts = max(before, after) // min(before, after)
 
     def narrower(*at: Scalar) -> Scalar:
-        bits = _as_bits(read(value, old, [*at[:-1], _halved(at[-1], parts)]))
-        shift = cast((at[-1] - _halved(at[-1], parts) * parts) * after, bits.dtype)
-        return _read_as(cast(Scalar(arith.shrui(bits.value, shift.value), bits.dtype), _INTEGER[after]), meta.dtype)
+        bits = _bits_of(read(value, old, [*at[:-1], _divide(at[-1], parts)]))
+        shift = cast((at[-1] - _divide(at[-1], parts) * parts) * after, bits.dtype)
+        return _from_bits(cast(Scalar(arith.shrui(bits.value, shift.value), bits.dtype), _INTEGER[after]), meta.dtype)
 
     def wider(*at: Scalar) -> Scalar:
         bits = Scalar(constant(0, _INTEGER[after]), _INTEGER[after])
         for part in range(parts):
-            found = _as_bits(read(value, old, [*at[:-1], at[-1] * parts + part]))
+            found = _bits_of(read(value, old, [*at[:-1], at[-1] * parts + part]))
             extended = arith.extui(mlir_element_type_get(bits.dtype), found.value)
             bits = bits | Scalar(arith.shli(extended, bits.like(part * before).value), bits.dtype)
-        return _read_as(bits, meta.dtype)
+        return _from_bits(bits, meta.dtype)
 
     return computed(meta.shape, meta.dtype, narrower if before > after else wider)
 
@@ -219,11 +220,11 @@ def _bits(dtype: TensorDType) -> int:
     return 8 if dtype is TensorDType.Bool else int(mlir_element_type_get(dtype).width)
 
 
-def _halved(value: Scalar, by: int) -> Scalar:
+def _divide(value: Scalar, by: int) -> Scalar:
     return Scalar(arith.divui(value.value, value.like(by).value), INDEX)
 
 
-def _as_bits(x: Scalar) -> Scalar:
+def _bits_of(x: Scalar) -> Scalar:
     """Returns the bits of the element as a signed integer of the same size."""
     whole_type = _INTEGER[_bits(x.dtype)]
     if x.dtype.is_float:
@@ -231,7 +232,7 @@ def _as_bits(x: Scalar) -> Scalar:
     return cast(x, whole_type)
 
 
-def _read_as(bits: Scalar, dtype: TensorDType) -> Scalar:
+def _from_bits(bits: Scalar, dtype: TensorDType) -> Scalar:
     if dtype.is_float:
         return Scalar(arith.bitcast(mlir_element_type_get(dtype), bits.value), dtype)
     return cast(bits, dtype)
@@ -239,5 +240,4 @@ def _read_as(bits: Scalar, dtype: TensorDType) -> Scalar:
 
 @lowering("EmptyOp")
 def empty(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns an uninitialised tensor."""
     return st.empty(node.tensor_meta.shape, node.tensor_meta.dtype)

@@ -1,4 +1,4 @@
-"""Packs parameters into one 1-D tensor per element type, which the entry function slices and reshapes."""
+"""Packs parameters into one 1-D tensor per element type; the entry function slices and reshapes them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def pack_parameters(
 ) -> tuple[TensorMeta, ...]:
     """Rewrites public function `name` of a top-level module to take packs, then inputs. Returns the packs' types.
 
-    `parameters` and `inputs` are the graph's placeholders by number, as in `buddy.source`; afterwards `buddy.source`
-    numbers packs and then inputs. A pack contains the parameters of its element type in the order given, without gaps;
-    packs are in alphabetical order of their types' names, as in Buddy-MLIR.
+    `parameters` and `inputs` are numbers of the graph's placeholders, as in `buddy.source`; afterwards `buddy.source`
+    numbers the packs and then the inputs. A pack contains the parameters of its element type in the order of
+    `parameters`, without gaps; packs are in alphabetical order of their types' names, as in Buddy-MLIR.
     """
     with module.context, ir.Location.unknown():
         old = next(op for op in module.body if op.operation.name == "func.func" and _name(op) == name)

@@ -35,7 +35,7 @@ def placed(
     counts = [largest(end - start, 0) for start, end in zip(first, ends, strict=True)]
     out = st.filled(fill, shape, dtype)
     if 0 in counts:
-        return out  # MLIR accepts no offset for a slice without elements
+        return out  # MLIR rejects slices without elements
     if counts != list(old):
         value = st.slice_of(value, first, counts, [1] * len(old), counts, dtype)
     starts = [offset + start * step for offset, start, step in zip(offsets, first, steps, strict=True)]
@@ -44,7 +44,7 @@ def placed(
 
 @lowering("ConstantPadNdOp")
 def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
-    """Pads are listed in pairs from the last dim on; negative ones crop."""
+    """Pads by the pairs of the second argument, which start with the last dim; negative pads crop."""
     meta, pads = node.tensor_meta, node.args[1]
     rank = len(meta.shape)
     offsets = [0] * rank

@@ -18,7 +18,7 @@ from buddy.compiler.ops.positions import INDEX, folded, read, whole
 from buddy.compiler.ops.positions import loops as positions
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, in_type, summed_in
+from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 from buddy.compiler.ops.windows import SlidingWindow, padded, pool_window, spatial_dims
 
@@ -26,7 +26,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def _pooled(
+def _fold_windows(
     value: Any,
     window: SlidingWindow,
     shape: Sequence[int],
@@ -34,7 +34,10 @@ def _pooled(
     dtypes: tuple[TensorDType, TensorDType],
     fold: Any,
 ) -> Any:
-    """Folds windows of the last dims of `value` in the second of `dtypes`; `fill` is the initial and padding value."""
+    """Folds windows over the last dims of `value` by `fold(accumulated, element)`; returns a tensor of `shape`.
+
+    `dtypes` are the element types of `value` and of the result; `fill` is the initial value and the padding.
+    """
     rank, spatial, (dtype, wide) = len(shape), len(window.size), dtypes
     value = padded(value, window, shape[-spatial:], fill, dtype)
     reads: list[st.Dim] = [*range(rank - spatial), *window.dims(rank - spatial, rank)]
@@ -54,25 +57,27 @@ def _pooled(
 Place = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
-# ---- largest ---------------------------------------------------------------------------------------------------------
+# ---- maxima ----------------------------------------------------------------------------------------------------------
 
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     lowest = s.limits(meta.dtype)[0]
-    values = _pooled(value, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
+    values = _fold_windows(value, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
 
     def place(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
         at = outer * window.stride[axis] + inner * window.dilation[axis] - window.padding[axis]
         return at, (at >= 0) & (at < sizes[axis])
 
     sizes = st.shape_of(value)[-len(window.size) :]
-    return [values, _largest(value, meta.shape, window.size, meta.dtype, place)[1]]
+    return [values, _max_in_windows(value, meta.shape, window.size, meta.dtype, place)[1]]
 
 
-def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: TensorDType, place: Place) -> list[Any]:
-    """Returns the maximum of each window and its index in the plane: the first of equal ones, but the last NaN."""
+def _max_in_windows(
+    value: Any, shape: Sequence[int], box: Sequence[int], dtype: TensorDType, place: Place
+) -> list[Any]:
+    """Returns the maximum of each window and its index in the plane: the first of equal elements, or the last NaN."""
     spatial, lowest = len(box), s.limits(dtype)[0]
     sizes = st.shape_of(value)[-spatial:]
 
@@ -81,7 +86,7 @@ def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: Tensor
         old, where = best
         # Positions outside of the window read the nearest element, which is then ignored.
         near = [s.minimum(s.maximum(p, 0), size - 1) for (p, _), size in zip(at, sizes, strict=True)]
-        new, here = read(value, dtype, [*lead, *near]), _flat(near, sizes)
+        new, here = read(value, dtype, [*lead, *near]), _flat_index(near, sizes)
         better = (new > old) | (where < 0)
         if dtype.is_float:
             better = better | new.compare("ne", new)
@@ -92,7 +97,7 @@ def _largest(value: Any, shape: Sequence[int], box: Sequence[int], dtype: Tensor
     return folded(shape, box, [(lowest, dtype), (-1, INDEX)], body)
 
 
-def _flat(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
+def _flat_index(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
     """Returns the row-major index of a position in a box."""
     flat = whole(0)
     for at, size in zip(position, sizes, strict=True):
@@ -106,18 +111,18 @@ def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     if 0 in counts:
         return [st.empty(meta.shape, meta.dtype), st.empty(meta.shape, INDEX)]
-    box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
+    box = [_longest_window(size, count) for size, count in zip(sizes, counts, strict=True)]
 
     def place(axis: int, outer: Scalar, inner: Scalar) -> tuple[Scalar, Scalar]:
-        start, end = _share(outer, sizes[axis], counts[axis])
+        start, end = _window_range(outer, sizes[axis], counts[axis])
         return start + inner, start + inner < end
 
-    return _largest(value, meta.shape, box, meta.dtype, place)
+    return _max_in_windows(value, meta.shape, box, meta.dtype, place)
 
 
 @lowering("MaxPoolBackwardOp")
 def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """Adds each gradient to the element that was the maximum of its window, sequentially, since windows overlap."""
+    """Adds each gradient to the element that was the maximum of its window; sequentially, since windows may overlap."""
     gradient = value_of(node.args[0], symbol_table)
     indices = value_of(argument(node, len(node.args) - 1, "indices"), symbol_table)
     meta, spatial = node.tensor_meta, spatial_dims(node)
@@ -125,10 +130,10 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     counts = [planes, prod(st.shape_of(gradient)[-spatial:])]
     taken, flat = st.reshape(indices, counts, INDEX), [planes, prod(meta.shape[-spatial:])]
 
-    def taken_at(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+    def maximum_of(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
         return [([loops.index_of(within(loops.element(taken, at, INDEX), flat[1]))], None)]
 
-    summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, taken_at)
+    summed = accumulate_taps(st.reshape(gradient, counts, meta.dtype), meta.dtype, flat, 1, maximum_of)
     return st.reshape(summed, meta.shape, meta.dtype)
 
 
@@ -137,32 +142,32 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("AvgPool2dOp", "AvgPool3dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
-    """Divides the sum over each window by its number of elements; `count_include_pad` counts the padding."""
+    """Divides the sum over each window by its number of elements; `count_include_pad` includes the padding."""
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
-    wide = summed_in(meta.dtype)
-    summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
-    return _averaged(summed, wide, _counted(node, 4, window, st.shape_of(value)), meta.dtype)
+    wide = accumulator_type(meta.dtype)
+    summed = _fold_windows(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
+    return _divide_by_count(summed, wide, _divisor(node, 4, window, st.shape_of(value)), meta.dtype)
 
 
 @lowering("AvgPoolBackwardOp")
 def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """Divides the gradients by their window's count, spaces them `stride` apart and sums them by a window of ones."""
+    """Divides each gradient by its window's count, spaces the gradients `stride` apart and sums them over windows."""
     gradient, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node, 2)
-    spatial, lead, wide = len(window.size), meta.shape[: -len(window.size)], summed_in(meta.dtype)
-    shares = _averaged(gradient, meta.dtype, _counted(node, 5, window, meta.shape), wide)
+    spatial, lead, wide = len(window.size), meta.shape[: -len(window.size)], accumulator_type(meta.dtype)
+    shares = _divide_by_count(gradient, meta.dtype, _divisor(node, 5, window, meta.shape), wide)
     offsets = [size - 1 - before for size, before in zip(window.size, window.padding, strict=True)]
     sizes = [size + n - 1 for size, n in zip(window.size, meta.shape[-spatial:], strict=True)]
     none = [0] * len(lead)
     apart = placed(shares, [*none, *offsets], [*(1 for _ in lead), *window.stride], [*lead, *sizes], 0, wide)
     ones = SlidingWindow(window.size, (1,) * spatial, (0,) * spatial, (1,) * spatial)
-    return in_type(_pooled(apart, ones, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
+    return cast_tensor(_fold_windows(apart, ones, meta.shape, 0, (wide, wide), lambda a, b: a + b), wide, meta.dtype)
 
 
 Count = Callable[..., "Scalar | int"]
 
 
-def _counted(node: Op, first: int, window: SlidingWindow, shape: Sequence[int]) -> Count | int:
-    """Returns the divisor of the sum at a position, or a number if it is the same everywhere.
+def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[int]) -> Count | int:
+    """Returns the divisor of sums: a number, or a function of the position if it differs between positions.
 
     The arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.
     """
@@ -188,7 +193,7 @@ def _counted(node: Op, first: int, window: SlidingWindow, shape: Sequence[int]) 
     return count
 
 
-def _averaged(summed: Any, wide: TensorDType, count: Count | int, dtype: TensorDType) -> Any:
+def _divide_by_count(summed: Any, wide: TensorDType, count: Count | int, dtype: TensorDType) -> Any:
     """Divides `summed`, of element type `wide`, by `count` at each position; integers are rounded towards 0."""
 
     def body(total: Any, _out: Any) -> list[Any]:
@@ -206,21 +211,21 @@ def _quotient(total: Scalar, by: Scalar | int) -> Scalar:
     return Scalar(arith.divsi(total.value, total.like(by).value), total.dtype)
 
 
-# ---- a dim shared by windows -----------------------------------------------------------------------------------------
+# ---- adaptive windows ------------------------------------------------------------------------------------------------
 
 
-def _share(number: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
-    """Returns start and end of window `number` of `count` adaptive windows of a dim of `size`: floor and ceiling."""
+def _window_range(number: Scalar, size: int, count: int) -> tuple[Scalar, Scalar]:
+    """Returns start and end of adaptive window `number` of `count` in a dim of `size`, as in ATen's `start_index`."""
     start = _floor_div(number * size, count)
     return start, _floor_div((number + 1) * size + (count - 1), count)
 
 
 def _floor_div(value: Scalar, by: int) -> Scalar:
-    """Divides a number that is not negative, rounding down."""
+    """Divides a non-negative number, rounding down."""
     return Scalar(arith.divui(value.value, value.like(by).value), INDEX)
 
 
-def _longest_share(size: int, count: int) -> int:
+def _longest_window(size: int, count: int) -> int:
     """Returns the size of the largest of `count` adaptive windows of a dim of `size`."""
     if size % count == 0:
         return size // count
@@ -229,50 +234,50 @@ def _longest_share(size: int, count: int) -> int:
 
 @lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
-    """Uses plain windows if the output's size divides the input's."""
+    """Uses sliding windows of one size if the output's size divides the input's."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
-    wide = summed_in(meta.dtype)
+    wide = accumulator_type(meta.dtype)
     if 0 in counts:
         return st.empty(meta.shape, meta.dtype)
     if any(size % count for size, count in zip(sizes, counts, strict=True)):
-        summed = _shared_sum(value, meta.shape, spatial, (meta.dtype, wide))
-        return _averaged(summed, wide, _lengths(sizes, counts), meta.dtype)
+        summed = _sum_windows(value, meta.shape, spatial, (meta.dtype, wide))
+        return _divide_by_count(summed, wide, _window_sizes(sizes, counts), meta.dtype)
     size = tuple(full // count for full, count in zip(sizes, counts, strict=True))
     window = SlidingWindow(size, size, (0,) * spatial, (1,) * spatial)
-    summed = _pooled(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
-    return _averaged(summed, wide, prod(size), meta.dtype)
+    summed = _fold_windows(value, window, meta.shape, 0, (meta.dtype, wide), lambda a, b: a + b)
+    return _divide_by_count(summed, wide, prod(size), meta.dtype)
 
 
 @lowering("AdaptiveAvgPoolBackwardOp")
 def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     """Sums over the windows that contain an element: adaptive windows with input and output exchanged."""
     gradient, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
-    wide, sizes = summed_in(meta.dtype), meta.shape[-spatial:]
-    shares = _averaged(gradient, meta.dtype, _lengths(sizes, st.shape_of(gradient)[-spatial:]), wide)
-    return in_type(_shared_sum(shares, meta.shape, spatial, (wide, wide)), wide, meta.dtype)
+    wide, sizes = accumulator_type(meta.dtype), meta.shape[-spatial:]
+    shares = _divide_by_count(gradient, meta.dtype, _window_sizes(sizes, st.shape_of(gradient)[-spatial:]), wide)
+    return cast_tensor(_sum_windows(shares, meta.shape, spatial, (wide, wide)), wide, meta.dtype)
 
 
-def _lengths(sizes: Sequence[int], counts: Sequence[int]) -> Count:
-    """Returns the function that gives the number of elements of the window at a position."""
+def _window_sizes(sizes: Sequence[int], counts: Sequence[int]) -> Count:
+    """Returns a function from a position to the number of elements of its window."""
 
     def count(*position: Scalar) -> Scalar:
         found = whole(1)
         for at, size, total in zip(position[-len(sizes) :], sizes, counts, strict=True):
-            start, end = _share(at, size, total)
+            start, end = _window_range(at, size, total)
             found = found * (end - start)
         return found
 
     return count
 
 
-def _shared_sum(value: Any, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]) -> Any:
+def _sum_windows(value: Any, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]) -> Any:
     """Returns the sums over adaptive windows of the last dims of `value`."""
     sizes, counts, (dtype, wide) = st.shape_of(value)[-spatial:], shape[-spatial:], dtypes
-    box = [_longest_share(size, count) for size, count in zip(sizes, counts, strict=True)]
+    box = [_longest_window(size, count) for size, count in zip(sizes, counts, strict=True)]
 
     def body(outer: Sequence[Scalar], inner: Sequence[Scalar], total: Sequence[Scalar]) -> list[Scalar]:
-        shares = [_share(at, *pair) for at, *pair in zip(outer[-spatial:], sizes, counts, strict=True)]
+        shares = [_window_range(at, *pair) for at, *pair in zip(outer[-spatial:], sizes, counts, strict=True)]
         at = [start + step for (start, _), step in zip(shares, inner, strict=True)]
         near = [s.minimum(p, end - 1) for p, (_, end) in zip(at, shares, strict=True)]
         element = cast(read(value, dtype, [*outer[:-spatial], *near]), wide)

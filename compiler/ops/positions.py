@@ -1,4 +1,4 @@
-"""Tensors computed position by position, where no affine map applies: flips, wrapped indices, uneven windows."""
+"""Tensors computed from the position of each element, for reads that are not affine, such as wrapped indices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(value: Any, dtype: TensorDType, positions: Sequence[Position]) -> Scala
 
 
 def whole(number: Position) -> Scalar:
-    """Returns a position as a scalar."""
+    """Returns a position as an i64 scalar."""
     return cast(number, INDEX) if isinstance(number, Scalar) else Scalar(constant(number, INDEX), INDEX)
 
 
@@ -44,9 +44,10 @@ def folded(
     shape: Sequence[Any], box: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
     body: Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
 ) -> list[Any]:  # fmt: skip
-    """Folds over the positions of `box` in row-major order. Returns a tensor of `shape` for each of `initial`.
+    """Folds over the positions of `box` in row-major order, at each position of `shape`.
 
-    `body(position, position in the box, values so far)` returns the next values.
+    Returns a tensor of `shape` for each (initial value, type) in `initial`. `body(position, position in the box,
+    values so far)` returns the next values.
     """
     rank, inner = len(shape), len(box)
     types = [dtype for _, dtype in initial]

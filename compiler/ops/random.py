@@ -1,4 +1,4 @@
-"""Random bits by the counter-based generator Philox 4x32-10, from each element's number. Fuses with its readers."""
+"""Random bits of the counter-based generator Philox 4x32-10, computed from the index of each element."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.ops.utils import SymbolTable, constant, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
-# The 32-bit words are the low halves of i64: a product is then one vector instruction and yields both halves.
+# Each 32-bit word is the low half of an i64, so that one vector instruction computes both halves of a product.
 _WIDE, _WORD = TensorDType.Int64, 0xFFFFFFFF
 
 
@@ -40,7 +40,7 @@ def philox(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _place(shape: Any) -> Scalar:
-    """Returns the row-major number of an element, in the body of a generic over `shape`."""
+    """Returns the row-major index of the element, in the body of a `linalg.generic` over `shape`."""
     place: Any = None
     for dim, size in enumerate(shape):
         index = st.loop_index(dim)

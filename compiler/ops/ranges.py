@@ -1,6 +1,6 @@
-"""Checks for indices out of range and other values that eager rejects; if one is found, the node falls back to eager.
+"""Checks data for values that eager rejects, such as indices out of range; the node then falls back to eager.
 
-Reads and writes stay within their tensors without these checks (`bounds`).
+Reads and writes stay within their tensors without these checks, too (`bounds`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from buddy.compiler.graph.operations import ArangeOp, FullOp, ScalarTensorOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.func import ask_eager
+from buddy.compiler.ops.func import call_eager_for_errors
 from buddy.compiler.ops.loop_state import LoopState
 from buddy.compiler.ops.loops import Extent, element, index_position, position
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -23,20 +23,20 @@ from buddy.compiler.ops.utils import SymbolTable, value_of
 
 _FLAG = TensorDType.Int32
 # Whether the checks are emitted; the recipe decides.
-_checking = ContextVar("checking", default=True)
+_checks_enabled = ContextVar("checking", default=True)
 
 
 @contextmanager
 def value_checks(wanted: bool) -> Iterator[None]:
     """Enables or disables the checks of this module while lowering."""
-    token = _checking.set(wanted)
+    token = _checks_enabled.set(wanted)
     try:
         yield
     finally:
-        _checking.reset(token)
+        _checks_enabled.reset(token)
 
 
-def refuse_outside(
+def fall_back_if_outside(
     node: Op,
     symbol_table: SymbolTable,
     indices: Sequence[tuple[Op, Extent]],
@@ -46,25 +46,27 @@ def refuse_outside(
     """Falls back to eager for `node` if an element of an index tensor is out of range for its dim size in `indices`.
 
     With `wraps`, negative indices count from the end; `read` converts an element to an index from 0. Index tensors that
-    do not depend on inputs are made by PyTorch and are not checked.
+    do not depend on inputs are created by PyTorch's decompositions and are not checked.
     """
-    if not _checking.get():
+    if not _checks_enabled.get():
         return
-    told = [(op, size) for op, size in indices if 0 not in op.tensor_meta.shape and is_data(op, symbol_table)]
-    for op, size in told:
+    checked = [
+        (op, size) for op, size in indices if 0 not in op.tensor_meta.shape and depends_on_inputs(op, symbol_table)
+    ]
+    for op, size in checked:
         flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG)
-        refuse_where(node, symbol_table, flag.compare("ne", 0))
+        fall_back_if(node, symbol_table, flag.compare("ne", 0))
 
 
-def refuse_where(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
+def fall_back_if(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
     """Falls back to eager for `node` if `wrong`, a bool, is true."""
-    if not _checking.get():
+    if not _checks_enabled.get():
         return
-    LoopState([]).choose(wrong, lambda: ask_eager(node, symbol_table))
+    LoopState([]).choose(wrong, lambda: call_eager_for_errors(node, symbol_table))
 
 
 def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:
-    """Returns a zero-dimensional tensor: 1 if some index is out of range. One unsigned comparison checks both ends."""
+    """Returns a zero-dimensional tensor: 1 if an index is out of range, by one unsigned comparison, else 0."""
     shape = st.shape_of(value)
 
     def body(x: Scalar, found: Scalar) -> Scalar:
@@ -76,16 +78,16 @@ def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Ca
     return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG, body)
 
 
-def is_data(index: Op, symbol_table: SymbolTable) -> bool:
-    """True if a tensor depends on inputs of the function, and not only on constants and positions."""
-    waiting, seen = [index], set[Op]()
-    while waiting:
-        op = waiting.pop()
+def depends_on_inputs(index: Op, symbol_table: SymbolTable) -> bool:
+    """True if a tensor depends on arguments of the function, and not only on constants and positions."""
+    pending, seen = [index], set[Op]()
+    while pending:
+        op = pending.pop()
         value = symbol_table.get((op.name, 0))
         if value is None or isinstance(value.owner, ir.Block):
             return True
         if not op.parents and not isinstance(op, (ArangeOp, FullOp, ScalarTensorOp)):
             return True
         seen.add(op)
-        waiting += [parent for parent in op.parents if parent not in seen]
+        pending += [parent for parent in op.parents if parent not in seen]
     return False

@@ -1,4 +1,4 @@
-"""Reductions, and the normalisations built from them."""
+"""Reductions, and normalisations that consist of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.ops.elementwise.bits import bits_of
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import empty, pointwise, reduce, reshape, shape_of
-from buddy.compiler.ops.sums import in_type, summed_in
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
@@ -66,28 +66,28 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
-    wide, keep = summed_in(result, _count(shape_of(value), axes)), bool(argument(node, 2, "keepdim", False))
+    wide, keep = accumulator_type(result, _count(shape_of(value), axes)), bool(argument(node, 2, "keepdim", False))
 
     def body(x: Scalar, summed: Scalar) -> Scalar:
         return summed + cast(cast(x, result), wide)  # eager casts the elements to the result's type before adding
 
-    return in_type(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
+    return cast_tensor(reduce([(value, dtype)], shape_of(value), axes, keep, 0, wide, body), wide, result)
 
 
 @lowering("ProdOp")
 def prod(node: Op, symbol_table: SymbolTable) -> Any:
     result = node.tensor_meta.dtype
-    wide = summed_in(result)
+    wide = accumulator_type(result)
     # Cast before multiplying: the product of bools is an integer.
-    return _reduced(node, symbol_table, 1, wide, lambda x, product: product * cast(cast(x, result), wide))
+    return _reduce_node(node, symbol_table, 1, wide, lambda x, product: product * cast(cast(x, result), wide))
 
 
 @lowering("AnyOp")
 def any_of(node: Op, symbol_table: SymbolTable) -> Any:
     """True where some element is not 0; NaN is not 0. An empty list reduces no dim."""
     if argument(node, 1, "dim") == []:
-        return in_type(*_operand(node, symbol_table), node.tensor_meta.dtype)
-    return _reduced(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
+        return cast_tensor(*_operand(node, symbol_table), node.tensor_meta.dtype)
+    return _reduce_node(node, symbol_table, 0, TensorDType.Bool, lambda x, found: found | cast(x, TensorDType.Bool))
 
 
 @lowering("HashTensorOp")
@@ -99,16 +99,18 @@ def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
             return cast(x, TensorDType.UInt64)
         return cast(bits_of(cast(x, TensorDType.Float64)), TensorDType.UInt64)
 
-    return _reduced(node, symbol_table, 0, TensorDType.UInt64, lambda x, found: found ^ bits(x))
+    return _reduce_node(node, symbol_table, 0, TensorDType.UInt64, lambda x, found: found ^ bits(x))
 
 
-def _reduced(node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]) -> Any:
+def _reduce_node(
+    node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]
+) -> Any:
     """Folds in `wide` over the node's dims (all if it names none); the result has the node's element type."""
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
     folded = reduce([(value, dtype)], shape, axes_of(argument(node, 1, "dim"), len(shape)), False, initial, wide, body)
     meta = node.tensor_meta
-    return in_type(reshape(folded, meta.shape, wide), wide, meta.dtype)
+    return cast_tensor(reshape(folded, meta.shape, wide), wide, meta.dtype)
 
 
 @lowering("VectorNormOp")
@@ -118,8 +120,8 @@ def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
     shape, meta = shape_of(value), node.tensor_meta
     order = float(argument(node, 1, "ord", 2))
     axes = axes_of(argument(node, 2, "dim"), len(shape))
-    wide = summed_in(meta.dtype, _count(shape, axes))
-    # Over one element every norm except the count is the absolute value; its powers might overflow.
+    wide = accumulator_type(meta.dtype, _count(shape, axes))
+    # Of a single element, every norm except the count is the absolute value; its powers might overflow.
     single_element = order and all(shape[axis] == 1 for axis in axes)
     initial, term, finish = _norm(1.0 if single_element else order)
 
@@ -152,7 +154,7 @@ def mean(node: Op, symbol_table: SymbolTable) -> Any:
     shape = shape_of(value)
     axes = axes_of(argument(node, 1, "dim"), len(shape))
     result, count = node.tensor_meta.dtype, _count(shape, axes)
-    wide = summed_in(result, count)
+    wide = accumulator_type(result, count)
     summed = total(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), wide)
     return pointwise([(summed, wide)], shape_of(summed), result, lambda x: cast(x / count, result))
 
@@ -174,10 +176,10 @@ def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
 
 
 def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
-    """Returns mean and variance over `axes`, kept as unit dims; two passes avoid cancellation."""
+    """Returns mean and variance over `axes`, kept as unit dims, and their type; two passes avoid cancellation."""
     shape = shape_of(value)
     count = _count(shape, axes)
-    wide, accumulator = summed_in(dtype), summed_in(dtype, count)
+    wide, accumulator = accumulator_type(dtype), accumulator_type(dtype, count)
     summed = total(value, dtype, axes, True, accumulator)
     average = pointwise([(summed, accumulator)], shape_of(summed), wide, lambda x: cast(x / count, wide))
 
@@ -201,16 +203,16 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
     results = []
     for found, meta in zip((variance, average), node.metas, strict=False):
         assert meta is not None
-        results.append(in_type(reshape(found, meta.shape, wide), wide, meta.dtype))
+        results.append(cast_tensor(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
 
 
 def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scale: float = 1.0) -> Any:
     """Returns `softmax(scale * value)` along `axis`, shifted by the maximum to avoid overflow.
 
-    Multiplies by the reciprocal of the sum: one division per row, and one rounding more than eager.
+    Multiplies by the reciprocal of the sum, which takes one division per row, but rounds once more than eager.
     """
-    wide = summed_in(dtype)
+    wide = accumulator_type(dtype)
     shape = shape_of(value)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
@@ -233,9 +235,9 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
     return softmax(value, dtype, normalized(node.args[1], len(shape)), result)
 
 
-def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
+def _shifted_exp_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
     """Returns the maximum `peak` along `axis`, kept as a unit dim, and `sum(exp(scale * (value - peak)))` along it."""
-    wide = summed_in(dtype)
+    wide = accumulator_type(dtype)
     peak = extreme(value, dtype, [axis], True, largest=scale >= 0)
 
     def body(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
@@ -246,19 +248,19 @@ def _shifted_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) 
 
 def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
     """Returns `log(sum(exp(scale * value)))` along `axis`, kept as a unit dim."""
-    peak, summed, wide = _shifted_sum(value, dtype, axis, scale)
+    peak, summed, wide = _shifted_exp_sum(value, dtype, axis, scale)
     both = [(summed, wide), (peak, dtype)]
     return pointwise(both, shape_of(summed), wide, lambda x, m: s.log(x) + cast(m, wide) * scale), wide
 
 
 @lowering("LogSoftmaxOp")
 def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
-    """Subtracts the maximum before the logarithm, which would otherwise lose its digits to a large maximum."""
+    """Subtracts the maximum before the logarithm: added to a large maximum, the logarithm would lose its digits."""
     value, dtype = _operand(node, symbol_table)
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
         return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x, result))
-    peak, summed, wide = _shifted_sum(value, dtype, normalized(node.args[1], len(shape)))
+    peak, summed, wide = _shifted_exp_sum(value, dtype, normalized(node.args[1], len(shape)))
     logarithm = pointwise([(summed, wide)], shape_of(summed), wide, s.log)
     operands = [(value, dtype), (peak, dtype), (logarithm, wide)]
     return pointwise(operands, shape, result, lambda x, m, t: cast(cast(x, wide) - cast(m, wide) - t, result))
@@ -284,7 +286,7 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
     results = [pointwise(operands, shape, dtype, body)]
     for found, meta in zip((average, inverse), node.metas[1:], strict=True):
-        results.append(found if meta is None else in_type(reshape(found, meta.shape, wide), wide, meta.dtype))
+        results.append(found if meta is None else cast_tensor(reshape(found, meta.shape, wide), wide, meta.dtype))
     return results
 
 
@@ -292,13 +294,13 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Computes `x * scale + shift` per channel from the running statistics.
 
-    The saved statistics, for training, are empty. Scale and shift are separate tensors, as in PyTorch, so that a
-    channel needs one square root and one division.
+    The saved statistics, for training, are empty. Scale and shift are computed first, as in PyTorch, so that each
+    channel takes one square root and one division.
     """
     (value, dtype), meta = _operand(node, symbol_table), node.tensor_meta
     weight, bias, average, variance = node.args[1:5]
     epsilon, channel = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
-    wide = summed_in(dtype)
+    wide = accumulator_type(dtype)
 
     def per_channel(nodes: Sequence[Op | None], computed: Sequence[Any], body: Callable[..., Scalar]) -> Any:
         given = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]

@@ -1,4 +1,4 @@
-"""Defines the type of an `ops_registry`: a dict from op class name to lowering, with a decorator that fills it."""
+"""The type of an `ops_registry`: a dict from op class names to lowerings, with a decorator that adds lowerings."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Lowering = Callable[[Op, SymbolTable], Any]
 
 
 class Registry(dict[str, Lowering]):
-    """Lowerings by op class name. A lowering takes a node and the symbol table and returns a value, an op or a list.
+    """Lowerings by op class name. A lowering takes a node and the symbol table, and returns a value, an op or a list.
 
-    `absent` gives the reason why the dialect has no lowering of a class; the reason is shown in the table of nodes.
+    `absent` has the reasons why the dialect has no lowering of a class, which the table of nodes shows.
     """
 
     def __init__(self, *lowerings: dict[str, Lowering]) -> None:
@@ -33,6 +33,6 @@ class Registry(dict[str, Lowering]):
 
         return decorate
 
-    def why_absent(self, name: str) -> str:
+    def absence_reason(self, name: str) -> str:
         """Returns the reason why the registry has no lowering of the op class `name`."""
         return self.absent.get(name, f"no lowering of {name}")

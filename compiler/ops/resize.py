@@ -1,7 +1,7 @@
-"""Gradients of resampling: each output's gradient is distributed over the elements that the output was computed from.
+"""Gradients of resampling: distributes each output's gradient over the elements that the output was computed from.
 
-Positions and weights are those of PyTorch's `UpSample.h`, in f32 unless the elements are f64; the nearest element is
-always found in f32.
+Positions and weights are those of PyTorch's `UpSample.h`, in f32 unless the elements are f64; the position of the
+nearest element is always computed in f32.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.positions import INDEX
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulate_taps, summed_in
+from buddy.compiler.ops.sums import accumulate_taps, accumulator_type
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# An element that an output reads, and its weight.
+# The index of an element that an output reads, and its weight.
 Tap = tuple[Scalar, Scalar]
+# PyTorch's parameter of the cubic convolution kernel (Keys 1981).
 _CUBIC = -0.75
 
 
@@ -39,7 +40,7 @@ class ResizeAxis:
     aligned: bool
 
     def source(self, number: Scalar, shift: float) -> Scalar:
-        """Returns the position that output `number` reads, whose centre is `shift` after its start."""
+        """Returns the position that output `number` reads; `shift` is the distance of its centre from its start."""
         return number * self.step if self.aligned else (number + shift) * self.step - shift
 
     def inside(self, index: Scalar) -> Scalar:
@@ -65,16 +66,16 @@ def _cubic(axis: ResizeAxis, number: Scalar) -> list[Tap]:
     source = axis.source(number, 0.5)
     start = s.floor(source)
     t, first = source - start, cast(start, INDEX)
-    weights = [_far(t + 1), _near(t), _near(1 - t), _far(2 - t)]
+    weights = [_kernel_far(t + 1), _kernel_near(t), _kernel_near(1 - t), _kernel_far(2 - t)]
     return [(axis.inside(first + (i - 1)), weight) for i, weight in enumerate(weights)]
 
 
-def _near(x: Scalar) -> Scalar:
+def _kernel_near(x: Scalar) -> Scalar:
     """Keys' cubic convolution kernel, for distances up to 1."""
     return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1
 
 
-def _far(x: Scalar) -> Scalar:
+def _kernel_far(x: Scalar) -> Scalar:
     """Keys' cubic convolution kernel, for distances from 1 to 2."""
     return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
 
@@ -86,23 +87,27 @@ _TAPS: dict[str, Callable[[ResizeAxis, Scalar], list[Tap]]] = {
 
 
 def _axes(node: Op, spatial: int, name: str) -> list[ResizeAxis]:
-    """Returns the axes. Arguments: the gradient, both sizes, `align_corners` (not for nearest), a scale per dim."""
+    """Returns the axes of a node.
+
+    Its arguments are the gradient, the output's and the input's sizes, `align_corners` (not for nearest), and a scale
+    per dim.
+    """
     pairs, by_nearest = list(zip(node.args[2][-spatial:], node.args[1], strict=True)), "nearest" in name
     aligned = not by_nearest and bool(node.args[3])
     scales = list(node.args[3 if by_nearest else 4 :])
     scales += [None] * (spatial - len(scales))
     return [
         ResizeAxis(
-            size, count, _step(size, count, aligned, scale if _heeds_scale(name, size, count, pairs) else None), aligned
+            size, count, _step(size, count, aligned, scale if _uses_scale(name, size, count, pairs) else None), aligned
         )
         for (size, count), scale in zip(pairs, scales, strict=True)
     ]
 
 
-def _heeds_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int]]) -> bool:
-    """True if eager computes the step from the given scale and not from the sizes.
+def _uses_scale(name: str, size: int, count: int, pairs: Sequence[tuple[int, int]]) -> bool:
+    """True if eager computes the step from the scale argument.
 
-    It uses the sizes if these imply that elements are copied.
+    It computes the step from the sizes if the sizes imply that elements are copied.
     """
     if name == "_upsample_nearest_exact":
         return True
@@ -123,7 +128,7 @@ def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
     name = node.target.split("d_backward")[0]
     spatial, taps = int(name[-1]), _TAPS[name[:-1]]
     axes = _axes(node, spatial, name[:-1])
-    real = TensorDType.Float32 if "nearest" in name else summed_in(meta.dtype)
+    real = TensorDType.Float32 if "nearest" in name else accumulator_type(meta.dtype)
 
     def places(at: Sequence[Any]) -> list[tuple[list[Scalar], Scalar]]:
         """Returns every combination of the taps of all dims."""

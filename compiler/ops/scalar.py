@@ -1,4 +1,4 @@
-"""Scalar expressions: Python expressions on these emit `arith` and `math` ops in the body of a `linalg.generic`."""
+"""Scalars: Python expressions on them emit `arith` and `math` ops, such as in the body of a `linalg.generic`."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     return Scalar(_integer_cast(x, element), dtype)
 
 
-# The result for a float outside a type's range depends on the processor. Eager converts to these types through i32, to
-# others through i64, and wraps. The conversion returns the lowest integer for NaN and out-of-range numbers.
+# Eager converts floats to these integer types through i32, to others through i64, and wraps. For NaN and numbers out of
+# range, the conversion returns the lowest integer on x86; other processors differ.
 _THROUGH_32_BITS = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.UInt16)
 
 
 def _float_to_u64(x: Scalar) -> Scalar:
-    """Converts by a signed conversion; subtracts 2^63 first if the number is not less than that."""
+    """Uses the signed conversion, after subtracting 2^63 from numbers that are not less than that."""
     large = x >= 2.0**63
     near = cast(select(large, x - 2.0**63, x), TensorDType.Int64)
     bits = near ^ select(large, near.like(-(1 << 63)), near.like(0))
@@ -152,10 +152,10 @@ def _float_to_u64(x: Scalar) -> Scalar:
 def _float_cast(value: Any, element: Any) -> Any:
     old = value.type.width
     if old == element.width:
-        # Convert between bf16 and f16 through f32: neither contains the other.
+        # bf16 and f16 are converted through f32, because neither type contains the other.
         return arith.truncf(element, arith.extf(ir.F32Type.get(), value))
     if (old, element.width) == (64, 16):
-        # As in eager; no processor has an instruction for both steps.
+        # Through f32, as in eager: no processor has an instruction for both steps.
         value, old = arith.truncf(ir.F32Type.get(), value), 32
     return (arith.extf if old < element.width else arith.truncf)(element, value)
 
@@ -228,7 +228,7 @@ def absolute(x: Scalar) -> Scalar:
 
 
 def select(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
-    """Returns `yes` where `condition` holds, else `no`. At least one is a scalar, and both get its element type."""
+    """Returns `yes` if `condition` holds, else `no`. At least one of them is a scalar; both get its element type."""
     shaped = yes if isinstance(yes, Scalar) else no
     assert isinstance(shaped, Scalar)
     yes, no = shaped.like(yes), shaped.like(no)
@@ -276,7 +276,7 @@ def _repeated(x: Scalar, count: int) -> Scalar:
 
 
 def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
-    """Returns the least and the greatest value of an element type."""
+    """Returns the least and the greatest value of an element type; infinities for floats."""
     if dtype.is_float:
         return -pymath.inf, pymath.inf
     if dtype is TensorDType.Bool:
@@ -288,9 +288,9 @@ def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
 def repeat(
     start: Sequence[Scalar], condition: Callable[..., Scalar], step: Callable[..., Sequence[Scalar]]
 ) -> list[Scalar]:
-    """Applies `step` to a tuple of scalars while `condition` of them holds.
+    """Applies `step` to a tuple of scalars while `condition` holds for them; returns the last scalars.
 
-    The functions may only use their arguments, since ops are cloned into the body one by one.
+    Both functions may only use their arguments and constants, since fusion clones the ops of a body one by one.
     """
     types = [x.dtype for x in start]
     kinds = [x.value.type for x in start]

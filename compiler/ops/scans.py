@@ -28,10 +28,10 @@ Step = Callable[..., Sequence[Scalar]]
 
 
 def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, TensorDType]], step: Step) -> list[Any]:
-    """Scans along the node's dim; returns for each of `states` a tensor with the state at each element.
+    """Scans along the node's dim; returns a tensor of the states at all elements for each of `states`.
 
-    `states` are (initial value, type). Visits elements in memory order for every dim, since every line along the dim
-    has its own state.
+    `states` are (initial value, type). Every line along the dim has its own state, so that elements are visited in
+    memory order for any dim.
     """
     dtype = node.args[0].tensor_meta.dtype
     value = value_of(node.args[0], symbol_table)
@@ -56,7 +56,7 @@ def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, Tensor
 
 
 def _fold(node: Op, symbol_table: SymbolTable, initial: float, combine: Callable[[Scalar, Scalar], Scalar]) -> Any:
-    """Scans with one number as state, in PyTorch's accumulation type; elements are cast to the result's type."""
+    """Scans with one number as the state, in PyTorch's accumulation type; casts elements to the result's type first."""
     result = node.tensor_meta.dtype
     wide = _ACCUMULATE_IN.get(result, result)
 
@@ -82,7 +82,7 @@ def logcumsumexp(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _log_add_exp(x: Scalar, y: Scalar) -> Scalar:
-    """Returns `log(exp(x) + exp(y))`; for two equal infinities that infinity, and NaN for NaN."""
+    """Returns `log(exp(x) + exp(y))`: the infinity for two equal infinities, and NaN for a NaN."""
     low, high = s.minimum(x, y), s.maximum(x, y)
     infinite = low.compare("eq", high) & s.absolute(low).compare("eq", float("inf"))
     return s.select(infinite, high, s.log1p(s.exp(low - high)) + high)
@@ -99,7 +99,7 @@ def cummin(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _running_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
-    """Returns values and their positions: the last of equal ones, and after a NaN the position of the last NaN."""
+    """Returns values and their positions: that of the last of equal elements and, after a NaN, of the last NaN."""
     dtype = node.args[0].tensor_meta.dtype
     low, high = s.limits(dtype)
 

@@ -14,17 +14,16 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.loops import element, for_each, index_of, insert, number, position
-from buddy.compiler.ops.ranges import refuse_outside, refuse_where
+from buddy.compiler.ops.ranges import fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.subscripts import Subscripts, is_mask, subscripts_of
-from buddy.compiler.ops.sums import summed_in
+from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# Sums and products in half types are computed in f32 and rounded once, as in PyTorch's scatters.
 Positions = Sequence[Any]
 Combine = Callable[[Scalar, Scalar], Scalar]
 # Returns the value to write at a position of the box.
@@ -35,7 +34,7 @@ def _replace(_old: Scalar, new: Scalar) -> Scalar:
     return new
 
 
-# How a written value is combined with the old one, and the neutral element as a function of the element type.
+# How each mode combines the old with the new value, and its neutral element as a function of the element type.
 _COMBINE: dict[str, Combine] = {
     "": _replace,
     "add": lambda old, new: old + new, "sum": lambda old, new: old + new, "mean": lambda old, new: old + new,
@@ -55,10 +54,7 @@ class ScatterWrites:
         self.box, self.place = box, place
 
     def into(self, target: Any, dtype: TensorDType, given: Reader, combine: Combine) -> Any:
-        """Applies `target[place] = combine(target[place], given)` at each position, in row-major order.
-
-        Returns `target`.
-        """
+        """Returns `target` after `target[place] = combine(target[place], given)` at each position, in order."""
 
         def visit(at: list[Any], held: list[Any]) -> list[Any]:
             where = self.place(at)
@@ -69,8 +65,11 @@ class ScatterWrites:
     def reduced(
         self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool, wide: TensorDType | None = None
     ) -> Any:
-        """Combines the writes by `mode` in the type `wide`; with `own`, includes the old elements."""
-        wide = wide or summed_in(dtype)
+        """Combines the writes by `mode`; with `own`, the old elements take part.
+
+        `wide` is the accumulator type; by default, half types are computed in f32 and rounded once, as in PyTorch.
+        """
+        wide = wide or accumulator_type(dtype)
         shape = st.shape_of(target)
         start = _cast(target, dtype, wide)
         if not own:
@@ -88,7 +87,7 @@ class ScatterWrites:
 
 
 def _quotient(x: Scalar, count: Scalar) -> Scalar:
-    """Divides; integers are rounded down."""
+    """Divides; integer quotients are rounded down."""
     if x.dtype.is_float:
         return x / count
     return Scalar((arith.divui if x.is_unsigned else arith.floordivsi)(x.value, count.value), x.dtype)
@@ -101,7 +100,7 @@ def _cast(value: Any, dtype: TensorDType, wanted: TensorDType) -> Any:
 
 
 def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
-    """Returns a reader of a node's argument, a tensor or number; a zero-dimensional one is the same everywhere."""
+    """Returns a reader of a node's argument: a tensor, or a zero-dimensional tensor or number for all positions."""
     if not isinstance(argument_, Op):
         kind = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
         return lambda _: number(argument_, kind)
@@ -109,13 +108,13 @@ def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
     return lambda at: element(value, at if meta.shape else [], meta.dtype)
 
 
-def _along(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
+def _writes_along_dim(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
     """Returns writes to `x[..., index[..., i, ...], ...]` for every element of the index tensor, the third argument."""
     indices, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     shape = node.tensor_meta.shape
     axis = normalized(node.args[1], len(shape))
     rank = len(node.args[2].tensor_meta.shape)
-    refuse_outside(node, symbol_table, [(node.args[2], shape[axis] if shape else 1)])
+    fall_back_if_outside(node, symbol_table, [(node.args[2], shape[axis] if shape else 1)])
 
     def place(at: Positions) -> Positions:
         found = within(element(indices, at, kind), shape[axis] if shape else 1)
@@ -131,26 +130,26 @@ def scatter(node: Op, symbol_table: SymbolTable) -> Any:
     """Lowers scatter; `reduce` is "add", "multiply" or absent."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, given = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
-    wide = summed_in(dtype) if mode else dtype
+    wide = accumulator_type(dtype) if mode else dtype
 
     def rounded(at: Positions) -> Scalar:
         return cast(given(at), dtype)  # a number is first converted to the tensor's type
 
-    found = _along(node, symbol_table).into(_cast(target, dtype, wide), wide, rounded, _COMBINE[mode])
+    found = _writes_along_dim(node, symbol_table).into(_cast(target, dtype, wide), wide, rounded, _COMBINE[mode])
     return _cast(found, wide, dtype)
 
 
 @lowering("ScatterAddOp")
 def scatter_add(node: Op, symbol_table: SymbolTable) -> Any:
     target, given = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
-    return _along(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, "sum", True)
+    return _writes_along_dim(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, "sum", True)
 
 
 @lowering("ScatterReduceOp")
 def scatter_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     target, given = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
     own = argument(node, 5, "include_self", True)
-    return _along(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, node.args[4], own)
+    return _writes_along_dim(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, node.args[4], own)
 
 
 @lowering("IndexReduceOp")
@@ -160,7 +159,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     shape = node.tensor_meta.shape
     axis, kind = normalized(axis, len(shape)), index.tensor_meta.dtype
     indices, given = value_of(index, symbol_table), value_of(source, symbol_table)
-    refuse_outside(node, symbol_table, [(index, shape[axis] if shape else 1)])
+    fall_back_if_outside(node, symbol_table, [(index, shape[axis] if shape else 1)])
 
     def place(at: Positions) -> Positions:
         here = [] if not index.tensor_meta.shape else [at[axis] if shape else position(0)]
@@ -179,28 +178,28 @@ def index_put(node: Op, symbol_table: SymbolTable) -> Any:
     listed, values = node.args[1], node.args[2]
     add = bool(argument(node, 3, "accumulate", False))
     if any(item is not None and is_mask(item) for item in listed):
-        return _masked_put(node, symbol_table, add)
+        return _put_by_mask(node, symbol_table, add)
     subscripts = subscripts_of(st.shape_of(target), listed, symbol_table)
-    refuse_outside(node, symbol_table, subscripts.sized(listed), wraps=True)
+    fall_back_if_outside(node, symbol_table, subscripts.sized(listed), wraps=True)
     given, kind = value_of(values, symbol_table), values.tensor_meta.dtype
     read = st.broadcast_dims(st.shape_of(given), subscripts.shape)
-    return _written(subscripts, target, dtype, lambda at: element(given, _read(at, read), kind), add)
+    return _write(subscripts, target, dtype, lambda at: element(given, _read_position(at, read), kind), add)
 
 
-def _read(at: Positions, dims: Sequence[int | None]) -> list[Any]:
+def _read_position(at: Positions, dims: Sequence[int | None]) -> list[Any]:
     return [position(0) if dim is None else at[dim] for dim in dims]
 
 
-def _written(subscripts: Subscripts, target: Any, dtype: TensorDType, given: Reader, add: bool) -> Any:
+def _write(subscripts: Subscripts, target: Any, dtype: TensorDType, given: Reader, add: bool) -> Any:
     def place(at: Positions) -> Positions:
         pairs = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
-        return subscripts.place([element(t, _read(at, dims), kind).value for t, dims, kind in pairs], at)
+        return subscripts.place([element(t, _read_position(at, dims), kind).value for t, dims, kind in pairs], at)
 
     return ScatterWrites(subscripts.shape, place).into(target, dtype, given, _COMBINE["add" if add else ""])
 
 
-def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
-    """Lowers a write through one mask, of one value or of as many as the mask has ones.
+def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
+    """Lowers a write through one mask of a single value, or of as many values as the mask has ones.
 
     Raises `LoweringError` for a mask combined with other indices.
     """
@@ -217,31 +216,34 @@ def _masked_put(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     axes = axes[len(axes) - len(sizes) :]
     for axis, size in zip(axes, sizes, strict=True):
         if axis is None and size != 1:
-            found = _how_many(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            refuse_where(node, symbol_table, found.compare("ne", index_of(position(size))))
+            found = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
+            fall_back_if(node, symbol_table, found.compare("ne", index_of(position(size))))
     if 0 in sizes:
         return target
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
-        return _chosen(node, symbol_table, inside, axes, add)
+        return _put_one_value(node, symbol_table, inside, axes, add)
     kind = node.args[2].tensor_meta.dtype
 
     def given(at: Positions, before: Any) -> Scalar:
         limits = zip(axes, sizes, strict=True)
-        inner = [_up_to(before, size) if axis is None else _up_to(at[axis], size) for axis, size in limits]
+        inner = [_clamp(before, size) if axis is None else _clamp(at[axis], size) for axis, size in limits]
         return element(values, inner, kind)
 
     count = next(size for axis, size in zip(axes, sizes, strict=True) if axis is None)
-    ones = _Ones(value_of(mask, symbol_table), mask.tensor_meta.dtype, inside, count)
-    return _one_by_one(target, node.tensor_meta.dtype, ones, given, _COMBINE["add" if add else ""])
+    ones = _Mask(value_of(mask, symbol_table), mask.tensor_meta.dtype, inside, count)
+    return _write_in_order(target, node.tensor_meta.dtype, ones, given, _COMBINE["add" if add else ""])
 
 
-def _up_to(at: Any, size: Any) -> Any:
-    """Returns the position, clamped to the last one: for broadcast dims of size 1, and for more ones than values."""
+def _clamp(at: Any, size: Any) -> Any:
+    """Clamps a position to the last one: for broadcast dims of size 1, and for masks with more ones than values."""
     return arith.minui(at, position(size - 1))
 
 
-def _chosen(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[int | None], add: bool) -> Any:
-    """Writes one value where the mask over the dims `inside` is set; dim `i` of the value is dim `axes[i]`."""
+def _put_one_value(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[int | None], add: bool) -> Any:
+    """Writes the value where the mask over the dims `inside` is set; the value is broadcast along the masked dims.
+
+    Dim `i` of the value is dim `axes[i]` of the target.
+    """
     (mask,) = [item for item in node.args[1] if item is not None]
     operands = [mask, node.args[2], node.args[0]]
     tensors = [value_of(op, symbol_table) for op in operands]
@@ -260,7 +262,7 @@ def _chosen(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[i
 
 
 @dataclass(frozen=True)
-class _Ones:
+class _Mask:
     """A mask over the dims `inside` of a target, with `count` values for its ones."""
 
     flags: Any
@@ -269,7 +271,7 @@ class _Ones:
     count: Any
 
 
-def _how_many(flags: Any, dtype: TensorDType) -> Scalar:
+def _count_ones(flags: Any, dtype: TensorDType) -> Scalar:
     """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
     found = st.reduce(
@@ -279,11 +281,11 @@ def _how_many(flags: Any, dtype: TensorDType) -> Scalar:
     return element(found, [], TensorDType.Int64)
 
 
-def _one_by_one(
-    target: Any, dtype: TensorDType, ones: _Ones, given: Callable[[Positions, Any], Scalar],
+def _write_in_order(
+    target: Any, dtype: TensorDType, ones: _Mask, given: Callable[[Positions, Any], Scalar],
     combine: Combine = _replace,
 ) -> Any:  # fmt: skip
-    """Combines `target` with `given(position, number of earlier ones)` where the mask is set."""
+    """Combines `target` with `given(position, number of earlier ones)` where the mask is set, in row-major order."""
     sizes = st.shape_of(target)
     outside = [axis for axis in range(len(sizes)) if axis not in ones.inside]
 
@@ -314,17 +316,17 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return target
     mask = st.broadcast(flags, meta.shape, TensorDType.Bool)
-    refuse_where(node, symbol_table, _how_many(mask, TensorDType.Bool) > index_of(position(count)))
+    fall_back_if(node, symbol_table, _count_ones(mask, TensorDType.Bool) > index_of(position(count)))
     if count == 0:
         return target
     line = st.reshape(source, [count], kind)
-    ones = _Ones(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
+    ones = _Mask(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
     def given(_at: Positions, before: Any) -> Scalar:
-        return element(line, [_up_to(before, count)], kind)
+        return element(line, [_clamp(before, count)], kind)
 
-    return _one_by_one(start, meta.dtype, ones, given)
+    return _write_in_order(start, meta.dtype, ones, given)
 
 
 @lowering("PutOp")
@@ -335,7 +337,7 @@ def put(node: Op, symbol_table: SymbolTable) -> Any:
     add = bool(argument(node, 3, "accumulate", False))
     count, kind = product(meta.shape), index.tensor_meta.dtype
     writes = product(index.tensor_meta.shape)
-    refuse_outside(node, symbol_table, [(index, count)], wraps=True)
+    fall_back_if_outside(node, symbol_table, [(index, count)], wraps=True)
     indices = st.reshape(value_of(index, symbol_table), [writes], kind)
     given = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
     line = st.reshape(target, [count], meta.dtype)

@@ -14,8 +14,8 @@ from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.loop_state import compare, half, minus, pick, plus
 from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
-from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.ranges import refuse_outside, refuse_where
+from buddy.compiler.ops.matrices.failures import results_or_eager
+from buddy.compiler.ops.ranges import fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -26,8 +26,8 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def _bound(length: Any, goes_on: Callable[[Any], Scalar]) -> Any:
-    """Returns the first position of a sorted row of `length` for which `goes_on` is false, by binary search."""
+def _partition_point(length: Any, is_before: Callable[[Any], Scalar]) -> Any:
+    """Returns the first of `length` positions for which `is_before` is false, by binary search; it must stay false."""
     index = ir.IndexType.get()
     loop = scf.WhileOp([index, index], [position(0), position(length)])
     before, after = (region.blocks.append(index, index) for region in loop.regions)
@@ -36,21 +36,21 @@ def _bound(length: Any, goes_on: Callable[[Any], Scalar]) -> Any:
     with ir.InsertionPoint(after):
         low, high = after.arguments
         middle = plus(low, half(minus(high, low)))
-        further = goes_on(middle)
+        further = is_before(middle)
         scf.yield_([pick(further, plus(middle, 1), low), pick(further, high, middle)])
     return loop.results[0]
 
 
 def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
-    """Returns the insertion position of each value in its row of `line`, or in the only row.
+    """Returns the insertion position of each value in its row of `line`, or in its only row.
 
-    Comparisons with NaN are false in both directions, so a NaN is inserted at the end, as in eager.
+    A NaN is inserted at the end, as in eager, because every comparison with it is false.
     """
     meta, kind = node.tensor_meta, line.tensor_meta.dtype
     boundaries, length = value_of(line, symbol_table), line.tensor_meta.shape[-1]
     places = None if sorter is None else value_of(sorter, symbol_table)
     if sorter is not None:
-        refuse_outside(node, symbol_table, [(sorter, length)])
+        fall_back_if_outside(node, symbol_table, [(sorter, length)])
     given = [value_of(values, symbol_table)] if isinstance(values, Op) else []
     dtype = values.tensor_meta.dtype if isinstance(values, Op) else kind
     common, rows = promoted((line, values)), len(line.tensor_meta.shape) - 1
@@ -60,13 +60,13 @@ def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: b
         row = [loop_index(i) for i in range(rows)]
         wanted = Scalar(elements[0], dtype) if given else number(values, common)
 
-        def goes_on(middle: Any) -> Scalar:
+        def is_before(middle: Any) -> Scalar:
             at = middle if places is None else within(element(places, [*row, middle], TensorDType.Int64), length)
             here = cast(element(boundaries, [*row, at], kind), common)
-            # The comparison with NaN is false, so the search continues.
+            # The negated comparison is true for NaN, so that the search continues to the right.
             return here.compare("gt" if right else "ge", cast(wanted, common)) ^ True
 
-        return [index_of(_bound(length, goes_on), meta.dtype).value]
+        return [index_of(_partition_point(length, is_before), meta.dtype).value]
 
     out, loops = empty(meta.shape, meta.dtype), [PARALLEL] * len(every)
     return generic(given, [every] * len(given), [out], [every], loops, body)[0]
@@ -87,23 +87,23 @@ def bucketize(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("HistcOp")
 def histc(node: Op, symbol_table: SymbolTable) -> Any:
-    """Counts the elements in equal bins of a range; an empty range means that of the elements."""
+    """Counts the elements in bins of equal width over a range; an empty range stands for that of the elements."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
     if not dtype.is_float:
-        raise LoweringError(f"a histogram of {dtype.value}")
+        raise LoweringError(f"eager has no histogram of {dtype.value}")
     if 0 in shape_of(value):
         return filled(0, meta.shape, meta.dtype)
     low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
     finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
-    refuse_where(node, symbol_table, finite.compare("eq", 0))
+    fall_back_if(node, symbol_table, finite.compare("eq", 0))
 
     def count(at: list[Any], held: list[Any]) -> list[Any]:
         x = element(value, at, dtype)
         inside = x.compare("ge", low) & x.compare("le", high)
-        # Elements outside of the range, and NaN, are counted as nothing in the first bin.
+        # Elements outside of the range, and NaN, add 0 to the first bin.
         share = s.select(inside, x, low) - low
-        # For an infinite range the quotient is NaN: eager rejects that; here the position must stay within the tensor.
+        # For an infinite range, which eager rejects, the quotient is NaN; the position must still be in the tensor.
         quotient = s.fmin(s.fmax(share * bins / (high - low), 0), bins)
         part = s.minimum(cast(quotient, TensorDType.Int64), bins - 1)
         here = [index_position(part)]
@@ -125,7 +125,7 @@ def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Sca
 
 @lowering("NonzeroStaticOp")
 def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns the positions of the first nonzero elements, as many as the result has rows; fills the rest."""
+    """Returns the positions of the first nonzero elements, one per row of the result; fills the remaining rows."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, fill = node.tensor_meta, argument(node, 2, "fill_value", -1)
     size = meta.shape[0]
@@ -150,7 +150,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("RepeatInterleaveOp")
 def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
-    """Repeats each position by the count stored there.
+    """Repeats each position of the operand by the count that the operand has there.
 
     Falls back to eager if a count is negative or the counts do not add up to the expected size.
     """
@@ -177,4 +177,4 @@ def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
     found, end, faults = for_each(shape_of(value), start, visit)
     wrong = Scalar(faults, flag) | cast(compare("ne", end, size), flag)
     info = insert(wrong, [position(0)], empty([1], flag))
-    return or_eager(info, node, symbol_table, [found])[0]
+    return results_or_eager(info, node, symbol_table, [found])[0]

@@ -1,8 +1,7 @@
-"""Selections and unstable sorts that use the same steps as PyTorch's kernels.
+"""Selections and unstable sorts that make the same steps as PyTorch's kernels, so that equal keys have the same order.
 
-The order of equal keys depends on the algorithm. These are libstdc++'s `nth_element`, `partial_sort` and `sort` (GCC
-13, bits/stl_algo.h and bits/stl_heap.h), and ATen's quickselect (native/Sorting.cpp). Ranges include `first` and
-exclude `last`.
+The algorithms are libstdc++'s `nth_element`, `partial_sort` and `sort` (GCC 13, bits/stl_algo.h and bits/stl_heap.h),
+and ATen's quickselect (native/Sorting.cpp). Ranges include `first` and exclude `last`.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ SHORT_SORT, SHORT_SELECTION = 16, 3
 
 
 def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
-    """Moves the entry that sorting would put at `nth` there, with no entry after it that must come before it."""
+    """Moves the entry that belongs at `nth` in sorted order there, and no larger entry before it."""
 
     def long(first: Any, last: Any, depth: Any) -> Any:
         return compare("sgt", minus(last, first), SHORT_SELECTION) & compare("ne", depth, 0), [first, last, depth]
 
     def narrow(first: Any, last: Any, depth: Any) -> list[Any]:
-        cut = _partitioned(line, first, last)
+        cut = _partition(line, first, last)
         right = compare("sle", cut, nth)
         return [pick(right, cut, first), pick(right, last, cut), minus(depth, 1)]
 
@@ -43,11 +42,11 @@ def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
 
 
 def _depth(length: int) -> int:
-    """Returns the number of partitions before libstdc++ uses a heap: twice the binary logarithm, rounded down."""
+    """Returns the number of partitions after which libstdc++ uses a heap: 2 * floor(log2(length))."""
     return 2 * (length.bit_length() - 1)
 
 
-def _partitioned(line: SortBuffer, first: Any, last: Any) -> Any:
+def _partition(line: SortBuffer, first: Any, last: Any) -> Any:
     """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
     ab, bc, ac = line.before(low, middle), line.before(middle, high), line.before(low, high)
@@ -72,7 +71,7 @@ def _skip(line: SortBuffer, start: Any, step: int, while_: Any) -> Any:
 
 
 def sort(line: SortBuffer, length: int) -> None:
-    """Sorts the first `length` entries. Ranges that remain to be split are on a stack, one of the line's tensors."""
+    """Sorts the first `length` entries; a third tensor of the buffer is a stack of ranges that are not yet split."""
     if length > SHORT_SORT:
         line.tensors.append(filled(0, [_depth(length) + 2, 3], TensorDType.Int64))
         _push(line, 0, (0, length, _depth(length)))
@@ -82,13 +81,16 @@ def sort(line: SortBuffer, length: int) -> None:
 
 
 def _split(line: SortBuffer, size: Any) -> Any:
-    """Pops the range at `size` off the stack and splits it until it is short; pushes the right parts."""
+    """Pops the range at `size` off the stack and splits it until it is short; pushes the right parts.
+
+    Returns the size of the stack.
+    """
 
     def long(first: Any, last: Any, depth: Any, size: Any) -> Any:
         return compare("sgt", minus(last, first), SHORT_SORT) & compare("ne", depth, 0), [first, last, depth, size]
 
     def split(first: Any, last: Any, depth: Any, size: Any) -> list[Any]:
-        cut, left = _partitioned(line, first, last), minus(depth, 1)
+        cut, left = _partition(line, first, last), minus(depth, 1)
         _push(line, size, (cut, last, left))
         return [first, cut, left, plus(size, 1)]
 
@@ -110,7 +112,7 @@ def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
 
 
 def quick_select(line: SortBuffer, k: int, length: int) -> None:
-    """ATen's own `nth_element` for `kthvalue`: partitions around the median of three, from both ends."""
+    """Moves the entry that belongs at `k` in sorted order there, as ATen's `quick_select_template` does."""
 
     def long(left: Any, right: Any) -> Any:
         return compare("sgt", right, plus(left, 1)), [left, right]
@@ -120,7 +122,7 @@ def quick_select(line: SortBuffer, k: int, length: int) -> None:
         line.swap(plus(left, half(minus(right, left))), second)
         for i, j in ((second, right), (left, right), (second, left)):
             line.choose(line.before(j, i), partial(line.swap, i, j))
-        i, j = _met(line, left, second, right)
+        i, j = _partition_from_both_ends(line, left, second, right)
         line.swap(left, j)
         return [pick(compare("sle", j, k), i, left), pick(compare("sge", j, k), minus(j, 1), right)]
 
@@ -129,8 +131,8 @@ def quick_select(line: SortBuffer, k: int, length: int) -> None:
     line.choose(pair & line.before(pick(pair, right, left), left), lambda: line.swap(left, right))
 
 
-def _met(line: SortBuffer, pivot: Any, low: Any, high: Any) -> list[Any]:
-    """Returns where two scans meet that exchange entries on the wrong side of the pivot."""
+def _partition_from_both_ends(line: SortBuffer, pivot: Any, low: Any, high: Any) -> list[Any]:
+    """Exchanges entries on the wrong side of the pivot, from both ends; returns where the two scans meet."""
 
     def scan(i: Any, j: Any) -> Any:
         i = _skip(line, plus(i, 1), 1, lambda at: line.before(at, pivot))
@@ -149,7 +151,7 @@ def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
         moved = line.get(i)
 
         def behind(j: Any) -> Any:
-            # Reads nothing before `first`: there the entry is compared with itself, which ends the loop.
+            # No entry before `first` is read: at `first`, the position is clamped, and `inside` ends the loop.
             previous = pick(compare("sgt", j, first), minus(j, 1), first)
             inside = compare("sgt", j, first)
             return line.order(moved[0], line.get(previous)[0]) & inside, [j]
@@ -164,7 +166,7 @@ def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
 
 
 def partial_sort(line: SortBuffer, middle: Any, length: Any) -> None:
-    """Sorts the first `middle` entries; the heap determines the order of the others."""
+    """Moves the first `middle` entries in sorted order to the front, sorted; the order of the others is the heap's."""
     heap_select(line, 0, middle, length)
     _sort_heap(line, 0, middle)
 
@@ -172,7 +174,7 @@ def partial_sort(line: SortBuffer, middle: Any, length: Any) -> None:
 def _sort_heap(line: SortBuffer, first: Any, length: Any) -> None:
     def pop(i: Any) -> None:
         left = minus(length, i)
-        _popped(line, first, left, plus(first, left))
+        _pop_heap(line, first, left, plus(first, left))
 
     line.each(1, length, pop)
 
@@ -183,20 +185,20 @@ def heap_select(line: SortBuffer, first: Any, middle: Any, last: Any) -> None:
 
     def settle(i: Any) -> None:
         parent = minus(minus(parents, 1), i)
-        _adjusted(line, first, parent, length, line.get(plus(first, parent)))
+        _adjust_heap(line, first, parent, length, line.get(plus(first, parent)))
 
     line.each(0, parents, settle)
-    line.each(middle, last, lambda i: line.choose(line.before(i, first), lambda: _popped(line, first, length, i)))
+    line.each(middle, last, lambda i: line.choose(line.before(i, first), lambda: _pop_heap(line, first, length, i)))
 
 
-def _popped(line: SortBuffer, first: Any, length: Any, to: Any) -> None:
+def _pop_heap(line: SortBuffer, first: Any, length: Any, to: Any) -> None:
     """Moves the top of a heap of `length` entries to `to`, and the entry there into the heap."""
     moved = line.get(to)
     line.put(to, line.get(first))
-    _adjusted(line, first, 0, length, moved)
+    _adjust_heap(line, first, 0, length, moved)
 
 
-def _adjusted(line: SortBuffer, first: Any, top: Any, length: Any, moved: Entry) -> None:
+def _adjust_heap(line: SortBuffer, first: Any, top: Any, length: Any, moved: Entry) -> None:
     """Sifts the hole at `top` down to a leaf, then sifts `moved` up from there."""
 
     def has_two(hole: Any) -> Any:

@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast, size_scalar
-from buddy.compiler.ops.sums import in_type
+from buddy.compiler.ops.sums import cast_tensor
 from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
@@ -58,15 +58,15 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Any:
 
 def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], shape: Any, dtype: TensorDType) -> Any:
     if 0 in shape:
-        return st.empty(shape, dtype)  # MLIR accepts no offset at the end of a dim, even for an empty slice
+        return st.empty(shape, dtype)  # MLIR rejects an offset at the end of a dim, even of an empty slice
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
 
 
 def _position(start: Any, size: Any, count: Any, step: Any) -> Any:
     """Returns a start in a dim of `size`, counted from the front and clamped so that `count` elements follow.
 
-    PyTorch guarantees that static starts are in range. A dynamic start is data: out of range, eager raises, and
-    compiled code clamps it (see `bounds`).
+    Static starts are in range, as PyTorch has checked. A dynamic start is data: if it is out of range, eager raises,
+    and compiled code clamps it (see `bounds`).
     """
     at = smallest(largest(from_front(start, size), 0), size)
     return largest(smallest(at, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else at
@@ -117,7 +117,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
 def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
     """Returns the first operand with a slice, or one index of a dim, replaced by the second."""
     value, source = value_of(node.args[0], symbol_table), node.args[1]
-    piece = in_type(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
+    piece = cast_tensor(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
     shape = list(st.shape_of(value))
     dim = normalized(argument(node, 2, "dim", 0), len(shape))
     starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
@@ -168,7 +168,7 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ArangeOp")
 def arange(node: Op, symbol_table: SymbolTable) -> Any:
-    """Computes floats from integers or, if a bound is not an integer, in f64 as in eager, and rounds once."""
+    """Computes floats in i64, or in f64 if a bound is not an integer, as in eager, and rounds once."""
     start, step = arange_bounds(node)
     meta = node.tensor_meta
     if 0 in meta.shape:
@@ -184,6 +184,7 @@ def arange(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def arange_bounds(node: Op) -> tuple[Any, Any]:
+    """Returns start and step of an `arange` or `iota`."""
     if node.target.startswith("iota"):
         return node.kwargs.get("start", 0), node.kwargs.get("step", 1)
     if len(node.args) <= 1:

@@ -1,7 +1,7 @@
-"""Symbolic sizes in the function that is being lowered: their values, and the shapes of its tensors.
+"""Symbolic sizes in the function that is being lowered: the values of symbols, and the shapes of tensors.
 
-An MLIR type has `?` where the graph has a symbolic expression. Lowerings compute with the expressions (`shape_of` in
-`structured` returns them), and where MLIR needs a value, `index_value` computes it from the function's symbols.
+An MLIR type has `?` where the graph has a symbolic expression. Lowerings compute with the expressions, which `shape_of`
+in `structured` returns; where MLIR needs a value, `index_value` computes it from the function's symbols.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops.utils import LoweringError, mlir_shape
 
 # Custom attributes of arguments and functions, which `one-shot-bufferize` preserves.
-SYMBOL = "buddy.symbol"  # on an argument of type index: its name
+SYMBOL = "buddy.symbol"  # on an argument of type index: the name of the symbol
 SIZES = "buddy.sizes"  # on an argument with `?` dims: its sizes, each as text
 RESULTS = "buddy.result_sizes"  # on a function: the sizes of each of its results, an empty list for a static one
 
@@ -34,7 +34,7 @@ _functions = [FunctionSizes()]
 
 @contextmanager
 def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
-    """Lowers the enclosed code for a function whose symbols have the values `symbols`, of type index."""
+    """Makes `symbols`, values of type index, the current function's symbols inside the `with` block."""
     _functions.append(FunctionSizes(symbols))
     try:
         yield _functions[-1]
@@ -43,7 +43,7 @@ def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
 
 
 def remember(value: Any, shape: Sequence[Dim]) -> Any:
-    """Returns `value`, and records its shape if its type has a `?`."""
+    """Returns `value`; records `shape` as its shape if its type has a `?`."""
     if is_dynamic(shape):
         _functions[-1].shapes[value] = tuple(shape)
     return value
@@ -66,15 +66,15 @@ def index_value(size: Any) -> Any:
     """Returns a size as an MLIR value of type index, emitted at the insertion point if it is not one already."""
     if not isinstance(size, (int, Size)):
         return size
-    return in_arithmetic(size, _functions[-1].symbols)
+    return emit_size(size, _functions[-1].symbols)
 
 
-def in_arithmetic(size: Dim, symbols: dict[str, Any]) -> Any:
+def emit_size(size: Dim, symbols: dict[str, Any]) -> Any:
     """Emits the computation of `size` from the values of `symbols`."""
-    return computed(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _applied)
+    return computed(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _emit_operation)
 
 
-def _applied(name: str, left: Any, right: Any) -> Any:
+def _emit_operation(name: str, left: Any, right: Any) -> Any:
     if name == "%":  # the sign of the divisor, as in Python
         return arith.subi(left, arith.muli(arith.floordivsi(left, right), right))
     functions = {
@@ -98,7 +98,7 @@ def symbol_attributes(name: str) -> Any:
     return ir.DictAttr.get({SYMBOL: ir.StringAttr.get(name)})
 
 
-# ---- read off the IR -------------------------------------------------------------------------------------------------
+# ---- reading attributes ----------------------------------------------------------------------------------------------
 
 
 def read_sizes(attribute: Any) -> list[Dim]:

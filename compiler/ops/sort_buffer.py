@@ -1,4 +1,4 @@
-"""A row of keys with their positions, updated in steps: a builder for algorithms with loops of unknown length."""
+"""A row of keys with their positions, for sorting algorithms whose loops have a data-dependent length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ Order = Callable[[Scalar, Scalar], Scalar]
 
 
 class SortBuffer(LoopState):
-    """Row `row` of `keys` [rows, n] of `dtype` and of `places` [rows, n] of i64. May carry further tensors."""
+    """Row `row` of two loop-carried tensors [rows, n]: keys of `dtype` and their positions (i64).
+
+    Algorithms may append further tensors.
+    """
 
     def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:
         super().__init__(tensors)

@@ -69,11 +69,11 @@ class SortKeys:
         return element(self.keys, [row, i], self.dtype), element(self.places, [row, i], TensorDType.Int64)
 
 
-def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
-    """Sorts the rows of `keys` [rows, n] stably.
+def sort_lines(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
+    """Sorts the rows of `keys` [rows, n] stably, by a bottom-up merge sort.
 
-    Passes come in pairs, to a scratch buffer and back, so that nothing is copied: the first merges runs of `width`, the
-    second runs of twice that.
+    Passes are made in pairs, to a scratch row and back, to avoid a copy: the first merges runs of `width`, the second
+    runs of twice that.
     """
     rows, length = shape_of(keys)
     shape = shape_of(keys)
@@ -83,25 +83,25 @@ def sorted_lines(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
         def two_passes(_: list[Any], carried: list[Any]) -> list[Any]:
             here, there, width = carried[:2], carried[2:4], carried[4]
             double = arith.addi(width, width)
-            there = _merged(SortKeys(here[0], here[1], dtype), at[0], there, position(0), width, order)
-            here = _merged(SortKeys(there[0], there[1], dtype), position(0), here, at[0], double, order)
+            there = _merge_runs(SortKeys(here[0], here[1], dtype), at[0], there, position(0), width, order)
+            here = _merge_runs(SortKeys(there[0], there[1], dtype), position(0), here, at[0], double, order)
             return [*here, *there, arith.addi(double, double)]
 
         return for_each([_pairs_of_passes(length)], [*held, position(1)], two_passes)[:4]
 
-    tensors = [keys, _places(shape), empty(spare, dtype), empty(spare, TensorDType.Int64)]
+    tensors = [keys, _positions(shape), empty(spare, dtype), empty(spare, TensorDType.Int64)]
     found = for_each([rows], tensors, line)
     return SortKeys(found[0], found[1], dtype)
 
 
-def _places(shape: Sequence[int]) -> Any:
+def _positions(shape: Sequence[int]) -> Any:
     """Returns every element's position in its row."""
     out = empty(shape, TensorDType.Int64)
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
 
 
 def _pairs_of_passes(length: Extent) -> Extent:
-    """Returns the number of pairs of passes that merge runs of 1 to one of `length`: half its binary logarithm."""
+    """Returns the number of pairs of passes that a row of `length` needs: half its binary logarithm, rounded up."""
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
@@ -109,8 +109,8 @@ def _pairs_of_passes(length: Extent) -> Extent:
     return arith.divui(bits, position(2))
 
 
-def _merged(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
-    """Returns `into` with the row of `source` in its row, neighbouring runs of `width` merged."""
+def _merge_runs(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
+    """Returns `into`, whose row `into_row` is row `row` of `source` with pairs of runs of `width` merged."""
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
 
@@ -121,7 +121,7 @@ def _merged(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, widt
         def take(step: list[Any], carried: list[Any]) -> list[Any]:
             *outs, left, right = carried
             there = [into_row, arith.addi(start, step[0])]
-            (x, i), (y, j) = (source.at(row, _within(p, length)) for p in (left, right))
+            (x, i), (y, j) = (source.at(row, _clamp(p, length)) for p in (left, right))
             spent = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
             more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
             second = (spent | order(y, x)) & more
@@ -136,8 +136,8 @@ def _merged(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, widt
     return for_each([arith.ceildivui(length, double)], into, merge)
 
 
-def _within(at: Any, length: Any) -> Any:
-    """Returns a position that is safe to load; a value past the end is ignored."""
+def _clamp(at: Any, length: Any) -> Any:
+    """Clamps a position, so that it can be loaded; the caller ignores a value loaded for a position past the end."""
     return arith.minui(at, arith.subi(length, position(1)))
 
 
@@ -166,12 +166,12 @@ def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[An
     return results
 
 
-def _part(lines: SortKeys, start: int, count: int) -> list[Any]:
+def _columns(lines: SortKeys, start: int, count: int) -> list[Any]:
     """Returns keys and places of `count` columns."""
     rows = shape_of(lines.keys)[0]
 
     def columns(value: Any, dtype: TensorDType) -> Any:
-        if 0 in (rows, count):  # MLIR accepts no empty slice here: a start must be in range
+        if 0 in (rows, count):  # MLIR rejects an empty slice whose start is at the end
             return empty([rows, count], dtype)
         kind = tensor_type([rows, count], dtype)
         return tensor.extract_slice(kind, value, [], [], [], [0, start], [rows, count], [1, 1])
@@ -181,27 +181,27 @@ def _part(lines: SortKeys, start: int, count: int) -> list[Any]:
 
 @lowering("SortOp")
 def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Sorts; the order of equal keys is eager's, for unstable sorts too."""
+    """Sorts along a dim; equal keys have the same order as in eager, also in unstable sorts."""
     stable = node.target == "sort.stable" and argument(node, 1, "stable")
     first = int(node.target == "sort.stable" and len(node.args) > 1)
     dim, down = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
     keys, order, dtype = _lines_of(node, symbol_table, dim)
     towards = descending if down else ascending
-    if stable or _by_digits(node):
-        lines = sorted_lines(keys, dtype, towards)
+    if stable or _uses_radix_sort(node):
+        lines = sort_lines(keys, dtype, towards)
     else:
         length = _length(keys)
-        lines = rearranged(keys, dtype, towards, lambda line: selection.sort(line, length))
+        lines = rearrange(keys, dtype, towards, lambda line: selection.sort(line, length))
     return _as_results(node, [lines.keys, lines.places], order)
 
 
-def _by_digits(node: Op) -> bool:
+def _uses_radix_sort(node: Op) -> bool:
     """True if eager uses a radix sort, which is stable: for one long row of integers."""
     meta = node.args[0].tensor_meta
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= RADIX_FROM
 
 
-def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[SortBuffer], None]) -> SortKeys:
+def rearrange(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[SortBuffer], None]) -> SortKeys:
     """Applies `steps`, an algorithm whose order of equal keys matters, to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
@@ -210,7 +210,7 @@ def rearranged(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[Sor
         steps(entries)
         return entries.tensors
 
-    found = for_each([rows], [keys, _places(shape_of(keys))], line)
+    found = for_each([rows], [keys, _positions(shape_of(keys))], line)
     return SortKeys(found[0], found[1], dtype)
 
 
@@ -218,13 +218,13 @@ def _length(keys: Any) -> int:
     """Returns the static length of rows; it selects the algorithm at compile time."""
     length = shape_of(keys)[1]
     if not isinstance(length, int):
-        raise LoweringError(f"a selection among a dynamic number of elements, {length}")
+        raise LoweringError(f"the number of elements, {length}, is dynamic")
     return length
 
 
 @lowering("TopkOp")
 def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Uses a heap if few of many are requested, as in ATen; equal keys are in eager's order."""
+    """Uses a heap for a small fraction of the elements, as in ATen, so that equal keys have the same order."""
     keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
     count, length = node.args[1], _length(keys)
 
@@ -237,20 +237,22 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
     towards = descending if argument(node, 3, "largest", True) else ascending
     lines = (
-        rearranged(keys, dtype, towards, steps) if count and length else SortKeys(keys, _places(shape_of(keys)), dtype)
+        rearrange(keys, dtype, towards, steps)
+        if count and length
+        else SortKeys(keys, _positions(shape_of(keys)), dtype)
     )
-    return _as_results(node, _part(lines, 0, count), order)
+    return _as_results(node, _columns(lines, 0, count), order)
 
 
 @lowering("KthvalueOp")
 def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
     k, length = node.args[1] - 1, _length(keys)
-    lines = rearranged(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
-    return _as_results(node, _part(lines, k, 1), [])
+    lines = rearrange(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
+    return _as_results(node, _columns(lines, k, 1), [])
 
 
-def _picked(lines: SortKeys, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
+def _pick_entries(lines: SortKeys, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
     """Returns from each row the key and the place at position `at(given[row])`."""
     rows = shape_of(given)[0]
     outs = [empty([rows, 1], lines.dtype), empty([rows, 1], TensorDType.Int64)]
@@ -263,11 +265,11 @@ def _picked(lines: SortKeys, given: Any, at: Callable[[Scalar], Scalar]) -> list
 
 
 def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
-    """Returns the entry that sorting each row would put at `at(number of keys that are not NaN, n)`, and its place."""
+    """Returns the entry of each sorted row at position `at(number of keys that are not NaN, n)`, and its place."""
     length = _length(keys)
     if not length:
-        raise LoweringError("the median of no elements")
-    return _picked(sorted_lines(keys, dtype, ascending), _numbers(keys, dtype), lambda count: at(count, length))
+        raise LoweringError("the rows have no elements, and so no median")
+    return _pick_entries(sort_lines(keys, dtype, ascending), _numbers(keys, dtype), lambda count: at(count, length))
 
 
 def _numbers(keys: Any, dtype: TensorDType) -> Any:
@@ -280,7 +282,7 @@ def _numbers(keys: Any, dtype: TensorDType) -> Any:
 
 @lowering("MedianOp")
 def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns the lower of two medians, or the first NaN; of equal keys the first: ATen breaks ties by position."""
+    """Returns the lower median, or the first NaN; equal keys are ordered by position, as in ATen."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
 
     def at(count: Scalar, length: int) -> Scalar:
@@ -305,18 +307,18 @@ def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the least of the most frequent keys, and its last position."""
     keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
-        raise LoweringError("eager sorts by `<` only, so that the position of a NaN depends on its algorithm")
+        raise LoweringError("eager compares by `<` only, so the order of NaNs depends on its algorithm")
     rows, length = shape_of(keys)[0], _length(keys)
     if not length:
-        raise LoweringError("the mode of no elements")
-    lines = rearranged(keys, dtype, ascending, lambda line: selection.sort(line, length))
+        raise LoweringError("the rows have no elements, and so no mode")
+    lines = rearrange(keys, dtype, ascending, lambda line: selection.sort(line, length))
     start = filled(0, [rows], TensorDType.Int64)
-    (ends,) = for_each([rows], [start], lambda at, held: [insert(_longest(lines, at[0]), at, held[0])])
-    return _as_results(node, _picked(lines, ends, lambda end: end), [])
+    (ends,) = for_each([rows], [start], lambda at, held: [insert(_end_of_longest_run(lines, at[0]), at, held[0])])
+    return _as_results(node, _pick_entries(lines, ends, lambda end: end), [])
 
 
-def _longest(lines: SortKeys, row: Any) -> Any:
-    """Returns the last position of the first of the longest runs of equal keys."""
+def _end_of_longest_run(lines: SortKeys, row: Any) -> Any:
+    """Returns the end of the longest run of equal keys in a row: the last position of the first such run."""
 
     def visit(at: list[Any], held: list[Any]) -> list[Any]:
         run, longest, end = (Scalar(x, TensorDType.Int64) for x in held)

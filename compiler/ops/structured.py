@@ -1,4 +1,4 @@
-"""Builders of structured ops on tensors, one per family, which lowerings use."""
+"""Builders of structured ops on tensors, which lowerings share."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ PARALLEL, REDUCTION = "parallel", "reduction"
 
 
 def shape_of(value: Any) -> tuple[Any, ...]:
-    """Returns the shape: an int per static dim, a `Size` per dynamic dim.
+    """Returns the shape of a tensor: an int per static dim, a `Size` per dynamic dim.
 
-    Raises `LoweringError` for a tensor with dynamic dims that was not made by this module's builders.
+    Raises `LoweringError` for a tensor with dynamic dims whose shape was not recorded, as all builders here do.
     """
     return known_shape(value)
 
 
 @dataclass(frozen=True)
 class WindowDim:
-    """A dim that a sliding window reads: `stride * outer + dilation * inner`, both loop dims."""
+    """A dim that a sliding window reads at `stride * outer + dilation * inner`, where both are loop dims."""
 
     outer: int
     stride: int
@@ -47,7 +47,7 @@ Dim = int | WindowDim | ReversedDim | None
 
 
 def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
-    """Returns a map from `rank` loops to the given loop dims; `None` is a constant 0 (a broadcast unit dim)."""
+    """Returns the affine map from `rank` loops to `dims`; `None` is the constant 0, for a broadcast unit dim."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
 
 
@@ -113,7 +113,10 @@ def reduce(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """Folds the inputs, broadcast to `shape`, over `axes` from `initial`: `body(*elements, accumulated)`."""
+    """Folds the inputs, broadcast to `shape`, over `axes`, by `body(*elements, accumulated)` from `initial`.
+
+    `dtype` is the element type of the result; with `keep`, the reduced dims stay as unit dims.
+    """
     if any(shape[i] == 1 for i in axes):
         return _reduce_without_units(inputs, shape, axes, keep, initial, dtype, body)
     rank, types = len(shape), [t for _, t in inputs]
@@ -133,7 +136,7 @@ def _reduce_without_units(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """`reduce` without loops for axes of size 1: after a fused reshape no operand would determine their bounds."""
+    """Implements `reduce` without loops over axes of size 1, whose bounds no operand has once a reshape is fused."""
     rank, units = len(shape), [i for i in axes if shape[i] == 1]
     rest, squeezed = [i for i in range(rank) if i not in units], []
     for value, kind in inputs:
@@ -152,7 +155,7 @@ def contract(
 ) -> Any:  # fmt: skip
     """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`.
 
-    Widens factors to `dtype`; integers are sign-extended, or zero-extended for `unsigned` factors.
+    The factors are extended to `dtype`: integers by sign, or by zeros if they are `unsigned`.
     """
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
@@ -167,7 +170,7 @@ def contract(
 
 
 def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[Any]]:
-    """Returns a body for integers. `linalg.contract` would widen both factors in the same way."""
+    """Returns a body for integers of either signedness; `linalg.contract` extends both factors in the same way."""
     element = mlir_element_type_get(dtype)
 
     def body(a: Any, b: Any, total: Any) -> list[Any]:
@@ -224,7 +227,7 @@ Groups = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
 def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
-    """As `_common_groups` for symbolic sizes; a group ends only where products are provably equal."""
+    """Returns `_common_groups` of symbolic sizes; a group ends only where products are provably equal."""
     if not old or not new:
         return []
     groups: Groups = []
@@ -240,7 +243,7 @@ def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
 
 
 def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
-    """Returns the finest ranges of dims of both shapes with equal products; none if either is a scalar."""
+    """Returns the finest ranges of dims of both shapes with equal products; an empty list if either has rank 0."""
     if not old or not new:
         return []
     groups: Groups = []
@@ -264,26 +267,29 @@ def slice_of(
     value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any], shape: Sequence[Extent],
     dtype: TensorDType,
 ) -> Any:  # fmt: skip
-    """Extracts `sizes` elements at `offsets`, every `strides`, as a tensor of `shape`, which may lack unit dims.
+    """Extracts `sizes` elements from `offsets` on, `strides` apart, as a tensor of `shape`, which may lack unit dims.
 
     Offsets and strides are numbers, sizes, or values of type index.
     """
-    (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
     kind = tensor_type(shape, dtype)
-    return remember(tensor.extract_slice(kind, value, moved, counts, steps, fixed, known, even), shape)
+    return remember(tensor.extract_slice(kind, value, *_slice_operands(offsets, sizes, strides)), shape)
+
+
+def _slice_operands(offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]) -> list[Any]:
+    """Returns the operands of slice ops: the dynamic offsets, sizes and strides, then the static ones."""
+    dynamic, static = zip(*map(split_sizes, (offsets, sizes, strides)), strict=True)
+    return [*dynamic, *static]
 
 
 def insert_slice(
     piece: Any, value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]
 ) -> Any:
-    """Returns `value` with `piece` inserted where `slice_of` would read."""
-    (moved, fixed), (counts, known), (steps, even) = (split_sizes(given) for given in (offsets, sizes, strides))
-    shape = shape_of(value)
-    return remember(tensor.insert_slice(piece, value, moved, counts, steps, fixed, known, even), shape)
+    """Returns `value` with `piece` inserted at the elements that `slice_of` reads."""
+    return remember(tensor.insert_slice(piece, value, *_slice_operands(offsets, sizes, strides)), shape_of(value))
 
 
 def fitted(value: Any, meta: TensorMeta) -> Any:
-    """Returns `value` cast to the sizes of the graph, if they differ only in which of them are static."""
+    """Returns `value` cast to the type of `meta`, if the two types differ only in which sizes are static."""
     wanted = meta_type(meta)
     if not isinstance(value.type, ir.RankedTensorType) or len(value.type.shape) != len(meta.shape):
         return value

@@ -1,4 +1,4 @@
-"""Subscripts by index tensors, `x[i, :, j]`: maps elements of the result to positions in `x`."""
+"""Subscripts by index tensors, as in `x[i, :, j]`: maps elements of the result to positions in `x`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 @dataclass(frozen=True)
 class Subscripts:
-    """Index `tensors`, with types, for the dims `chosen` of a source of shape `source`; `dims` are the loops they read.
+    """Index `tensors`, of element types `types`, for the dims `chosen` of a tensor of shape `source`.
 
-    `shape` is the shape that is read or written. `loops[axis]` is the loop along an axis that is not indexed.
+    `shape` is the shape that is read or written, and `dims` are the loops over it that each index tensor reads.
+    `loops[axis]` is the loop along an axis that is not indexed, else `None`.
     """
 
     tensors: tuple[Any, ...]
@@ -30,7 +31,7 @@ class Subscripts:
     loops: tuple[int | None, ...]
 
     def place(self, elements: Sequence[Any], at: Sequence[Any]) -> list[Any]:
-        """Returns the source position of the element at `at`; `elements` are those of the index tensors."""
+        """Returns the position in the source of the element at `at`; `elements` are the indices there."""
         indices = map(Scalar, elements, self.types)
         found = {
             axis: within(index, self.source[axis], wraps=True)
@@ -44,12 +45,13 @@ class Subscripts:
 
 
 def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
-    """Places the index tensors' broadcast dims where the indices are, or first if a slice separates the indices.
+    """Returns the subscripts `listed` of a tensor of shape `source`.
 
-    Raises `LoweringError` for masks, whose result size is unknown at compile time.
+    As in NumPy, the dims that the indices broadcast to replace the indexed dims, or come first if a slice separates
+    these. Raises `LoweringError` for masks, for which the size of the result is unknown at compile time.
     """
     if any(item is not None and is_mask(item) for item in listed):
-        raise LoweringError("a mask has a result of data-dependent size")
+        raise LoweringError("the size of the result of a mask depends on data")
     chosen = [axis for axis, item in enumerate(listed) if item is not None]
     indices = [listed[axis] for axis in chosen]
     shapes = [op.tensor_meta.shape for op in indices if op is not None]
@@ -62,7 +64,7 @@ def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_tab
     loops = [order.index(axis) if axis in kept else None for axis in range(len(source))]
     tensors = [value_of(op, symbol_table) for op in indices]
     types = [op.tensor_meta.dtype for op in indices if op is not None]
-    dims = [_shifted(st.broadcast_dims(st.shape_of(value), block), first) for value in tensors]
+    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), block), first) for value in tensors]
     return Subscripts(
         tuple(tensors), tuple(types), tuple(chosen), tuple(source), tuple(shape), tuple(dims), tuple(loops)
     )
@@ -79,5 +81,5 @@ def broadcast_shape(shapes: Sequence[Sequence[int]]) -> list[int]:
     return [next((size for size in sizes if size != 1), 1) for sizes in zip(*padded, strict=True)]
 
 
-def _shifted(dims: Sequence[int | None], by: int) -> tuple[int | None, ...]:
+def _shift_dims(dims: Sequence[int | None], by: int) -> tuple[int | None, ...]:
     return tuple(None if dim is None else dim + by for dim in dims)

@@ -1,4 +1,4 @@
-"""Accumulator types, and sums over elements that map to the same position."""
+"""Accumulator types, and sums of elements that are added to the same position."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ MANY = 1 << 16
 _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
-def summed_in(dtype: TensorDType, count: Any = 1) -> TensorDType:
+def accumulator_type(dtype: TensorDType, count: Any = 1) -> TensorDType:
     """Returns the accumulator type for `count` elements of `dtype`: f32 for half types, as in PyTorch, f64 for many.
 
-    PyTorch adds many numbers pairwise. Here one accumulator may take them all: a sum of 2**16 equal terms is 16 bits
-    longer than a term, and f32 has 24.
+    PyTorch adds many numbers pairwise, while compiled code may use one accumulator. A sum of 2**16 equal terms is 16
+    bits longer than a term, and f32 has 24 bits.
     """
     wide = _WIDE.get(dtype, dtype)
     return TensorDType.Float64 if wide is TensorDType.Float32 and isinstance(count, int) and count >= MANY else wide
 
 
-def in_type(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
+def cast_tensor(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
     """Casts each element of a tensor of `dtype` to `result`."""
     if dtype is result:
         return value
@@ -36,13 +36,13 @@ def in_type(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
 
 
 def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
-    """Returns a tensor of `shape` and `dtype` in which the elements of `value` are accumulated sequentially.
+    """Returns a tensor of `shape` and `dtype` to which the elements of `value` are added sequentially.
 
     `value` and the result share the dims before the last `spatial`, which are flattened to one plane index.
-    `taps(position)` returns an element's targets; the position is the plane index, then the MLIR indices along the
-    last dims.
+    `taps(position)` returns the targets of an element; the position is the plane index and the indices along the last
+    dims, as values of type index.
     """
-    wide, planes = summed_in(dtype), prod(shape[:-spatial])
+    wide, planes = accumulator_type(dtype), prod(shape[:-spatial])
     counts = [planes, *st.shape_of(value)[-spatial:]]
     given = st.reshape(value, counts, dtype)
 
@@ -55,4 +55,4 @@ def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatia
         return [out]
 
     (summed,) = loops.for_each(counts, [st.filled(0, [planes, *shape[-spatial:]], wide)], visit)
-    return st.reshape(in_type(summed, wide, dtype), shape, dtype)
+    return st.reshape(cast_tensor(summed, wide, dtype), shape, dtype)

@@ -1,4 +1,4 @@
-"""MLIR element types, tensor types and constants for those of the Buddy graph."""
+"""Converts element types, shapes and constants of the Buddy graph to MLIR, and defines the errors of lowerings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 
-# Re-exported for lowerings: defined by the graph package.
+# Includes functions of the graph package that lowerings use.
 __all__ = [
     "LoweringError", "SymbolTable", "TransientLoweringError", "argument", "constant", "constant_attribute", "meta_type",
     "mlir_element_type_get", "normalized", "permutation_of", "tensor_type", "value_of",
@@ -19,7 +19,7 @@ __all__ = [
 
 SymbolTable = Mapping[tuple[str, int], Any]
 
-# Unsigned integers are signless in MLIR; as in LLVM, ops define the signedness.
+# Unsigned integers are signless in MLIR, where ops define the signedness.
 _SPELLING = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}
 
 
@@ -29,7 +29,7 @@ def mlir_element_type_get(dtype: TensorDType) -> Any:
 
 
 def mlir_shape(shape: Sequence[Any]) -> list[int]:
-    """Returns a shape for MLIR types: a marker for each dynamic size."""
+    """Returns a shape for MLIR types, with MLIR's marker for each dynamic size."""
     return [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in shape]
 
 
@@ -73,8 +73,8 @@ def _wrapped(value: int, width: int) -> int:
 
 
 class LoweringError(Exception):
-    """The registry cannot lower the node; the text is the reason shown in the table of nodes."""
+    """The registry cannot lower the node; the text is the reason, which the table of nodes shows."""
 
 
 class TransientLoweringError(LoweringError):
-    """The lowering may succeed another time, so the compilation without it must not be cached."""
+    """A later attempt may succeed, so a compilation without this lowering must not be cached."""

@@ -17,7 +17,7 @@ from buddy.compiler.ops.utils import argument
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """A window over the last dims: its size, and per dim stride, padding on both sides, and dilation."""
+    """A window over the last dims: its size, stride, padding on both sides, and dilation per dim."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -25,7 +25,7 @@ class SlidingWindow:
     dilation: tuple[int, ...]
 
     def dims(self, first_outer: int, first_inner: int) -> list[st.Dim]:
-        """Returns the dims that the window reads; its outer and inner loops start at these loop dims."""
+        """Returns the dims that the window reads; `first_outer` and `first_inner` are its first loops of each kind."""
         pairs = zip(self.stride, self.dilation, strict=True)
         return [st.WindowDim(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
 
@@ -37,7 +37,7 @@ class SlidingWindow:
         return dataclasses.replace(self, padding=(0,) * len(self.size))
 
     def reach(self, outputs: Sequence[int]) -> list[int]:
-        """Returns the padded input sizes that windows at `outputs` positions read."""
+        """Returns the sizes of the padded input that `outputs` windows per dim read."""
         return [
             (n - 1) * step + (k - 1) * gap + 1
             for n, step, k, gap in zip(outputs, self.stride, self.size, self.dilation, strict=True)
@@ -54,7 +54,7 @@ def padded(value: Any, window: SlidingWindow, outputs: Sequence[int], fill: floa
 
 
 def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Returns one number per spatial dim, from a number, a list of one, or a full list."""
+    """Returns one number per spatial dim, given a number, a list of one or of `count`, or else `default`."""
     if values is None:
         return tuple(default)
     listed = [values] if isinstance(values, int) else list(values)
@@ -74,7 +74,7 @@ def pool_window(node: Op, first: int = 1) -> SlidingWindow:
 
 
 def spatial_dims(node: Op) -> int:
-    """Returns the number of dims that a node's windows slide over, from its target's name: `2` in `avg_pool2d`."""
+    """Returns the number of dims that a node's windows slide over, read from its target, such as 2 of `avg_pool2d`."""
     return int(node.target[node.target.index("d", _first_digit(node.target)) - 1])
 
 

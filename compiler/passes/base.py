@@ -1,4 +1,4 @@
-"""Base class of this project's passes: a dataclass with a name, a summary, its options as fields, and `run`."""
+"""The base class of this project's passes, their context, and the registry of passes written in Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may consult beside the IR. `threads` are the recipe's; `protocol.pass_facts` says who reads them."""
+    """What a pass may read besides the IR. `threads` is the recipe's; `protocol.pass_facts` lists its readers."""
 
     locations: LocationSets
     target: Target = field(default_factory=host)
@@ -66,8 +66,8 @@ class MlirPass:
 
         Raises `ValueError` for an unknown option, listing the known ones, and for an invalid value.
         """
-        given = typed_options(cls.name, cls.options(), options)
-        return cls(**{key.replace("-", "_"): value for key, value in given.items()})
+        typed = typed_options(cls.name, cls.options(), options)
+        return cls(**{key.replace("-", "_"): value for key, value in typed.items()})
 
 
 class PassError(Exception):

@@ -1,6 +1,6 @@
-"""`bools-to-bytes`: converts buffers of i1 to buffers of i8, as they are stored, so that vectors can load them.
+"""`bools-to-bytes`: converts buffers of i1 to buffers of i8, the form in memory, so that vectors can load them.
 
-A vector of i1 would be loaded as packed bits.
+A vector load of i1 would read packed bits.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _MOVES = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "linalg.br
 @register
 @dataclass(frozen=True)
 class BoolsToBytes(MlirPass):
-    """Values stay i1 between loads and stores. Functions take buffers of bytes too: the same memory, another type."""
+    """Values stay i1 between loads and stores. Arguments change their type too, but not their memory."""
 
     name: ClassVar[str] = "bools-to-bytes"
     summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
-            if op.name in _TOUCHING and any(_is_bools(value.type) for value in op.operands):
+            if op.name in _REWRITES and any(_is_bools(value.type) for value in op.operands):
                 context.remark(self.name, op.location, f"{op.name} reads or writes bytes for bools")
-                _TOUCHING[op.name](op)
+                _REWRITES[op.name](op)
         for op in collect(root):
             _retype(op)
 
@@ -47,7 +47,7 @@ def _store(op: Any) -> None:
         op.operands[0] = arith.extui(_byte(), op.operands[0])
 
 
-def _move(op: Any) -> None:
+def _rewrite_copy(op: Any) -> None:
     """Rewrites an op whose body only yields an element."""
     if not _is_bools(op.operands[0].type) and op.operands[0].type == _bool():
         with ir.InsertionPoint(op), op.location:
@@ -64,7 +64,7 @@ def _generic(op: Any) -> None:
         if not _is_bools(value.type):
             continue
         argument = block.arguments[number]
-        if number >= outputs and _folded(argument, end, number - outputs):
+        if number >= outputs and _rewrite_fold(argument, end, number - outputs):
             continue
         users = [use.owner.operation for use in argument.uses]
         argument.set_type(_byte())
@@ -78,8 +78,8 @@ def _generic(op: Any) -> None:
                 end.operands[number - outputs] = arith.extui(_byte(), end.operands[number - outputs])
 
 
-def _folded(argument: Any, end: Any, place: int) -> bool:
-    """Rewrites a reduction of bools to one of bytes. Returns whether `argument` is the accumulator of one."""
+def _rewrite_fold(argument: Any, end: Any, place: int) -> bool:
+    """Rewrites a reduction of bools to one of bytes, if `argument` is its accumulator. Returns whether it is."""
     users = [use.owner.operation for use in argument.uses]
     value = end.operands[place]
     if len(users) != 1 or users[0].name not in _FOLDS or users[0].results[0] != value:
@@ -93,10 +93,10 @@ def _folded(argument: Any, end: Any, place: int) -> bool:
     return True
 
 
-_TOUCHING = (
+_REWRITES = (
     {"memref.load": _load, "memref.store": _store}
     | dict.fromkeys(("linalg.generic", "linalg.reduce", "linalg.map"), _generic)
-    | dict.fromkeys(_MOVES, _move)
+    | dict.fromkeys(_MOVES, _rewrite_copy)
 )
 
 
@@ -110,25 +110,27 @@ def _retype(op: Any) -> None:
     """Changes the type of buffers of bools to bytes, in the results and block arguments of `op`."""
     if op.name == "func.func":
         kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-        bytes_ = ir.FunctionType.get([_in_bytes(t) for t in kind.inputs], [_in_bytes(t) for t in kind.results])
+        bytes_ = ir.FunctionType.get(
+            [_as_byte_buffer(t) for t in kind.inputs], [_as_byte_buffer(t) for t in kind.results]
+        )
         op.attributes["function_type"] = ir.TypeAttr.get(bytes_)
     elif op.name == "memref.global":
         _retype_global(op)
     for result in op.results:
         if _is_bools(result.type):
-            result.set_type(_in_bytes(result.type))
+            result.set_type(_as_byte_buffer(result.type))
     for region in op.regions:
         for block in region.blocks:
             for argument in block.arguments:
                 if _is_bools(argument.type):
-                    argument.set_type(_in_bytes(argument.type))
+                    argument.set_type(_as_byte_buffer(argument.type))
 
 
 def _retype_global(op: Any) -> None:
     kind = ir.TypeAttr(op.attributes["type"]).value
     if not _is_bools(kind):
         return
-    op.attributes["type"] = ir.TypeAttr.get(_in_bytes(kind))
+    op.attributes["type"] = ir.TypeAttr.get(_as_byte_buffer(kind))
     if "initial_value" in op.attributes:
         values = [int(value) for value in ir.DenseIntElementsAttr(op.attributes["initial_value"])]
         attributes = [ir.IntegerAttr.get(_byte(), value) for value in values]
@@ -140,7 +142,7 @@ def _is_bools(type_: Any) -> bool:
     return isinstance(type_, ir.MemRefType) and type_.element_type == _bool()
 
 
-def _in_bytes(type_: Any) -> Any:
+def _as_byte_buffer(type_: Any) -> Any:
     if not _is_bools(type_):
         return type_
     return ir.MemRefType.get(list(type_.shape), _byte(), type_.layout, type_.memory_space)

@@ -1,4 +1,4 @@
-"""The passes that a recipe may name: ours and those that the bindings register, with summaries and options."""
+"""The catalogue of passes that a recipe may name, with their summaries, anchors and options."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ANCHORS = ("builtin.module", "func.func", "gpu.module")
 
 
 def catalogue() -> tuple[PassInfo, ...]:
-    """Returns the passes by name: graph passes, ours in Python, MLIR's, and those that only the user's `mlir-opt` has.
+    """Returns the passes, sorted by name: graph passes, those written in Python, MLIR's, and those of `mlir-opt`.
 
-    MLIR passes that this build lacks are omitted; those that it has beyond the described ones are found by `discovery`.
+    MLIR's passes are those in `upstream.txt` that this build registers; `discovery` finds others.
     """
-    graph = [_of_graphs(name, transform) for name, transform in transforms().items()]
-    ours = [_own(found) for found in own_passes().values()]
+    graph = [_graph_pass_info(name, transform) for name, transform in transforms().items()]
+    ours = [_own_pass_info(found) for found in own_passes().values()]
     known = {info.name for info in (*graph, *ours)}
-    upstream = [info for info in _of_mlir() if info.name not in known]
+    upstream = [info for info in _upstream_passes() if info.name not in known]
     known |= {info.name for info in upstream}
     tools = [info for info in mlir_opt.passes() if info.name not in known]
     return tuple(sorted((*graph, *ours, *upstream, *tools), key=lambda info: info.name))
@@ -44,7 +44,7 @@ _WRITES = "snapshot-op-locations"
 
 
 @lru_cache(maxsize=1)
-def _of_mlir() -> tuple[PassInfo, ...]:
+def _upstream_passes() -> tuple[PassInfo, ...]:
     torch_dialect()  # registers torch-mlir's passes
     with ir.Context():
         return tuple(info for listed in _upstream() if (info := pass_as_registered(*listed)))
@@ -54,19 +54,19 @@ def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0].rstrip(".")
 
 
-def _of_graphs(name: str, transform: Transform) -> PassInfo:
-    options = tuple(OptionInfo(key, _spelled(default)) for key, default in options_of(transform).items())
+def _graph_pass_info(name: str, transform: Transform) -> PassInfo:
+    options = tuple(OptionInfo(key, _option_text(default)) for key, default in options_of(transform).items())
     whose = origin(("graph pass", name))
     return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, not whose, whose)
 
 
-def _own(found: type[MlirPass]) -> PassInfo:
-    options = tuple(OptionInfo(name, _spelled(default)) for name, default in found.options().items())
+def _own_pass_info(found: type[MlirPass]) -> PassInfo:
+    options = tuple(OptionInfo(name, _option_text(default)) for name, default in found.options().items())
     whose = origin(("MLIR pass", found.name))
     return PassInfo(found.name, "mlir", found.summary, found.anchor, options, not whose, whose)
 
 
-def _spelled(value: OptionValue) -> str:
+def _option_text(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -96,7 +96,7 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
 
 
 def _can_be_scheduled(manager: Any) -> bool:
-    """True if the pass may run on its anchor, which MLIR checks only when it runs. Other failures do not count."""
+    """True if MLIR can schedule the pass on its anchor, which it checks only when the pass runs."""
     with ir.Location.unknown():
         empty = ir.Module.create()
     try:
@@ -110,12 +110,12 @@ def _options(printed: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
     start = printed.find(name + "{")
     if start < 0:
         return ()
-    body = printed[start + len(name) + 1 : _closing(printed, start + len(name))]
+    body = printed[start + len(name) + 1 : _closing_brace(printed, start + len(name))]
     found = _OPTION.findall(body)
     return tuple(OptionInfo(key, value, words=words_of(name, anchor, key)) for key, value in found)
 
 
-def _closing(text: str, start: int) -> int:
+def _closing_brace(text: str, start: int) -> int:
     """Returns the position of the brace that closes the one at `start`."""
     depth = 0
     for position in range(start, len(text)):

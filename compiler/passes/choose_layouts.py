@@ -20,13 +20,13 @@ from buddy.compiler.passes.layouts.values import Order, ValueLayouts
 @register
 @dataclass(frozen=True)
 class ChooseLayouts(MlirPass):
-    """Converts convolutions to channels last, and propagates the layout to readers and to transposes.
+    """Converts convolutions to channels last, and propagates the layout to their readers and to transposes.
 
-    Only the memory layout changes, not what is computed.
+    Only the memory layout changes, not the values.
     """
 
     name: ClassVar[str] = "choose-layouts"
-    summary: ClassVar[str] = "convolutions, and what lies between them, work on tensors with channels last"
+    summary: ClassVar[str] = "convolutions, and the ops between them, work on tensors with channels last"
 
     def run(self, root: Any, context: PassContext) -> None:
         if any(map(_has_unknown_sizes, collect(root))):
@@ -57,7 +57,7 @@ class ChooseLayouts(MlirPass):
             elif signatures.calls_changed(op):
                 signatures.arrange_call(op, layouts)
             elif any(layouts.follows(value) for value in op.operands if _is_tensor(value)):
-                _follow(op, layouts)
+                _propagate(op, layouts)
             _make_plain(collect(op), layouts)
         _erase_unused(block)
 
@@ -66,9 +66,9 @@ def _has_unknown_sizes(op: Any) -> bool:
     return any(_is_tensor(value) and not value.type.has_static_shape for value in op.results)
 
 
-def _follow(op: Any, layouts: ValueLayouts) -> None:
+def _propagate(op: Any, layouts: ValueLayouts) -> None:
     """Rewrites `op` to the layouts of its operands, or converts the operands back to the plain layout."""
-    moved = any(layouts.moved(value) for value in op.operands if _is_tensor(value))
+    moved = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
     if not moved and op.name != "linalg.transpose":
         if op.name in ARRANGED or op.name == "linalg.generic":
             for result in op.results:
@@ -86,7 +86,7 @@ def _follow(op: Any, layouts: ValueLayouts) -> None:
 def _make_plain(ops: list[Any], layouts: ValueLayouts) -> None:
     for op in ops:
         for number, value in enumerate(op.operands):
-            if _is_tensor(value) and layouts.moved(value):
+            if _is_tensor(value) and layouts.is_permuted(value):
                 op.operands[number] = layouts.plain(value)
 
 

@@ -23,8 +23,9 @@ from buddy.compiler.passes.kernels.weights import drop_dead_views
 class ContractionsToKernels(MlirPass):
     """Emits one kernel function per distinct contraction; `pack-weights` moves the packing of weights out of the call.
 
-    `rows` and `vectors` are the size of the register block of C, `depth` the steps of K that are accumulated before it
-    is stored; 0 selects by an estimate of the time. They have no effect on products with few rows, which are streamed.
+    `rows` and `vectors` are the size of the register block of C, and `depth` is the number of steps of K that are
+    accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to products with few
+    rows, which are streamed.
     """
 
     name: ClassVar[str] = "contractions-to-kernels"

@@ -1,9 +1,9 @@
 """`convert-tasks-to-llvm`: converts calls of tasks to calls of `buddy_fork`, which the runner maps to OpenMP.
 
-`buddy_fork(task, data, threads)` calls `task(data, thread, threads)` once on each of up to `threads` threads, and
-returns when all have returned. `data` holds the arguments of the call. Each thread processes its share of the range
-`[begin, end)`: shares are contiguous and differ by at most one iteration. So object files do not depend on the runtime,
-and the division of the work does not affect results.
+`buddy_fork(task, data, threads)` calls `task(data, thread, threads)` on each of up to `threads` threads, and returns
+when all calls have returned. `data` holds the arguments of the task. Each thread processes its share of the range
+`[begin, end)`: shares are contiguous and differ by at most one iteration. Object files therefore do not depend on the
+runtime, and the number of threads does not affect results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 @register
 @dataclass(frozen=True)
 class ConvertTasksToLlvm(MlirPass):
-    """Runs on the LLVM dialect. Without it tasks are called like any function, on one thread."""
+    """Runs on the LLVM dialect. Without this pass, tasks run on one thread, like any function."""
 
     name: ClassVar[str] = "convert-tasks-to-llvm"
     summary: ClassVar[str] = "threads share the calls of tasks, by the OpenMP runtime of the process"
@@ -43,7 +43,7 @@ class ConvertTasksToLlvm(MlirPass):
             context.remark(self.name, call.location, f"up to {threads} threads call @{_name(task)}, a share each")
             _fork(call, task)
         for task in tasks.values():
-            _take_a_share(task)
+            _restrict_to_share(task)
         with ir.InsertionPoint(root.regions[0].blocks[0]):
             _declare_fork()
 
@@ -104,7 +104,7 @@ def _call(name: str, operands: list[Any]) -> None:
     ir.Operation.create("llvm.call", operands=operands, attributes=attributes)
 
 
-def _take_a_share(task: Any) -> None:
+def _restrict_to_share(task: Any) -> None:
     """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread."""
     type_, body = _data_type(task), task.regions[0].blocks[0]
     slot = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0

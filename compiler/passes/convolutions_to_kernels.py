@@ -17,8 +17,8 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
 from buddy.compiler.passes.kernels.stages import neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
-# The least estimated gain for which `auto` uses Winograd: less may be an estimation error, and it needs more memory.
-_LEAST_GAIN = 1.15
+# The minimum estimated speedup for which `auto` uses Winograd, which needs more memory.
+_MIN_GAIN = 1.15
 _WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 
 
@@ -27,10 +27,10 @@ _WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 class ConvolutionsToKernels(MlirPass):
     """Emits one kernel function per distinct convolution; `pack-weights` moves the packing of weights out of the call.
 
-    `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses 2
-    where that is faster, including the transform of weights if it is made in each call: its error is about that of the
-    direct products, while that of 4 is about three times as large. If a tile's sums are not all finite, the tile is
-    computed by direct products, so that infinities and NaN appear in the right outputs.
+    `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses size 2
+    where it is faster, including the transform of weights if each call makes it. The error of size 2 is about that of
+    direct products, and that of size 4 about three times as large. A tile whose sums are not all finite is computed by
+    direct products, so that infinities and NaN appear in the right outputs.
 
     A convolution that is a plain matrix product, and one whose channels are not the last dim, is left to
     `contractions-to-kernels`.
@@ -89,7 +89,7 @@ class ConvolutionsToKernels(MlirPass):
         try:
             if self.winograd != "auto":
                 return choose_winograd(conv, context.target, int(self.winograd), 0, packed), notes
-            return choose_winograd(conv, context.target, min(OUTPUTS), _LEAST_GAIN, packed), notes
+            return choose_winograd(conv, context.target, min(OUTPUTS), _MIN_GAIN, packed), notes
         except UnsupportedError as reason:
             return choose(conv, context.target), [*notes, f"not winograd: {reason}"]
 

@@ -13,7 +13,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased."""
+    """Lets the pass that lowers linalg to loops lower copies too. Erases copies of a buffer to itself."""
 
     name: ClassVar[str] = "copies-to-loops"
     summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"

@@ -5,8 +5,8 @@ A function's body is divided into regions: consecutive ops that come from the sa
 region's counter, so that the counters add up to the whole function.
 
 A called function has separate counters for each call: the caller stores the number of the first one in the word before
-all counters, where the callee reads it. A call in a loop counts as part of the loop, and so does a parallel task: its
-time is that of the waiting thread.
+all counters, and the callee reads it there. A call in a loop counts as part of the loop, and so does a parallel task,
+whose time is that of the waiting thread.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CountCycles(MlirPass):
         if entry is None:
             raise PassError("no entry function was found: move the pass before convert-func-to-llvm")
         if found is None:
-            raise PassError("no counter of this machine is known to it: x86-64 and AArch64 have one")
+            raise PassError("this machine has no known cycle counter: only x86-64 and AArch64 are supported")
         if len(entry.regions[0].blocks) > 1:
             raise PassError("the entry contains branches: move the pass before convert-scf-to-cf")
         context.locations.fill(root)
@@ -67,7 +67,7 @@ class CountCycles(MlirPass):
 
 def _unordered(found: CycleCounter) -> CycleCounter:
     assembly = found.assembly.rpartition("\\0A")[2]
-    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.even)
+    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.constant_rate)
 
 
 def _pointer() -> Any:
@@ -78,7 +78,7 @@ def _word() -> Any:
     return ir.IntegerType.get_signless(64)
 
 
-# ---- what is counted -------------------------------------------------------------------------------------------------
+# ---- regions ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -91,7 +91,7 @@ class _Part:
 
     @property
     def what(self) -> str:
-        working = next((op for op in self.ops if _works(op)), self.ops[-1])
+        working = next((op for op in self.ops if _takes_time(op)), self.ops[-1])
         return f"@{callee_of(working)}" if working.name == "func.call" else str(working.name)
 
 
@@ -120,7 +120,7 @@ class _Frame:
 
     def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
         """Yields the regions of one call, in order; `site` are the nodes of this call."""
-        nodes = [_at(site, part.nodes) for part in self.parts]
+        nodes = [_nodes_at_site(site, part.nodes) for part in self.parts]
         for part, found in zip(self.parts, nodes, strict=True):
             yield TimedRegion(found, self.name, part.what, parent)
         numbers = {id(part): number for number, part in enumerate(self.parts)}
@@ -130,8 +130,8 @@ class _Frame:
             yield from part.call.regions(first + number, frozenset(nodes[number]), first + offset)
 
 
-def _at(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Selects, of the nodes of a part of a shared function, those of one call; all if the call has none of them."""
+def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns those of a shared function's nodes that belong to one call; all nodes if none does."""
     own = tuple(name for name in nodes if site is not None and name in site)
     return own or nodes
 
@@ -143,7 +143,7 @@ class _Functions:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
         self._bodies = {symbol_of(op): op for op in functions if len(op.regions[0].blocks) == 1}
         self._locations = locations
-        self._whole = _not_to_take_apart(self._bodies) if inside_calls else set(self._bodies)
+        self._undivided = _undivided_functions(self._bodies) if inside_calls else set(self._bodies)
         self.frames: dict[str, _Frame] = {}
 
     def frame(self, function: Any) -> _Frame:
@@ -161,10 +161,10 @@ class _Functions:
         *body, _ = function.regions[0].blocks[0].operations
         for op in (each.operation for each in body):
             waiting.append(op)
-            if not _works(op):
+            if not _takes_time(op):
                 continue
             nodes = self._locations.sets[self._locations.number_of(op.location)]
-            call = self._called(op)
+            call = self._callee_frame(op)
             if last is not None and last.nodes == nodes and call is None and last.call is None:
                 last.ops += waiting
             else:
@@ -176,10 +176,10 @@ class _Functions:
             last.ops += waiting
             yield last
 
-    def _called(self, op: Any) -> _Frame | None:
+    def _callee_frame(self, op: Any) -> _Frame | None:
         """Returns the frame of the function that `op` calls, or `None` if it would add no detail."""
         name = callee_of(op) if op.name == "func.call" else ""
-        if name not in self._bodies or name in self._whole:
+        if name not in self._bodies or name in self._undivided:
             return None
         body = self._bodies[name]
         if not calls_in(body) and len(list(self._parts(body))) < 2:
@@ -187,12 +187,12 @@ class _Functions:
         return self.frame(body)
 
 
-def _works(op: Any) -> bool:
-    """True if an op takes time itself, rather than prepare operands of others."""
+def _takes_time(op: Any) -> bool:
+    """True if an op takes time, and does not only prepare operands of others."""
     return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_WORKING)
 
 
-def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
+def _undivided_functions(bodies: Mapping[str, Any]) -> set[str]:
     """Returns tasks, and functions that are called from elsewhere than the body of a divided function.
 
     Recursive functions are included: they would need an unlimited number of counters.
@@ -200,7 +200,7 @@ def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
     whole = {name for name, op in bodies.items() if THREADS in op.attributes}
     calls = [(name, call) for name, op in bodies.items() for call in calls_in(op)]
     whole |= {callee_of(call) for name, call in calls if call.parent.operation != bodies[name]}
-    whole |= _on_a_cycle({name: [callee_of(call) for at, call in calls if at == name] for name in bodies})
+    whole |= _recursive_functions({name: [callee_of(call) for at, call in calls if at == name] for name in bodies})
     while True:
         inner = {callee_of(call) for name, call in calls if name in whole}
         if inner <= whole:
@@ -208,8 +208,8 @@ def _not_to_take_apart(bodies: Mapping[str, Any]) -> set[str]:
         whole |= inner
 
 
-def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the functions that call themselves, directly or not: the rest after removing leaves repeatedly."""
+def _recursive_functions(called: Mapping[str, Sequence[str]]) -> set[str]:
+    """Returns the functions that reach a recursive function: those left after leaves are removed repeatedly."""
     left = dict(called)
     while leaves := [name for name, callees in left.items() if not any(callee in left for callee in callees)]:
         for name in leaves:
@@ -217,7 +217,7 @@ def _on_a_cycle(called: Mapping[str, Sequence[str]]) -> set[str]:
     return set(left)
 
 
-# ---- how it is counted -----------------------------------------------------------------------------------------------
+# ---- code ------------------------------------------------------------------------------------------------------------
 
 
 class _Writer:

@@ -1,6 +1,6 @@
 """`drop-unit-loops`: removes loops of one iteration from contractions, if they come from reshapes around them.
 
-TOSA's matmul has a batch dim of size 1 for models without a batch; the reshapes hide transposed weights.
+TOSA's matmul has a batch dim of size 1 in models without a batch, and the reshapes around it hide transposed weights.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
 def _drop(op: Any, loops: frozenset[int]) -> None:
     maps, result = indexing_maps(op), op.results[0]
     with ir.InsertionPoint(op), op.location:
-        operands = [_without(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
-        new = rebuilt(op, operands, [_reduced(m, loops) for m in maps])
+        operands = [_drop_dims(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
+        new = rebuilt(op, operands, [_drop_loops(m, loops) for m in maps])
         groups = groups_without(result.type.shape, _dims(maps[2], loops))
         wide = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
     result.replace_all_uses_with(wide)
     op.erase()
 
 
-def _without(value: Any, dims: list[int]) -> Any:
+def _drop_dims(value: Any, dims: list[int]) -> Any:
     """Returns `value` without its dims `dims`, which have size 1."""
     if not dims:
         return value
@@ -94,7 +94,7 @@ def _without(value: Any, dims: list[int]) -> Any:
     return tensor.collapse_shape(type_, value, groups_without(value.type.shape, dims))
 
 
-def _reduced(map_: Any, loops: frozenset[int]) -> Any:
+def _drop_loops(map_: Any, loops: frozenset[int]) -> Any:
     """Returns `map_` over the remaining loops."""
     stay = [loop for loop in range(map_.n_dims) if loop not in loops]
     results = [ir.AffineDimExpr.get(stay.index(e.position)) for e in map_.results if e.position not in loops]

@@ -1,4 +1,4 @@
-"""`epilogues-in-place`: lets a kernel's epilogue write its result over another tensor that it reads."""
+"""`epilogues-in-place`: makes a kernel's epilogue overwrite a tensor that it reads, such as a residual."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from buddy.compiler.passes.write_in_place import pairs, write_over
 @register
 @dataclass(frozen=True)
 class EpiloguesInPlace(MlirPass):
-    """A kernel reads the epilogue's operands for a vector right before it stores that vector, and not again.
+    """An epilogue may overwrite a residual or a gate, because a kernel reads them right before it stores a vector.
 
-    So the epilogue may overwrite a residual or a gate. The factors of the contraction are read until the end.
+    The factors of the contraction are not overwritten, since the kernel reads them until its end.
     """
 
     name: ClassVar[str] = "epilogues-in-place"
@@ -26,14 +26,14 @@ class EpiloguesInPlace(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
-            needed = _needed(op)
+            needed = _buffers_of_sums(op)
             if write_over(op, (pair for pair in pairs(op) if root_of(pair[0]) not in needed)):
                 context.remark(self.name, op.location, "the result overwrites an operand")
             else:
                 context.remark(self.name, op.location, "written to a separate buffer: no operand may be overwritten")
 
 
-def _needed(op: Any) -> set[Any]:
+def _buffers_of_sums(op: Any) -> set[Any]:
     """Returns the sums that the epilogue `op` reads, and all buffers that they are computed from."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
     makers = [user for user in accesses(sums) if user != op]

@@ -16,7 +16,7 @@ from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.emit import element_of
 
 # Ops on bits, independent of the type.
-_AS_THEY_ARE = frozenset({"arith.bitcast", "arith.constant"})
+_BIT_OPS = frozenset({"arith.bitcast", "arith.constant"})
 _SELECT = "arith.select"
 _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
 
@@ -24,7 +24,7 @@ _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
 @register
 @dataclass(frozen=True)
 class ExpandBfloat16(MlirPass):
-    """Rounds to nearest, ties to even, with quiet NaN, as PyTorch does; doubles are converted through f32, as there."""
+    """Rounds to nearest, ties to even, with quiet NaN; as in PyTorch, doubles are converted through f32."""
 
     name: ClassVar[str] = "expand-bfloat16"
     summary: ClassVar[str] = "bfloat16 is computed in f32 and rounded by integers, unless the processor rounds to it"
@@ -39,7 +39,7 @@ class ExpandBfloat16(MlirPass):
 
 
 def _computes(name: str) -> bool:
-    return name.startswith(("arith.", "math.")) and name not in _AS_THEY_ARE
+    return name.startswith(("arith.", "math.")) and name not in _BIT_OPS
 
 
 def _is_bfloat16(value: Any) -> bool:
@@ -55,26 +55,26 @@ def _replace(op: Any) -> None:
             chosen = arith.select(condition, *(arith.bitcast(_with(each.type, i16), each) for each in values))
             new = arith.bitcast(result.type, chosen)
         else:
-            wide = [_widened(value) if _is_bfloat16(value) else value for value in op.operands]
+            wide = [_extend_to_f32(value) if _is_bfloat16(value) else value for value in op.operands]
             rounds = _is_bfloat16(result)
             type_ = _with(result.type, f32) if rounds else result.type
             if op.name in _CONVERSIONS:
                 new = converted(wide[0], element_of(type_))
             else:
                 new = ir.Operation.create(op.name, [type_], wide, attributes_of(op)).result
-            new = _rounded(new) if rounds else new
+            new = _round_to_bfloat16(new) if rounds else new
     result.replace_all_uses_with(new)
     op.erase()
 
 
-def _widened(value: Any) -> Any:
+def _extend_to_f32(value: Any) -> Any:
     """Converts the bfloat16 `value` to f32: it becomes the upper half of the bits."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     bits = arith.extui(_with(value.type, i32), arith.bitcast(_with(value.type, i16), value))
     return arith.bitcast(_with(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
 
 
-def _rounded(value: Any) -> Any:
+def _round_to_bfloat16(value: Any) -> Any:
     """Converts the f32 `value` to bfloat16: adds half of the last place to its bits and truncates."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     wide = _with(value.type, i32)

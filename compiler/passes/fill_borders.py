@@ -1,4 +1,4 @@
-"""`fill-borders`: fills only the border of a buffer whose inside is overwritten next."""
+"""`fill-borders`: fills only the border of a buffer whose interior the next access overwrites."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FillBorders(MlirPass):
     """Also erases copies of a buffer onto itself, which remain after a result was inserted in place."""
 
     name: ClassVar[str] = "fill-borders"
-    summary: ClassVar[str] = "fill only the border of a padded buffer whose inside is written next"
+    summary: ClassVar[str] = "fill only the border of a padded buffer whose interior is written next"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
             if op.name == "memref.copy" and op.operands[0] == op.operands[1]:
                 op.erase()
-        for fill, view in [found for block in _blocks(root) for found in _overwritten_inside(block)]:
+        for fill, view in [found for block in _blocks(root) for found in _find_padded_fills(block)]:
             count = _fill_around(fill, view)
             context.remark(self.name, fill.location, f"filled in {count} strips around the part that is written next")
             fill.erase()
@@ -37,7 +37,7 @@ def _blocks(root: Any) -> list[Any]:
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
-def _overwritten_inside(block: Any) -> list[tuple[Any, Any]]:
+def _find_padded_fills(block: Any) -> list[tuple[Any, Any]]:
     """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
     found: list[tuple[Any, Any]] = []
     waiting: dict[Any, Any] = {}  # fills of buffers without a later access

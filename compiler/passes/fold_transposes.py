@@ -35,7 +35,7 @@ class FoldTransposes(MlirPass):
 
     def _fold_contraction(self, op: Any, context: PassContext) -> None:
         maps = indexing_maps(op)
-        factors = [_through_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
+        factors = [_skip_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
         result = _transpose_of_result(op)
         folded = sum(value != op.operands[i] for i, (value, _) in enumerate(factors))
         if not folded and result is None:
@@ -52,7 +52,7 @@ class FoldTransposes(MlirPass):
         replaced.results[0].replace_all_uses_with(new)
         if result is not None:
             result.erase()
-        context.remark(self.name, op.location, _described(folded, result is not None))
+        context.remark(self.name, op.location, _describe(folded, result is not None))
         op.erase()
 
     def _fold_generic(self, op: Any, context: PassContext) -> None:
@@ -60,21 +60,21 @@ class FoldTransposes(MlirPass):
         folded = 0
         weights = 1 if is_contraction(op) else -1  # the weights of a convolution, which are packed
         for number in range(inputs):
-            value, maps[number] = _through_transposes(op.operands[number], maps[number], any_order=number == weights)
+            value, maps[number] = _skip_transposes(op.operands[number], maps[number], any_order=number == weights)
             if value != op.operands[number]:
                 op.operands[number] = value
                 folded += 1
         if folded:
             op.attributes["indexing_maps"] = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
-            context.remark(self.name, op.location, _described(folded, False))
+            context.remark(self.name, op.location, _describe(folded, False))
 
 
-def _described(folded: int, result: bool) -> str:
+def _describe(folded: int, result: bool) -> str:
     parts = [f"{folded} operand transpose{'s' if folded > 1 else ''}"] if folded else []
     return "folded " + " and ".join([*parts, *(["the result's transpose"] if result else [])])
 
 
-def _through_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
+def _skip_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
     """Returns the source of the transposes that produce `value`, and the map that reads it as `map_` reads `value`.
 
     Unless `any_order`, only transposes that keep the last dim: others would give a loop a stride.

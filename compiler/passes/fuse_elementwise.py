@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg
-from buddy.compiler.mlir.walk import cloned_body, collect
+from buddy.compiler.mlir.walk import clone_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
 from buddy.compiler.passes.kernels.reshapes import through_unit_reshapes
@@ -32,12 +32,12 @@ class FuseElementwise(MlirPass):
                 self._fuse_into(op, context)
 
     def _fuse_into(self, consumer: Any, context: PassContext) -> None:
-        while (fusion := _find(consumer)) is not None:
+        while (fusion := _find_fusion(consumer)) is not None:
             location = context.locations.union([consumer.location, fusion.producer.location])
             text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
             consumer = fusion.apply(location)
             context.remark(self.name, location, text)
-        for producer, reason in _left(consumer):
+        for producer, reason in _unfused_producers(consumer):
             context.remark(self.name, producer.location, f"not fused into its reader: {reason}")
 
 
@@ -71,10 +71,10 @@ class _Fusion:
         _erase_unused(dead)
         return fused.operation
 
-    def tells_all_sizes(self) -> bool:
-        """True if operands of the fused op determine all loop sizes; a producer may read windows, or backwards."""
+    def determines_all_sizes(self) -> bool:
+        """True if operands of the fused op determine all loop sizes, which reads of windows or in reverse do not."""
         maps = [*self._inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
-        return len(_bare_loops(maps)) == self.map_.n_dims
+        return len(_single_loops(maps)) == self.map_.n_dims
 
     def _inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
         """Returns the fused op's distinct inputs and maps, and the index in them of each input of both ops."""
@@ -92,10 +92,10 @@ class _Fusion:
         of_consumer = [
             -1 if i == self.number else place(value, map_) for i, (value, map_) in enumerate(_inputs_of(self.consumer))
         ]
-        of_producer = [place(value, self._composed(map_)) for value, map_ in _inputs_of(self.producer)]
+        of_producer = [place(value, self._compose(map_)) for value, map_ in _inputs_of(self.producer)]
         return inputs, maps, [of_consumer, of_producer]
 
-    def _composed(self, map_: Any) -> Any:
+    def _compose(self, map_: Any) -> Any:
         """Converts a map of the producer's loops to one of the consumer's loops."""
         written = indexing_maps(self.producer)[-1]
         places = sorted(range(written.n_dims), key=lambda i: written.results[i].position)
@@ -106,7 +106,7 @@ class _Fusion:
         of_consumer, of_producer = places
         inner = self.producer.regions[0].blocks[0]
         known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
-        (made,) = cloned_body(inner, known)
+        (made,) = clone_body(inner, known)
         for op in _indices(inner):
             self._reindex(known[op.results[0]].owner, _dim(op))
         outer = self.consumer.regions[0].blocks[0]
@@ -114,7 +114,7 @@ class _Fusion:
         known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
         known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
         with self.consumer.location:
-            linalg.yield_(cloned_body(outer, known))
+            linalg.yield_(clone_body(outer, known))
 
     def reads_positions(self) -> bool:
         """True if each producer loop whose index the body reads is a loop of the consumer or has size 1."""
@@ -138,40 +138,40 @@ class _Fusion:
         index.erase()
 
 
-def _find(consumer: Any) -> _Fusion | None:
-    loops = _moving_loops(consumer)
+def _find_fusion(consumer: Any) -> _Fusion | None:
+    loops = _nontrivial_loops(consumer)
     for number, (value, map_) in enumerate(_inputs_of(consumer)):
         source, read = through_unit_reshapes(value, map_)
-        if not _elementwise(source) or not _read_once(value, source):
+        if not _is_elementwise(source) or not _read_once(value, source):
             continue
-        if loops <= _bare_loops([read]):
+        if loops <= _single_loops([read]):
             fusion = _Fusion(consumer, number, source.owner.operation, read)
-            if fusion.tells_all_sizes() and fusion.reads_positions():
+            if fusion.determines_all_sizes() and fusion.reads_positions():
                 return fusion
     return None
 
 
-def _left(consumer: Any) -> Iterator[tuple[Any, str]]:
+def _unfused_producers(consumer: Any) -> Iterator[tuple[Any, str]]:
     """Yields the element-wise producers that are not fused into `consumer`, each with the reason."""
-    loops = _moving_loops(consumer)
+    loops = _nontrivial_loops(consumer)
     for value, map_ in _inputs_of(consumer):
         source, read = through_unit_reshapes(value, map_)
-        if not _elementwise(source):
+        if not _is_elementwise(source):
             continue
         if not _read_once(value, source):
             yield source.owner.operation, "it is read more than once"
-        elif not loops <= _bare_loops([read]):
+        elif not loops <= _single_loops([read]):
             yield source.owner.operation, "each of its elements would be computed more than once"
         else:
             yield source.owner.operation, "the operands would not determine all loop sizes"
 
 
-def _bare_loops(maps: Iterable[Any]) -> set[int]:
+def _single_loops(maps: Iterable[Any]) -> set[int]:
     """Returns the loops that are a result of a map by themselves, so that an operand determines their size."""
     return {e.position for map_ in maps for e in map_.results if isinstance(e, ir.AffineDimExpr)}
 
 
-def _elementwise(value: Any) -> bool:
+def _is_elementwise(value: Any) -> bool:
     """True if `value` comes from a generic with one result whose elements are computed independently."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.generic":
         return False
@@ -199,7 +199,7 @@ def _dim(index: Any) -> int:
 
 
 def _read_once(value: Any, source: Any) -> bool:
-    """True if `source`, and every reshape of it up to `value`, has a single use."""
+    """True if `source`, and every reshape between it and `value`, has a single use."""
     while True:
         if len(list(value.uses)) != 1:
             return False
@@ -208,7 +208,7 @@ def _read_once(value: Any, source: Any) -> bool:
         value = value.owner.operands[0]
 
 
-def _moving_loops(op: Any) -> set[int]:
+def _nontrivial_loops(op: Any) -> set[int]:
     """Returns the loops of `op` that have more than one iteration."""
     found = set()
     for value, map_ in zip(op.operands, indexing_maps(op), strict=True):

@@ -12,7 +12,14 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import is_contraction
-from buddy.compiler.passes.kernels.epilogue import EPILOGUE, PROLOGUE, check_stage, check_walk, joint_of, mark_joint
+from buddy.compiler.passes.kernels.epilogue import (
+    EPILOGUE,
+    PROLOGUE,
+    check_stage,
+    check_walk,
+    mark_stage,
+    operand_number,
+)
 from buddy.compiler.passes.kernels.structured import KINDS, read
 
 _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
@@ -81,7 +88,7 @@ def _fuse_epilogue(op: Any) -> str:
     _check_moves(op, reader, sources)
     for one in moved:
         one.move_before(reader)
-    mark_joint(reader, EPILOGUE, result)
+    mark_stage(reader, EPILOGUE, result)
     return f"{reader.name}, which reads the result, is its epilogue"
 
 
@@ -93,10 +100,10 @@ def _inputs(op: Any) -> list[Any]:
 def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
     """Raises `UnsupportedError` unless a kernel that computes `op` from `sources` could also compute `reader`."""
     structured = read(reader)
-    joint = joint_of(reader, op.operands[2])
+    kernel_operand = operand_number(reader, op.operands[2])
     check_stage(structured)
-    check_walk(structured, joint)
-    if joint >= structured.inputs:
+    check_walk(structured, kernel_operand)
+    if kernel_operand >= structured.inputs:
         raise UnsupportedError("its result is changed in place")
     for output in structured.operands[structured.inputs :]:
         if not all(surely_disjoint(output, source) for source in sources):
@@ -135,7 +142,7 @@ def _fuse_prologue(op: Any) -> str:
     if any(_may_write(other, value) for other in _between(start, op) for value in inputs):
         raise UnsupportedError(f"the initial sums of {start.name} may be overwritten before")
     start.move_before(op)
-    mark_joint(start, PROLOGUE, result)
+    mark_stage(start, PROLOGUE, result)
     return f"{start.name}, which initialises the sums, is its prologue"
 
 
@@ -152,7 +159,7 @@ def _initialiser(op: Any, users: list[Any]) -> Any | None:
     return last
 
 
-# ---- what ops touch --------------------------------------------------------------------------------------------------
+# ---- memory accesses -------------------------------------------------------------------------------------------------
 
 
 def _accesses(root: Any) -> list[Any] | None:

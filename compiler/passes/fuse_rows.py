@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     RowOp,
     conflict,
     leading_rows,
-    refined,
+    refine_bounds,
     row_bytes,
     split_rows,
 )
@@ -82,7 +82,7 @@ def _runs(block: Any) -> list[list[_Op]]:
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
         operation = op.operation
-        found = _structured(operation)
+        found = _analyse(operation)
         if found is not None:
             runs[-1].append(_Op(operation, found))
         elif operation.name not in NO_ACCESS and not operation.name.startswith("arith."):
@@ -90,7 +90,7 @@ def _runs(block: Any) -> list[list[_Op]]:
     return [run for run in runs if len(run) > 1]
 
 
-def _structured(op: Any) -> Structured | None:
+def _analyse(op: Any) -> Structured | None:
     """Returns the loops of `op`, or `None` if it is not a structured op, does nothing, or belongs to a kernel."""
     if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
@@ -112,7 +112,7 @@ def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_G
         if not anchor.reduces or anchor.taken:
             continue
         try:
-            group = _grown(run, position, limit)
+            group = _grow_group(run, position, limit)
         except UnsupportedError as reason:
             context.remark(FuseRows.name, anchor.op.location, f"{anchor.op.name} not fused by rows: {reason}")
             continue
@@ -121,7 +121,7 @@ def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_G
         yield group
 
 
-def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
+def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     """Returns the group around the reduction at `position`.
 
     Raises `UnsupportedError` with the reason if there is none.
@@ -130,7 +130,7 @@ def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
     count = leading_rows(anchor.structured)
     if count == 1:
         raise UnsupportedError("it has a single row")
-    bounds = refined((1, count), anchor.structured)
+    bounds = refine_bounds((1, count), anchor.structured)
     assert bounds is not None
     group = _Group([anchor], bounds, [split_rows(anchor.structured, bounds)])
     if row_bytes(group.rows[0]) > limit:
@@ -138,21 +138,21 @@ def _grown(run: Sequence[_Op], position: int, limit: int) -> _Group:
     reason = ""
     for side in (range(position - 1, -1, -1), range(position + 1, len(run))):
         for number in side:
-            refusal = _refusal(group, run[number], number < position, limit)
-            if refusal:
-                reason = reason or refusal
+            reason_not_added = _try_add(group, run[number], number < position, limit)
+            if reason_not_added:
+                reason = reason or reason_not_added
                 break
     _trim(group)
-    if not _worth_it(group):
+    if not _shares_rows(group):
         raise UnsupportedError(f"no neighbour has the same rows{f' ({reason})' if reason else ''}")
     return group
 
 
-def _refusal(group: _Group, op: _Op, first: bool, limit: int) -> str:
-    """Adds `op` to `group`, before or after the others. Returns "" or the reason why not."""
+def _try_add(group: _Group, op: _Op, first: bool, limit: int) -> str:
+    """Adds `op` to `group`, as its first or last member. Returns "", or the reason why it was not added."""
     if op.taken:
         return "the neighbour belongs to another loop"
-    bounds = refined(group.bounds, op.structured)
+    bounds = refine_bounds(group.bounds, op.structured)
     if bounds is None:
         return "the neighbour has other outer loops"
     try:
@@ -185,7 +185,7 @@ def _connected(group: _Group, end: int) -> bool:
     )
 
 
-def _worth_it(group: _Group) -> bool:
+def _shares_rows(group: _Group) -> bool:
     """True if two ops access the same rows of a buffer."""
     walked = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
     return any(a & b for i, a in enumerate(walked) for b in walked[i + 1 :])
@@ -197,11 +197,11 @@ def _worth_it(group: _Group) -> bool:
 def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
     ops = [member.op for member in group.members]
     temporary = _temporaries(group)
-    rows, placed = _in_place(group.rows, temporary, group.bounds)
+    rows, placed = _place_temporaries(group.rows, temporary, group.bounds)
     scratch = [root for root in temporary if root not in placed]
     stages = stages_of(rows, scratch)
-    forgotten = {root for stage in stages for root in stage.forgotten}
-    scratch = [root for root in scratch if root not in forgotten]
+    unstored = {root for stage in stages for root in stage.unstored}
+    scratch = [root for root in scratch if root not in unstored]
     location = context.locations.union([op.location for op in ops])
     with ir.InsertionPoint(ops[-1]), location:
         loop = RowLoop(e, group.bounds, stages, scratch)
@@ -246,24 +246,24 @@ def _erase_dead(value: Any) -> None:
     value.owner.operation.erase()
 
 
-def _in_place(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[list[RowOp], set[Any]]:
-    """Places temporaries in the rows of the result that is computed from them last.
+def _place_temporaries(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[list[RowOp], set[Any]]:
+    """Stores a temporary in the rows of the result that is computed from it last, if possible.
 
-    Returns the ops, and the temporaries.
+    Returns the ops, and the temporaries that were placed.
     """
     placed: set[Any] = set()
     for root in temporary:
-        found = _result_instead(rows, root, temporary)
+        found = _find_result_row(rows, root, temporary)
         if found is None:
             continue
         own, result = found
-        rows = [_moved(op, own, result) for op in rows]
+        rows = [_redirect(op, own, result) for op in rows]
         placed.add(root)
     return rows, placed
 
 
-def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[OperandAccess, OperandAccess] | None:
-    """Returns the last access to `root`, and that of a result of the same shape with no earlier access."""
+def _find_result_row(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[OperandAccess, OperandAccess] | None:
+    """Returns the last access to `root`, and the access to an unused result of the same shape, which may hold it."""
     touching = [i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses)]
     last = rows[touching[-1]]
     own = next(access for access in last.accesses if access.root == root)
@@ -273,7 +273,7 @@ def _result_instead(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple
     if any((access.offset, access.inner, access.span) != (own.offset, own.inner, own.span) for access in everywhere):
         return None
     for result in last.accesses:
-        if result.written and result.root not in temporary and _may_hold(own, result):
+        if result.written and result.root not in temporary and _same_layout(own, result):
             before = (access.root for op in rows[: touching[-1]] for access in op.accesses)
             if result.root not in before and sum(access.root == result.root for access in last.accesses) == 1:
                 return own, result
@@ -284,11 +284,11 @@ def _dense(op: RowOp, access: OperandAccess) -> bool:
     return access.span == math.prod(loop.size for loop in op.inner) and all(access.inner)
 
 
-def _may_hold(own: OperandAccess, result: OperandAccess) -> bool:
+def _same_layout(own: OperandAccess, result: OperandAccess) -> bool:
     return own.inner == result.inner and own.value.type.element_type == result.value.type.element_type
 
 
-def _moved(op: RowOp, own: OperandAccess, result: OperandAccess) -> RowOp:
+def _redirect(op: RowOp, own: OperandAccess, result: OperandAccess) -> RowOp:
     """Returns `op` with accesses to `own` redirected to the rows of `result`."""
     accesses = tuple(
         replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)

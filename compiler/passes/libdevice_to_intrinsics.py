@@ -1,6 +1,6 @@
 """`libdevice-to-intrinsics`: replaces calls of NVIDIA's libdevice in kernels by LLVM intrinsics.
 
-MLIR lowers ops of the math dialect to calls of libdevice, which is part of CUDA's toolkit and not available here. The
+MLIR lowers ops of the math dialect to calls of libdevice, which is a part of CUDA's toolkit and not linked here. The
 code generator has instructions for the simple functions.
 """
 

@@ -1,6 +1,6 @@
-"""Options of MLIR's passes that accept a few words: the bindings report an option's default, but not its other values.
+"""The words that enumeration options of MLIR's passes accept; the bindings only report an option's default.
 
-The words are those of MLIR 20 to 22 (`Passes.td` of the dialects); those that this build rejects are omitted.
+They are those of MLIR 20 to 22 (`Passes.td` of the dialects), without those that this build rejects.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
     """Returns the words that the option of a pass accepts, () if it accepts other values. Needs an open context."""
-    return tuple(word for word in WORDS.get(option, ()) if _takes(f"{name}{{{option}={word}}}", anchor))
+    return tuple(word for word in WORDS.get(option, ()) if _accepts(f"{name}{{{option}={word}}}", anchor))
 
 
-def _takes(step: str, anchor: str) -> bool:
+def _accepts(step: str, anchor: str) -> bool:
     nested = step if anchor == "builtin.module" else f"{anchor}({step})"
     try:
         passmanager.PassManager.parse(f"builtin.module({nested})")

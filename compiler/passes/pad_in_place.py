@@ -1,4 +1,4 @@
-"""`pad-in-place`: computes the inside of a padded tensor in its place, without a copy."""
+"""`pad-in-place`: computes the interior of a padded tensor in place, without a copy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 class PadInPlace(MlirPass):
     """A generic whose result is inserted into a filled tensor gets that slice of the tensor as its destination.
 
-    Bufferization then finds that the insertion moves nothing. Other readers of the result read it there.
+    Bufferization then makes no copy for the insertion. Other readers of the result read the slice.
     """
 
     name: ClassVar[str] = "pad-in-place"

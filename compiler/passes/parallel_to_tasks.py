@@ -25,7 +25,7 @@ THREADS = "buddy.threads"
 @register
 @dataclass(frozen=True)
 class ParallelToTasks(MlirPass):
-    """`threads` of 0 means those of the recipe. On one thread nothing is outlined: loops stay loops."""
+    """Outlines nothing for one thread. `threads` is the number of threads; 0 means that of the recipe."""
 
     name: ClassVar[str] = "parallel-to-tasks"
     summary: ClassVar[str] = "outline loops whose iterations are independent, so that threads share them"

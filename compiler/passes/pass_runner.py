@@ -61,33 +61,32 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
     Raises `StepError` if the pass is unknown, has wrong options, fails or raises, or (with `verify`) if its result does
     not verify. The module may then be partially rewritten.
     """
-    with _Diagnostics(operation.context, context.locations) as said:
+    with _Diagnostics(operation.context, context.locations) as diagnostics:
         try:
             own = own_passes().get(step.name)
             if own is not None:
                 _run_own(own.create(dict(step.options)), operation, step, context)
                 if verify:
-                    _verify(operation, said)
+                    _verify(operation, diagnostics)
             else:
-                _run_mlirs(operation, step, context, verify)
+                _run_mlir_pass(operation, step, context, verify)
         except StepError:
             raise
         except ToolError as error:
-            raise _from_tool(error, context.locations) from error
+            raise _tool_error(error, context.locations) from error
         except PassError as error:
             raise StepError(str(error)) from error
         except (ir.MLIRError, ValueError) as error:
-            raise said.error(error) from error
+            raise diagnostics.error(error) from error
         except Exception as error:
-            # An exception in one of our passes ends the compilation like any failure: with the IR before it, and a
-            # location.
+            # A bug in one of our passes is reported like any failure, so that the IR before it can be inspected.
             raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
-def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
+def _run_mlir_pass(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
     """Runs a pass of the bindings, or one that only the user's `mlir-opt` has."""
     try:
-        manager = _parsed(step, operation.context, verify)
+        manager = _parse_pipeline(step, operation.context, verify)
     except ValueError as error:
         if _UNREGISTERED.search(str(error)) is None or not mlir_opt.has(step.name):
             raise
@@ -96,7 +95,7 @@ def _run_mlirs(operation: Any, step: PassStep, context: PassContext, verify: boo
         manager.run(operation)
 
 
-def _from_tool(error: ToolError, locations: LocationSets) -> StepError:
+def _tool_error(error: ToolError, locations: LocationSets) -> StepError:
     """Converts a tool's error, with the node that it is about."""
     known = locations.sets[error.place] if error.place < len(locations.sets) else ()
     return StepError(str(error), error.detail, next(iter(known), ""), error.place)
@@ -110,17 +109,17 @@ def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassConte
             raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
 
 
-def _verify(operation: Any, said: _Diagnostics) -> None:
+def _verify(operation: Any, diagnostics: _Diagnostics) -> None:
     """Raises `StepError` if one of our passes has produced invalid IR."""
     try:
         operation.verify()
     except ir.MLIRError as error:
-        found = said.error(error)
+        found = diagnostics.error(error)
         message = f"its result does not verify: {found.message}"
         raise StepError(message, found.detail, found.node, found.place) from error
 
 
-def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
+def _parse_pipeline(step: PassStep, context: Any, verify: bool) -> Any:
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
     pipeline = f"builtin.module({nested})"
     try:
@@ -130,36 +129,36 @@ def _parsed(step: PassStep, context: Any, verify: bool) -> Any:
             raise
         if (anchor := _RESTRICTED.search(str(error))) is not None:
             raise PassError(f"{step.name} runs on {anchor[1]}, not on {step.anchor}") from error
-        why = _why_refused(str(error), pipeline, context)
+        why = _option_error(str(error), pipeline, context)
         raise PassError(f"{step.name} does not take the options `{found[1]}`{why and f': {why}'}") from error
     manager.enable_verifier(verify)
     return manager
 
 
-def _why_refused(said: str, pipeline: str, context: Any) -> str:
+def _option_error(diagnostics: str, pipeline: str, context: Any) -> str:
     """Returns what is wrong with an option.
 
     LLVM's option parser prints that to stderr, which the bindings do not capture, so the pipeline is parsed again with
     the process's stderr captured.
     """
-    with tempfile.TemporaryFile() as heard, capture_stderr(heard):
+    with tempfile.TemporaryFile() as captured, capture_stderr(captured):
         with contextlib.suppress(ValueError):
             passmanager.PassManager.parse(pipeline, context=context)
-        heard.seek(0)
-        text = heard.read().decode(errors="replace")
-    lines = (line.strip() for line in (*text.splitlines(), said.partition("failed to add")[0]))
+        captured.seek(0)
+        text = captured.read().decode(errors="replace")
+    lines = (line.strip() for line in (*text.splitlines(), diagnostics.partition("failed to add")[0]))
     line = next((line for line in lines if line), "")
     return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
 
 
-def _with_its_op(diagnostic: Any) -> str:
-    """Returns MLIR's message, with the name of the op that it is about if only a note names it."""
-    said = str(diagnostic.message)
+def _message_with_op(diagnostic: Any) -> str:
+    """Returns MLIR's message, with the name of its op if only a note of the diagnostic has the name."""
+    message = str(diagnostic.message)
     notes = (_CURRENT.match(str(note.message)) for note in diagnostic.notes)
     name = next((found[1] for found in notes if found is not None), "")
-    if not name or _NAMED.search(said):
-        return said
-    return f"'{name}' {said}" if said.startswith("op ") else f"{said} ('{name}')"
+    if not name or _NAMED.search(message):
+        return message
+    return f"'{name}' {message}" if message.startswith("op ") else f"{message} ('{name}')"
 
 
 @dataclass
@@ -173,17 +172,17 @@ class _Diagnostics:
     place: int = 0
 
     def __enter__(self) -> _Diagnostics:
-        self._handler = self.context.attach_diagnostic_handler(self._take)
+        self._handler = self.context.attach_diagnostic_handler(self._collect)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._handler.detach()
-        # The handler references this object, through `_take`, in a way that Python's garbage collector cannot see:
-        # both, the context with its IR and the location sets would leak.
+        # Python's garbage collector cannot see that the handler references this object through `_collect`: without the
+        # deletion, both would leak, with the context and its IR.
         del self._handler
 
-    def _take(self, diagnostic: Any) -> bool:
-        self.messages.append(_with_its_op(diagnostic))
+    def _collect(self, diagnostic: Any) -> bool:
+        self.messages.append(_message_with_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:
             self.node, self.place = self.locations.sets[number][0], number
@@ -192,12 +191,12 @@ class _Diagnostics:
     def error(self, error: Exception) -> StepError:
         """Returns the error to show: MLIR's first message, or the binding's own."""
         for diagnostic in getattr(error, "error_diagnostics", ()):
-            self._take(diagnostic)
+            self._collect(diagnostic)
         text = str(error)
         if _UNREGISTERED.search(text):
             return StepError("unknown pass", text)
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
-        # The op in generic form follows, which may take pages.
+        # The rest of the message is the op in generic form, which may be very long.
         message = first.partition(" that was explicitly marked illegal")[0]
         if message == _SILENT:
             message = "it failed without a message"

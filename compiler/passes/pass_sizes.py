@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.graph.sizes import Dim, Size, product
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.walk import attributes_of, find_ops
-from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, symbols_of
+from buddy.compiler.ops.sizes import SIZES, emit_size, read_sizes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
@@ -23,7 +23,7 @@ class PassSizes(MlirPass):
     """
 
     name = "pass-sizes"
-    summary = "buffers with ? dims cross calls as base pointers; functions rebuild them from the sizes they are passed"
+    summary = "pass buffers with ? dims to calls as base pointers; functions rebuild them from the sizes passed"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in find_ops(root, "func.call", "func.func"):
@@ -84,7 +84,7 @@ def _take_bases(function: Any) -> int:
 def _rebuilt(base: Any, type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
     """Returns the buffer of `type_` at `base`, row-major; emitted at the insertion point."""
     strides = [product(shape[dim + 1 :]) for dim in range(len(shape))]
-    sizes, steps = ([in_arithmetic(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))
+    sizes, steps = ([emit_size(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))
     known, even = (
         [ir.ShapedType.get_dynamic_size() if isinstance(n, Size) else n for n in ns] for ns in (shape, strides)
     )

@@ -49,7 +49,7 @@ class PlanMemory(MlirPass):
                 _free_after_use(buffers)
                 total = sum(buffer.span.size for buffer in buffers)
                 context.remark(
-                    self.name, function.location, f"{_counted(buffers)}, {total} bytes, each freed after use"
+                    self.name, function.location, f"{_buffer_count(buffers)}, {total} bytes, each freed after use"
                 )
 
 
@@ -58,7 +58,7 @@ def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
     buffers = list(_buffers(function, static=False))
     if buffers:
         _free_after_use(buffers)
-        context.remark(name, function.location, f"{_counted(buffers)} of dynamic size, each freed after use")
+        context.remark(name, function.location, f"{_buffer_count(buffers)} of dynamic size, each freed after use")
 
 
 def _name(function: Any) -> str:
@@ -81,7 +81,7 @@ class _Buffer:
     span: Span
 
 
-def _in(block: Any) -> dict[Any, int]:
+def _positions_in(block: Any) -> dict[Any, int]:
     """Returns the position of each op of `block`."""
     return {op.operation: i for i, op in enumerate(block.operations)}
 
@@ -95,7 +95,7 @@ def _buffers(function: Any, positions: dict[Any, int] | None = None, static: boo
     inside = positions
     for op in sorted(find_ops(function, "memref.alloc"), key=lambda op: op.block != outer):
         if inside is None or (positions is None and op.block != block):
-            block, inside = op.block, _in(op.block)
+            block, inside = op.block, _positions_in(op.block)
         kind = ir.MemRefType(op.results[0].type)
         users = list(accesses(op.results[0]))
         if kind.has_static_shape is not static or any(map(aliases_operand, users)):
@@ -112,7 +112,7 @@ def _position(op: Any, positions: dict[Any, int]) -> int:
     return positions[op]
 
 
-def _counted(buffers: Sequence[Any]) -> str:
+def _buffer_count(buffers: Sequence[Any]) -> str:
     return f"{len(buffers)} buffer{'s' * (len(buffers) != 1)}"
 
 
@@ -123,15 +123,16 @@ def _counted(buffers: Sequence[Any]) -> str:
 class _Planner:
     """Plans callees before their callers. `needs` are the bytes that a call of each function needs, including scratch.
 
-    `again` are recursive functions, as of MLIR's `async-parallel-for`.
+    `active` are the functions that are being planned, and `recursive` are recursive functions, as those that MLIR's
+    `async-parallel-for` creates.
     """
 
     functions: dict[str, Any]
     entry: str
     context: PassContext
     needs: dict[str, int] = field(default_factory=dict)
-    under_way: set[str] = field(default_factory=set)
-    again: set[str] = field(default_factory=set)
+    active: set[str] = field(default_factory=set)
+    recursive: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         for name in self.functions:
@@ -143,48 +144,48 @@ class _Planner:
         function = self.functions[name]
         self.needs[name] = 0
         calls = [op for op in calls_in(function) if _callee(op) in self.functions]
-        self.under_way.add(name)
+        self.active.add(name)
         for callee in dict.fromkeys(map(_callee, calls)):
-            if callee in self.under_way:
-                self.again.add(callee)
+            if callee in self.active:
+                self.recursive.add(callee)
             self._plan(callee)
-        self.under_way.remove(name)
+        self.active.remove(name)
         calls = [call for call in calls if self.needs[_callee(call)]]
-        positions = _in(function.regions[0].blocks[0])
+        positions = _positions_in(function.regions[0].blocks[0])
         buffers = list(_buffers(function, positions))
         steps = [_position(call, positions) for call in calls]
-        lent = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
-        if not buffers and not lent:
+        passed = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
+        if not buffers and not passed:
             return
-        if name in self.again:
+        if name in self.recursive:
             raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
         # Only for the entry: calls of other functions pass buffers of their own types.
         results = _results(function, positions) if name == self.entry else []
-        places, size = place_spans([*(buffer.span for buffer in buffers), *lent], [span for _, span in results])
+        places, size = place_spans([*(buffer.span for buffer in buffers), *passed], [span for _, span in results])
         rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
-        self.needs[name] = self._settle(function, buffers, calls, places, rooms, max(1, size))
+        self.needs[name] = self._place_buffers(function, buffers, calls, places, rooms, max(1, size))
 
-    def _settle(
+    def _place_buffers(
         self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[ArenaSlot],
         rooms: dict[int, Any], size: int,
     ) -> int:  # fmt: skip
-        """Places everything in an arena of `size` bytes or in `rooms`; returns the bytes that a call needs."""
+        """Places buffers and callees' memory in an arena of `size` bytes or in `rooms`; returns the bytes per call."""
         threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
         need = aligned(size) * threads if threads > 1 else size
         is_entry = _name(function) == self.entry
         private = "sym_visibility" in function.attributes or is_entry
-        arena = _argument(function, need, is_entry) if private else _allocated(function, size)
+        arena = _argument(function, need, is_entry) if private else _allocate_arena(function, size)
         if threads > 1:
             function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
         for buffer, found in zip(buffers, places, strict=False):
-            _put(buffer, arena if found.room is None else rooms[found.room], found.offset)
+            _replace_by_view(buffer, arena if found.room is None else rooms[found.room], found.offset)
         for call, found in zip(calls, places[len(buffers) :], strict=True):
             memory = arena if found.room is None else rooms[found.room]
-            _lend(call, memory, found.offset, self.needs[_callee(call)])
+            _pass_part(call, memory, found.offset, self.needs[_callee(call)])
         if buffers:
             total = sum(buffer.span.size for buffer in buffers)
             shares = f", once for each of {threads} threads" if threads > 1 else ""
-            text = f"{_counted(buffers)}, {total} bytes, in {size}{shares}"
+            text = f"{_buffer_count(buffers)}, {total} bytes, in {size}{shares}"
             self.context.remark(PlanMemory.name, function.location, text)
         return need if private else 0
 
@@ -221,7 +222,7 @@ def _argument(function: Any, size: int, is_entry: bool) -> Any:
     return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)
 
 
-def _allocated(function: Any, size: int) -> Any:
+def _allocate_arena(function: Any, size: int) -> Any:
     """Emits an arena that `function` allocates at its start and frees before it returns."""
     block = function.regions[0].blocks[0]
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)
@@ -231,7 +232,7 @@ def _allocated(function: Any, size: int) -> Any:
     return arena
 
 
-def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
+def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
     for free in buffer.frees:
         free.erase()
     value = buffer.op.results[0]
@@ -240,12 +241,12 @@ def _put(buffer: _Buffer, arena: Any, offset: int) -> None:
     buffer.op.erase()
 
 
-def _lend(call: Any, arena: Any, offset: int, size: int) -> None:
+def _pass_part(call: Any, arena: Any, offset: int, size: int) -> None:
     """Adds the `size` bytes at `offset` to `call` as an operand."""
     with ir.InsertionPoint(call), call.location:
-        lent = part(arena, offset, byte_type(size))
+        passed = part(arena, offset, byte_type(size))
         callee = ir.FlatSymbolRefAttr.get(_callee(call))
-        new = func.CallOp([result.type for result in call.results], callee, [*call.operands, lent])
+        new = func.CallOp([result.type for result in call.results], callee, [*call.operands, passed])
     for old, result in zip(call.results, new.results, strict=True):
         old.replace_all_uses_with(result)
     for key, attribute in attributes_of(call).items():

@@ -1,4 +1,4 @@
-"""`read-in-place`: removes copies that are only read; their readers read the source."""
+"""`read-in-place`: removes copies that are only read; their readers read the source instead."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReadInPlace(MlirPass):
             offset = _dense(source, target, entry)
             if not _is_only_read(op, target, readers):
                 reason = "its target is written, or is not a separate buffer"
-            elif not _stays(op, source, readers):
+            elif not _source_is_unchanged(op, source, readers):
                 reason = "its source may be written while the copy is in use"
             else:
                 reason = (
@@ -51,7 +51,7 @@ class ReadInPlace(MlirPass):
                 continue
             context.remark(self.name, op.location, "no copy: its readers read the source")
             allocation = target.owner.operation
-            target.replace_all_uses_except(_beginning(op, source, target.type, offset, entry), op)
+            target.replace_all_uses_except(_view_at_start(op, source, target.type, offset, entry), op)
             op.erase()
             allocation.erase()
 
@@ -117,7 +117,7 @@ def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
     return all(is_after(user, op) and readers.reads(user, number) for user, number in uses)
 
 
-def _stays(op: Any, source: Any, readers: _Readers) -> bool:
+def _source_is_unchanged(op: Any, source: Any, readers: _Readers) -> bool:
     """True if nothing after the copy `op` writes to the buffer of `source`."""
     root = root_of(source)
     if isinstance(root, ir.BlockArgument):
@@ -163,7 +163,7 @@ def _bytes_before(value: Any) -> int | None:
     return before
 
 
-def _beginning(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
+def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
     """Returns `source`, at byte `offset` of its root or without offset, as a memref that has no offset."""
     with ir.InsertionPoint(op), op.location:
         if offset:

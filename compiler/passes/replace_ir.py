@@ -26,7 +26,7 @@ _MESSAGE = re.compile(r'"-":(\d+):(\d+): (.*)')
 @register
 @dataclass(frozen=True)
 class ReplaceIr(MlirPass):
-    """`text` is a module as the workbench prints it."""
+    """`text` is the module, as the workbench prints it."""
 
     text: str = ""
 

@@ -1,4 +1,4 @@
-"""Converts results to out-parameters: the caller owns every buffer that a function returns."""
+"""`results-to-out-params`: converts memref results to out-parameters, so that the caller owns every buffer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.mlir.memory import RESULT
 from buddy.compiler.mlir.walk import callee_of, symbol_of
-from buddy.compiler.ops.sizes import SIZES, in_arithmetic, read_sizes, result_attributes, symbols_of
+from buddy.compiler.ops.sizes import SIZES, emit_size, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 
 _RESHAPES = ("memref.expand_shape", "memref.collapse_shape")
@@ -56,7 +56,7 @@ def _pass_buffers(call: Any, callee: Any) -> None:
         sizes = list(map(read_sizes, result_attributes(callee)))
         symbols = symbols_of(callee, call.operands)
         given = list(call.results)
-        buffers = {i: _allocated(r.type, sizes[i], symbols) for i, r in enumerate(given) if _is_buffer(r.type)}
+        buffers = {i: _allocate(r.type, sizes[i], symbols) for i, r in enumerate(given) if _is_buffer(r.type)}
         numbers = [result for result in given if not _is_buffer(result.type)]
         callee = ir.FlatSymbolRefAttr(call.attributes["callee"])
         made = func.CallOp([result.type for result in numbers], callee, [*call.operands, *buffers.values()])
@@ -71,9 +71,9 @@ def _is_buffer(kind: Any) -> bool:
     return isinstance(kind, ir.MemRefType)
 
 
-def _allocated(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
+def _allocate(kind: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
-    sizes = [in_arithmetic(size, symbols) for size in shape if isinstance(size, Size)]
+    sizes = [emit_size(size, symbols) for size in shape if isinstance(size, Size)]
     return memref.AllocOp(kind, sizes, [], alignment=alignment).result
 
 
@@ -115,30 +115,30 @@ def _write_results(region: Any, places: Sequence[int]) -> list[tuple[Any, str]]:
     Returns the op of each result and the text of its remark. A function of several blocks may return from several of
     them.
     """
-    told, block = [], region.blocks[0]
+    remarks, block = [], region.blocks[0]
     ends = [end for found in region.blocks if (end := list(found.operations)[-1].operation).name == "func.return"]
     for index in places:
         target = block.add_argument(ends[0].operands[index].type, ends[0].location)
         for end in ends:
-            told.append(_write_result(block, end, index, target, alone=len(region.blocks) == 1))
+            remarks.append(_write_result(block, end, index, target, alone=len(region.blocks) == 1))
     for end in ends:
         with ir.InsertionPoint(end), end.location:
             func.ReturnOp([value for index, value in enumerate(end.operands) if index not in places])
         end.erase()
-    return told
+    return remarks
 
 
 def _write_result(block: Any, end: Any, index: int, target: Any, alone: bool) -> tuple[Any, str]:
     value = end.operands[index]  # read again, since a buffer that is returned twice has been replaced
     place = end.location if isinstance(value.owner, ir.Block) else value.owner.location
-    if alone and _written_in_place(block, value, target):
+    if alone and _replace_allocation(block, value, target):
         return place, f"result {index} is written where the caller wants it"
     with ir.InsertionPoint(end), end.location:
         memref.CopyOp(value, target)
     return place, f"result {index} is copied to the caller's buffer: it is not in a separate buffer"
 
 
-def _written_in_place(block: Any, value: Any, target: Any) -> bool:
+def _replace_allocation(block: Any, value: Any, target: Any) -> bool:
     """Replaces the allocation of `value` by `target`, if there is one and no other result has replaced it."""
     chain = []
     while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.operation.name in _RESHAPES:
@@ -151,7 +151,7 @@ def _written_in_place(block: Any, value: Any, target: Any) -> bool:
         return False
     with ir.InsertionPoint.at_block_begin(block), owner.operation.location:
         for reshape in chain:
-            target = _undone(reshape, target)
+            target = _undo_reshape(reshape, target)
     if target.type != value.type:
         return False
     value.replace_all_uses_with(target)
@@ -159,7 +159,7 @@ def _written_in_place(block: Any, value: Any, target: Any) -> bool:
     return True
 
 
-def _undone(reshape: Any, target: Any) -> Any:
+def _undo_reshape(reshape: Any, target: Any) -> Any:
     """Returns `target`, which has the shape of `reshape`'s result, in the shape of its operand."""
     kind = reshape.operands[0].type
     groups = reshape.attributes["reassociation"]

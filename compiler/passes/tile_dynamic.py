@@ -30,7 +30,7 @@ from buddy.compiler.passes.kernels.tiles import (
 
 # Iterations of one loop per step: vectors, a remainder of one vector each, single elements.
 VECTORS = (64, 8, 1)
-# With fewer elements per tile, one loop uses steps of VECTORS.
+# With fewer elements per tile, one loop has the steps in VECTORS.
 FEW = 32
 # Rows of a product per step: enough to read the other factor from memory once for many multiply-adds.
 ROWS = 128
@@ -59,7 +59,7 @@ class TileDynamic(MlirPass):
             with ir.InsertionPoint(op), op.location:
                 before = constant(0).owner.operation
                 try:
-                    made, text = _tiled(op)
+                    made, text = _tile_op(op)
                 except UnsupportedError as reason:
                     _erase_from(before, op)
                     context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
@@ -77,7 +77,7 @@ def _erase_from(first: Any, end: Any) -> None:
         op.erase()
 
 
-def _tiled(op: Any) -> tuple[list[Any], str]:
+def _tile_op(op: Any) -> tuple[list[Any], str]:
     """Emits `op` in tiles; returns the ops that remain to be tiled, and the text of the remark."""
     loops = loops_of(op)
     if op.name not in NAMED and not is_contraction(op):
@@ -117,11 +117,11 @@ class _Tiling:
             clone.operands[i] = operand
         for inner in [inner.operation for inner in clone.regions[0].blocks[0].operations]:
             if inner.name == "linalg.index":
-                _moved(inner, starts[int(ir.IntegerAttr(inner.attributes["dim"]).value)])
+                _shift_index(inner, starts[int(ir.IntegerAttr(inner.attributes["dim"]).value)])
         return clone
 
 
-def _moved(index: Any, start: Index) -> None:
+def _shift_index(index: Any, start: Index) -> None:
     """Adds `start` to the result of a `linalg.index`."""
     if isinstance(start, int) and start == 0:
         return
@@ -132,10 +132,10 @@ def _moved(index: Any, start: Index) -> None:
 
 
 class _Plain(_Tiling):
-    """An op that is no product: one element at a time along dynamic loops, or vectors along one of them."""
+    """An op that is not a product: one element at a time along dynamic loops, or vectors along one of them."""
 
     def emit(self) -> tuple[list[Any], str]:
-        whole = [loop.size is not None and (loop.even or loop.size == 1) for loop in self.loops]
+        whole = [loop.size is not None and (loop.static_strides or loop.size == 1) for loop in self.loops]
         blocked = self._blocked(whole)
         starts: list[Index] = [0] * len(self.loops)
         sizes = [loop.size if fits else 1 for loop, fits in zip(self.loops, whole, strict=True)]
@@ -165,7 +165,7 @@ class _Plain(_Tiling):
             count *= loop.size if fits and loop.size is not None else 1
         if count >= FEW:
             return None
-        fitting = [i for i, loop in enumerate(self.loops) if not whole[i] and loop.even and loop.uses]
+        fitting = [i for i, loop in enumerate(self.loops) if not whole[i] and loop.static_strides and loop.uses]
         return max(fitting, key=lambda i: (self._contiguous(i), i), default=None)
 
     def _contiguous(self, loop: int) -> int:
@@ -205,11 +205,13 @@ class _Product(_Tiling):
         return made, "rows in blocks" if self._keeps_operands(inner) else "tiles in separate buffers"
 
     def _steps(self, loop: DynamicLoop) -> bool:
-        return loop.size is None or not (loop.even or loop.size == 1)
+        return loop.size is None or not (loop.static_strides or loop.size == 1)
 
     def _keeps_operands(self, inner: list[int]) -> bool:
         """True if only one loop is dynamic, it is no reduction, and every tile has static strides."""
-        return len(inner) == 1 and self.loops[inner[0]].even and 2 in {n for n, _ in self.loops[inner[0]].uses}
+        return (
+            len(inner) == 1 and self.loops[inner[0]].static_strides and 2 in {n for n, _ in self.loops[inner[0]].uses}
+        )
 
     # ---- one dynamic size --------------------------------------------------------------------------------------------
 
@@ -226,13 +228,13 @@ class _Product(_Tiling):
             valid = [count if i == loop else n for i, n in enumerate(sizes)]
             used = {n for n, _ in self.loops[loop].uses}
             operands = [
-                self._copied(n, starts, valid, whole, made) if n in used else tile(
+                self._copy_tile(n, starts, valid, whole, made) if n in used else tile(
                     value, self.starts(n, starts), self.extents(n, whole)
                 )
                 for n, value in enumerate(self.buffers)
             ]  # fmt: skip
             self.clone(operands, starts)
-            made.append(self._written(operands[2], starts, valid))
+            made.append(self._write_back(operands[2], starts, valid))
 
     def _direct(self, starts: list[Index], sizes: list[Index]) -> None:
         operands = [tile(value, self.starts(n, starts), self.extents(n, sizes)) for n, value in enumerate(self.buffers)]
@@ -257,20 +259,20 @@ class _Product(_Tiling):
                 level(left[1:], body)
 
         def result() -> None:
-            out = self._copied(2, starts, valid, whole, made)
+            out = self._copy_tile(2, starts, valid, whole, made)
 
             def sums() -> None:
-                factors = [self._copied(n, starts, valid, whole, made, clear=bool(of_sums)) for n in (0, 1)]
+                factors = [self._copy_tile(n, starts, valid, whole, made, clear=bool(of_sums)) for n in (0, 1)]
                 self.clone([*factors, out], starts)
 
             level(of_sums, sums)
-            made.append(self._written(out, starts, valid))
+            made.append(self._write_back(out, starts, valid))
 
         level([i for i in inner if i not in of_sums], result)
 
     # ---- tiles in separate buffers -----------------------------------------------------------------------------------
 
-    def _copied(
+    def _copy_tile(
         self, number: int, starts: list[Index], valid: list[Index], whole: list[Index], made: list[Any],
         clear: bool = False,
     ) -> Any:  # fmt: skip
@@ -288,7 +290,7 @@ class _Product(_Tiling):
         made.append(_writer_of(there))
         return buffer
 
-    def _written(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
+    def _write_back(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
         """Emits the copy of the valid part of the result's tile back to the result; returns the op."""
         extents = self.extents(2, valid)
         target = part(self.buffers[2], self.starts(2, starts), extents)

@@ -1,4 +1,4 @@
-"""`vectorize-generics`: element-wise ops, reductions, fills, copies and transposes on memrefs become vector loops."""
+"""`vectorize-generics`: lowers element-wise ops, reductions, fills, copies and transposes to vector loops."""
 
 from __future__ import annotations
 

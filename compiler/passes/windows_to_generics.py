@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
-from buddy.compiler.mlir.walk import cloned_body, collect
+from buddy.compiler.mlir.walk import clone_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 _WINDOWS = ("linalg.conv_", "linalg.depthwise_conv_", "linalg.pooling_")
@@ -52,7 +52,7 @@ def _generic(op: Any) -> Any:
     block = made.regions[0].blocks.append(*elements, arg_locs=[op.location] * len(elements))
     inner = op.regions[0].blocks[0]
     with ir.InsertionPoint(block):
-        linalg.yield_(cloned_body(inner, dict(zip(inner.arguments, block.arguments, strict=True))))
+        linalg.yield_(clone_body(inner, dict(zip(inner.arguments, block.arguments, strict=True))))
     return made.results[0]
 
 

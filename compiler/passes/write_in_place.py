@@ -1,4 +1,4 @@
-"""`write-in-place`: lets element-wise ops and copies write over an operand that is not read again."""
+"""`write-in-place`: makes element-wise ops, copies and calls overwrite an operand that is not read again."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_over(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
 
     Returns whether there is one.
     """
-    found = next((pair for pair in candidates if _may_be_one(op, *pair)), None)
+    found = next((pair for pair in candidates if _may_share_buffer(op, *pair)), None)
     if found is not None:
         _merge(*map(root_of, found))
     return found is not None
@@ -87,13 +87,13 @@ class _Functions:
         return [op for found in order.values() for op in found]
 
     def pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields operand and result of `call` where the callee finishes with the one before it starts the other."""
+        """Yields the operands and results of `call` where the callee reads the one only before it writes the other."""
         values, body = list(call.operands), self._body(callee_of(call))
         arguments = list(body.arguments) if body is not None else []
         for j, result in enumerate(values[: len(arguments)]):
             for i, value in enumerate(values[: len(arguments)]):
                 alike = is_unaliased(arguments[j]) and not is_unaliased(arguments[i]) and value.type == result.type
-                if alike and _given_once(value, values) and self._follows(callee_of(call), i, j):
+                if alike and _is_passed_once(value, values) and self._follows(callee_of(call), i, j):
                     yield value, result
 
     def _body(self, name: str) -> Any | None:
@@ -112,8 +112,8 @@ class _Functions:
         block = before.owner
         positions = {op.operation: number for number, op in enumerate(block.operations)}
         users = [*accesses(before), *accesses(after)]
-        reads = {_around(user, block) for user in accesses(before)}
-        writes = {_around(user, block) for user in accesses(after)}
+        reads = {_enclosing_op(user, block) for user in accesses(before)}
+        writes = {_enclosing_op(user, block) for user in accesses(after)}
         if not reads or not writes or None in reads | writes or any(map(aliases_operand, users)):
             return False
         last, first = max(positions[op] for op in reads), min(positions[op] for op in writes)
@@ -130,7 +130,7 @@ class _Functions:
         )  # fmt: skip
 
 
-def _given_once(value: Any, values: Sequence[Any]) -> bool:
+def _is_passed_once(value: Any, values: Sequence[Any]) -> bool:
     memrefs = [other for other in values if isinstance(other.type, ir.MemRefType)]
     return value in memrefs and sum(root_of(other) == root_of(value) for other in memrefs) == 1
 
@@ -148,11 +148,11 @@ def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
         return
     maps = indexing_maps(op)
     for value, map_ in zip(values[:inputs], maps, strict=False):
-        if map_ == maps[-1] and _given_once(value, values):
+        if map_ == maps[-1] and _is_passed_once(value, values):
             yield value, values[-1]
 
 
-def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
+def _may_share_buffer(op: Any, operand: Any, result: Any) -> bool:
     """True if after `op` the operand's buffer is unused, before it the result's, and both have the same layout."""
     source, target = root_of(operand), root_of(result)
     if operand.type != result.type or not (_is_whole(operand) and _is_whole(result)):
@@ -171,8 +171,8 @@ def _may_be_one(op: Any, operand: Any, result: Any) -> bool:
     )
 
 
-def _around(user: Any, block: Any) -> Any | None:
-    """Returns `user`, or the op around it, in `block`; `None` if there is none."""
+def _enclosing_op(user: Any, block: Any) -> Any | None:
+    """Returns the op of `block` that is `user` or encloses it; `None` if `block` has no such op."""
     while user.block != block:
         if user.name in ("func.func", "builtin.module"):
             return None
@@ -181,12 +181,12 @@ def _around(user: Any, block: Any) -> Any | None:
 
 
 def is_before(user: Any, op: Any) -> bool:
-    found = _around(user, op.block)
+    found = _enclosing_op(user, op.block)
     return found is not None and found != op and bool(found.is_before_in_block(op))
 
 
 def is_after(user: Any, op: Any) -> bool:
-    found = _around(user, op.block)
+    found = _enclosing_op(user, op.block)
     return found is not None and found != op and bool(op.is_before_in_block(found))
 
 

@@ -18,7 +18,7 @@ from buddy.compiler.runtime.huge_pages import huge_page_tensor
 # The C library reuses smaller blocks, mostly written before (M_MMAP_THRESHOLD of glibc's malloc).
 SMALL = 128 << 10
 # Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
-KEPT = 2
+MAX_BUFFERS = 2
 # Bytes that the results of one program may keep beyond the life of their tensors.
 LIMIT = 128 << 20
 
@@ -47,7 +47,7 @@ class BufferPool:
                 return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
         new = huge_page_tensor(shape, dtype)
         with self._lock:
-            self._keep(number, new.untyped_storage())
+            self._retain(number, new.untyped_storage())
         return new
 
     def _idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
@@ -64,10 +64,10 @@ class BufferPool:
                 return storage
         return None
 
-    def _keep(self, number: int, storage: torch.UntypedStorage) -> None:
+    def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
         """Keeps a block within the limit, in place of the oldest one if there are enough."""
         mine = self._storages[number]
-        del mine[: max(0, len(mine) - KEPT + 1)]
+        del mine[: max(0, len(mine) - MAX_BUFFERS + 1)]
         held = sum(other.nbytes() for storages in self._storages for other in storages)
         if held + storage.nbytes() <= LIMIT:
             mine.append(storage)

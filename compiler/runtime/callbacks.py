@@ -27,7 +27,7 @@ class EagerOps:
     """
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
-        self._kept = threading.local()
+        self._thread_local = threading.local()
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
@@ -35,7 +35,7 @@ class EagerOps:
         return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
-        error, self._kept.error = getattr(self._kept, "error", None), None
+        error, self._thread_local.error = getattr(self._thread_local, "error", None), None
         if error is not None:
             raise error
 
@@ -43,7 +43,7 @@ class EagerOps:
         run = _runner(call)
 
         def guarded(*addresses: int) -> None:
-            if getattr(self._kept, "error", None) is None:
+            if getattr(self._thread_local, "error", None) is None:
                 try:
                     run(addresses)
                     if call.asks:
@@ -51,7 +51,7 @@ class EagerOps:
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
                         _mark(error)
-                    self._kept.error = error
+                    self._thread_local.error = error
 
         inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)
@@ -87,8 +87,8 @@ def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
             tensor_at((next(pointers) or 0) if s.crosses else 0, s.at(symbols), torch_dtype(spec)) for s, spec in pairs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
-        arguments = [_real(value, inputs, symbols) for value in call.arguments]
-        keywords = {key: _real(value, inputs, symbols) for key, value in call.keywords.items()}
+        arguments = [_to_torch_argument(value, inputs, symbols) for value in call.arguments]
+        keywords = {key: _to_torch_argument(value, inputs, symbols) for key, value in call.keywords.items()}
         # AOTAutograd runs a first call under a mode in which some ops lose track of lazy conjugation.
         with torch.no_grad(), _disable_current_modes():
             results = function(*arguments, **keywords)
@@ -112,7 +112,7 @@ def resolve(target: str) -> Any:
     raise AttributeError(f"torch has no op {target!r}")
 
 
-def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
+def _to_torch_argument(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
     """Converts an argument from its plain form to torch's; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
@@ -121,7 +121,7 @@ def _real(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int
         decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "f": float, "o": from_opaque}
         return decode[tag](content)
     if isinstance(value, (list, tuple)):
-        return [_real(item, tensors, symbols) for item in value]
+        return [_to_torch_argument(item, tensors, symbols) for item in value]
     return value
 
 

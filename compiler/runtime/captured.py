@@ -22,16 +22,20 @@ Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 class CapturedGraph:
     """One graph of a program.
 
-    `tensors` are its real inputs in placeholder order; parameters share the model's memory. `eager(tensors)` returns
-    the graph's results, in order, without writing to `tensors`; where it is `None`, there is nothing to compare with.
-    `table` is the FX graph as `print_tabular` prints it, `code` as Python text.
-    `timed(tensors)` is what eager's time is measured of, where that is not `eager`: PyTorch's own random ops, for a
-    graph that makes its numbers of a seed, which is placeholder `seed`.
-    `parameters` are the positions of `nn.Parameter`s among `tensors`. `numbers` are what it was called with besides, as
-    sizes that only a call tells. `first()` are lowerings of the script's own, to be searched before all registries,
-    `torch_dialect()` imports the graph by torch-mlir; None for a part of a captured graph. `runtime.sensitivity` caches
-    `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run from the generator's state
-    `random`.
+    `tensors` are its real inputs in placeholder order; parameters share the model's memory. `parameters` are the
+    positions of `nn.Parameter`s among `tensors`. `numbers` are the arguments that are not tensors, such as sizes that
+    no tensor has.
+
+    `eager(tensors)` returns the graph's results, in order, without writing to `tensors`; if it is `None`, there is no
+    reference. `timed(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops, where the
+    graph computes random numbers from a seed, which is placeholder `seed`.
+
+    `table` is the FX graph as `print_tabular` prints it, `code` as Python text. `first()` returns the script's own
+    lowerings, which are searched before all registries. `torch_dialect()` imports the graph by torch-mlir; it is `None`
+    for a part of a captured graph.
+
+    `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
+    that starts from the generator's state `random`.
     """
 
     graph: Graph

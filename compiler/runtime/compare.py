@@ -1,11 +1,11 @@
-"""Compares what compiled code returned with what eager returned.
+"""Compares the results of compiled code with those of eager.
 
 Integers and booleans must be equal. For floats,
 `|compiled - eager| <= absolute * max(1, rms(eager)) + relative * |eager|`
-with the figures of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
-part because sums taken in another order differ by roundings of the addends, however small the sum comes out. Where
-that is exceeded, `sensitivity` may widen it by what the program itself makes of roundings, and elsewhere narrow it. An
-infinity equals only itself; NaN equals NaN only where that is asked for; zeros are equal whatever their sign.
+with the numbers of `TOLERANCES`, which allow for a few roundings of one op. The root mean square scales the absolute
+part because sums in another order differ by roundings of the addends, even if the sum is small. `sensitivity` widens or
+narrows this tolerance if the program magnifies or hides rounding errors. An infinity equals only itself, NaN equals NaN
+only on request, and zeros are equal whatever their sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROWS, _COLUMNS = 12, 48
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An allowed error. `source` says where the numbers are from; a difference of `least` is always allowed."""
+    """An allowed error. `source` is the origin of the numbers; a difference of `least` is always allowed."""
 
     absolute: float
     relative: float
@@ -75,9 +75,9 @@ def compare(
         return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
     tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
-    wrong = _wrong(compiled, eager, tolerance)
+    wrong = _mismatches(compiled, eager, tolerance)
     ours, theirs = _nans(compiled), _nans(eager)
-    unasked = None if equal_nan or ours is None or theirs is None or not bool(theirs.any()) else ours & theirs
+    unexpected_nans = None if equal_nan or ours is None or theirs is None or not bool(theirs.any()) else ours & theirs
     low, high, bins = _histogram(compiled)
     return OutputReport(
         name,
@@ -85,9 +85,9 @@ def compare(
         dtype,
         max_abs=_maximum(error),
         max_rel=_maximum(relative),
-        verdict=_verdict(wrong, unasked),
+        verdict=_verdict(wrong, unexpected_nans),
         tolerance=str(tolerance),
-        where=_first_index(wrong) or _first_index(unasked),
+        where=_first_index(wrong) or _first_index(unexpected_nans),
         nans=_count(ours),
         infs=_count(_infs(compiled)),
         max_ulp=_max_ulp(compiled, eager),
@@ -101,10 +101,10 @@ def compare(
     )
 
 
-def _verdict(wrong: torch.Tensor, unasked: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
+def _verdict(wrong: torch.Tensor, unexpected_nans: torch.Tensor | None) -> Literal["ok", "mismatch", "nan"]:
     if bool(wrong.any()):
         return "mismatch"
-    return "nan" if unasked is not None and bool(unasked.any()) else "ok"
+    return "nan" if unexpected_nans is not None and bool(unexpected_nans.any()) else "ok"
 
 
 def _nans(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -197,7 +197,7 @@ def _same(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
     return (ours == theirs) | (ours.isnan() & theirs.isnan())
 
 
-def _wrong(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
+def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
     """Returns which elements differ by more than the tolerance. An infinity equals only itself, NaN equals NaN."""
     if not eager.is_floating_point() and not eager.is_complex():
         return compiled != eager
@@ -215,12 +215,12 @@ def _first_index(wrong: torch.Tensor | None) -> str:
 
 
 def index_of_greatest(compiled: torch.Tensor, eager: torch.Tensor) -> str:
-    """Where two tensors differ most, among elements that are finite in both."""
+    """Returns the index where two tensors differ most, among elements that are finite in both."""
     return _index_of_greatest((_wide(compiled) - _wide(eager)).abs().nan_to_num(0.0, 0.0))
 
 
 def _index_of_greatest(values: torch.Tensor) -> str:
-    """The first index of the greatest value."""
+    """Returns the first index of the greatest value."""
     position = int(values.reshape(-1).argmax())
     index = []
     for size in reversed(values.shape):

@@ -8,7 +8,7 @@ import torch
 
 from buddy.compiler.protocol.numerics_report import Deviation
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
-from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_walk, walked
+from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_compare_in_one_pass, compare_in_one_pass
 
 _SINGLE = (torch.float16, torch.bfloat16)
 
@@ -30,33 +30,37 @@ class ErrorMetrics:
         if not ours.numel():
             return Deviation()
         if tolerance == EXACT:
-            return Deviation() if torch.equal(ours, reference) else _slowly(ours, reference, tolerance)
+            return Deviation() if torch.equal(ours, reference) else _by_element(ours, reference, tolerance)
         found = self._fast(_parts(ours), _parts(reference), tolerance)
-        return found if found is not None and found.share <= 1.0 else _slowly(ours, reference, tolerance)
+        return found if found is not None and found.share <= 1.0 else _by_element(ours, reference, tolerance)
 
     def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
         """Returns the deviation of finite numbers, without the relative part of the tolerance.
 
         Returns `None` if some numbers are not finite.
         """
-        found = walked(ours, self._dense(reference)) if can_walk(ours, reference) else self._walked(ours, reference)
+        found = (
+            compare_in_one_pass(ours, self._dense(reference))
+            if can_compare_in_one_pass(ours, reference)
+            else self._compare_by_torch(ours, reference)
+        )
         if not (math.isfinite(found.apart) and math.isfinite(found.size)):
             return None
         relative = math.sqrt(found.apart / found.size) if found.size else 0.0
         rms = math.sqrt(found.size / reference.numel())
         return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
 
-    def _walked(self, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+    def _compare_by_torch(self, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
         """Does the same for tensors of any type and layout, by torch ops."""
-        difference = torch.sub(ours, reference, out=self._room(reference))
+        difference = torch.sub(ours, reference, out=self._scratch(reference))
         least, most = torch.aminmax(difference)
         apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
         return ErrorStatistics(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
 
     def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if tensor.is_contiguous() else self._room(tensor).copy_(tensor)
+        return tensor if tensor.is_contiguous() else self._scratch(tensor).copy_(tensor)
 
-    def _room(self, like: torch.Tensor) -> torch.Tensor:
+    def _scratch(self, like: torch.Tensor) -> torch.Tensor:
         """Returns a tensor of that shape and type in the memory of the previous one."""
         size = like.numel() * like.element_size()
         if self._memory.numel() < size:
@@ -78,7 +82,7 @@ def _parts(tensor: torch.Tensor) -> torch.Tensor:
     return plain.float() if plain.dtype in _SINGLE else plain
 
 
-def _slowly(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
+def _by_element(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
     """Returns the deviation computed by element, as for a program's outputs."""
     wide = reference.dtype
     report = compare("", ours.to(wide), reference, tolerance, equal_nan=True)

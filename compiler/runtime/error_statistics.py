@@ -67,7 +67,7 @@ class ErrorStatistics(NamedTuple):
     size: float
 
 
-def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
+def can_compare_in_one_pass(ours: torch.Tensor, reference: torch.Tensor) -> bool:
     """True if both are of single precision and the same shape, `ours` is dense, and they are long enough."""
     return (
         ours.dtype is reference.dtype is torch.float32
@@ -77,8 +77,8 @@ def can_walk(ours: torch.Tensor, reference: torch.Tensor) -> bool:
     )
 
 
-def walked(ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-    """Compares two dense tensors for which `can_walk` is true; `_LANES` sums in single precision at once."""
+def compare_in_one_pass(ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+    """Compares two dense tensors if `can_compare_in_one_pass`; adds up `_LANES` sums in single precision at once."""
     vectors, rest = divmod(ours.numel(), _LANES)
     lanes = torch.empty(3, _LANES)
     _loop()(ours.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())

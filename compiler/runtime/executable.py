@@ -78,7 +78,7 @@ class PackedArgument:
         in_turn: bool = False, elsewhere: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         self._frozen = frozen
-        self._in_turn, self._borrowed = in_turn, None if elsewhere is None else SharedArgument(elsewhere)
+        self._in_turn, self._shared = in_turn, None if elsewhere is None else SharedArgument(elsewhere)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
@@ -90,12 +90,12 @@ class PackedArgument:
 
     def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
         if not self._frozen:
-            return self._packed(source)
+            return self._run_pack(source)
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
                 # Detached, it keeps the memory alive even if the tensor is given another one (`p.data = …`).
-                self._buffer, self._source, self._state = self._made(source), source.detach(), state
+                self._buffer, self._source, self._state = self._pack_or_share(source), source.detach(), state
             return self._buffer
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -106,19 +106,19 @@ class PackedArgument:
         with self._lock:
             self._source, self._state = None, ()
 
-    def _made(self, source: torch.Tensor) -> torch.Tensor:
-        if self._borrowed is None:
-            return self._packed(source, self._place())
+    def _pack_or_share(self, source: torch.Tensor) -> torch.Tensor:
+        if self._shared is None:
+            return self._run_pack(source, self._store_buffer())
         spec = self._argument.spec
         # Packed here at most twice, so that caching is not worth the memory.
-        return self._borrowed.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._packed, source))
+        return self._shared.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._run_pack, source))
 
-    def _place(self) -> torch.Tensor | None:
-        """Returns the buffer in the store for the first packing, then new ones: a call may still read the last one."""
+    def _store_buffer(self) -> torch.Tensor | None:
+        """Returns the buffer in the store for the first packing; `None` later, since a call may still read it."""
         first, self._stored = self._in_turn or not self._stored, True
         return self._store.buffer(self._number) if first else None
 
-    def _packed(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
+    def _run_pack(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
         buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
         call_executable(self._pack, [_dense(source.detach()), buffer])
@@ -188,7 +188,7 @@ class LoadedProgram:
         words += symbols.values()
         made = self._memory.tensor
         results = [made(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
-        words += results if self._all_cross else self._crossing(results)
+        words += results if self._all_cross else self._passed_results(results)
         if self.arena_bytes:
             with self._arena.lent() as arena:
                 call_executable(self._entry, [*words, arena])
@@ -197,7 +197,7 @@ class LoadedProgram:
         self._eager.reraise()
         return results
 
-    def _crossing(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _passed_results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
 
     def notes(self) -> tuple[str, ...]:

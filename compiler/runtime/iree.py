@@ -63,12 +63,12 @@ def run_by_iree(
         load_seconds = process.loaded()
         tell("running IREE, this compiler's code and eager", 0.0)
         results = process.results()
-        beside = _Native(captured, native)
+        native_code = _Native(captured, native)
         torch.manual_seed(SEED)
         expected = eager_results(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.seconds, *beside.calls, lambda: timed(lambda: run_to_time(captured))[1]]
+        calls = [process.seconds, *native_code.calls, lambda: timed(lambda: run_to_time(captured))[1]]
         # IREE's runtime works in another process.
         meter = LoadMeter(alone=False)
         seconds = time_interleaved(calls, repeats, tell)
@@ -89,7 +89,7 @@ def run_by_iree(
         notes=(*_notes(artifact, threads), *changed_tensors(captured, before, after)),
         compared=captured.eager is not None,
         backend=IREE,
-        beside=(beside.report(captured, expected, seconds[1:-1], threads, equal_nan),),
+        beside=(native_code.report(captured, expected, seconds[1:-1], threads, equal_nan),),
         load=load_then,
         equal_nan=equal_nan,
     )
@@ -105,15 +105,15 @@ class _Native:
         self.calls: list[Callable[[], float]] = []
         if self._problem:
             return
-        with self._telling():
+        with self._store_errors():
             program, self._load_seconds = timed(lambda: load(from_bytes(code.artifact)))
             torch.manual_seed(SEED)
             self._results = program(captured.tensors, captured.numbers)
             self.calls = [lambda: timed(lambda: program(captured.tensors, captured.numbers))[1]]
 
     @contextlib.contextmanager
-    def _telling(self) -> Any:
-        """Catches errors of `native` and reports them without affecting the other results."""
+    def _store_errors(self) -> Any:
+        """Catches and stores errors of this compiler's code, which do not affect the other results."""
         try:
             yield
         except Exception as error:

@@ -29,7 +29,7 @@ class LockstepInterpreter:
     """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
     A value is released after its last reader if it is not `held`: `held` lists, by stable name, the nodes whose values
-    are requested later, and `let_go` ends this. `on_node` is called with each node while its operands, and the values
+    are requested later, until `release`. `on_node` is called with each node while its operands, and the values
     that `reads` lists for it, are still available. Random ops use a separate generator that starts with the current
     state of torch's: the compiled program draws the same numbers from torch's.
     """
@@ -72,60 +72,60 @@ class LockstepInterpreter:
             pass
         return [self._values[op.name] if isinstance(op, Op) else op for op in self._results]
 
-    def let_go(self, stable: str) -> None:
+    def release(self, stable: str) -> None:
         """Releases a held value."""
-        self._read(self._nodes[stable].name)
+        self._release_read(self._nodes[stable].name)
 
     def _next(self) -> Op | None:
         op = next(self._pending, None)
         if op is None:
             return None
-        self._values[op.name] = self._computed(op)
+        self._values[op.name] = self._compute(op)
         self._on_node(op, self._values[op.name])
         for name in self._reads[op.name]:
-            self._read(name)
+            self._release_read(name)
         if not self._readers[op.name]:
             del self._values[op.name]
         return op
 
-    def _read(self, name: str) -> None:
+    def _release_read(self, name: str) -> None:
         self._readers[name] -= 1
         if not self._readers[name]:
             self._values.pop(name, None)
 
-    def _computed(self, op: Op) -> Any:
+    def _compute(self, op: Op) -> Any:
         if not isinstance(op, RandomOp):
-            return self.alone(op, self._values)
+            return self.compute_alone(op, self._values)
         before = torch.get_rng_state()
         torch.set_rng_state(self._random)
         try:
-            return widened(self._in_narrow(op, self._values)) if self._wide else self._run(op, self._values)
+            return widen(self._compute_narrow(op, self._values)) if self._wide else self._run(op, self._values)
         finally:
             self._random = torch.get_rng_state()
             torch.set_rng_state(before)
 
-    def alone(self, op: Op, values: Mapping[str, Any]) -> Any:
+    def compute_alone(self, op: Op, values: Mapping[str, Any]) -> Any:
         """Returns the result of a node on `values`, by name, in the precision of the reference."""
         if not self._wide:
             return self._run(op, values)
         try:
-            return widened(self._run(_wider(op), {p.name: widened(values[p.name]) for p in op.parents}))
+            return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
         except (RuntimeError, NotImplementedError):
             # Some of torch's ops do not support double precision: these use the program's types.
             self.in_narrow.add(op.stable)
-            return widened(self._in_narrow(op, values))
+            return widen(self._compute_narrow(op, values))
 
-    def _in_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
-        return self._run(op, {parent.name: narrowed(values[parent.name], parent) for parent in op.parents})
+    def _compute_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
+        return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
         return compute_nodes(op, values, self._symbols)
 
 
-def widened(value: Any) -> Any:
+def widen(value: Any) -> Any:
     """Converts floats to double precision; returns anything else unchanged."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(widened, value)) if type(value) in (list, tuple) else tuple(map(widened, value))
+        return type(value)(map(widen, value)) if type(value) in (list, tuple) else tuple(map(widen, value))
     if not isinstance(value, torch.Tensor):
         return value
     if value.is_complex():
@@ -133,28 +133,28 @@ def widened(value: Any) -> Any:
     return value.double() if value.is_floating_point() else value
 
 
-def narrowed(value: Any, op: Op, index: int = 0) -> Any:
+def narrow(value: Any, op: Op, index: int = 0) -> Any:
     """Converts a value of the reference to the element type that the graph has for result `index`."""
     if isinstance(value, (list, tuple)):
-        return [narrowed(item, op, number) for number, item in enumerate(value)]
+        return [narrow(item, op, number) for number, item in enumerate(value)]
     meta = op.metas[index] if index < len(op.metas) else None
     if not isinstance(value, torch.Tensor) or meta is None:
         return value
     return value.to(to_torch(meta.dtype))
 
 
-def _wider(op: Op) -> Op:
+def _widen_node(op: Op) -> Op:
     """Returns the node with the element types among its arguments widened."""
     found = type(op)()
     found.name, found.target, found.metas, found.multiple = op.name, op.target, op.metas, op.multiple
-    found._arguments = _with_wider(op.args)
-    found._keyword_arguments = _with_wider(op.kwargs)
+    found._arguments = _widen_dtypes(op.args)
+    found._keyword_arguments = _widen_dtypes(op.kwargs)
     return found
 
 
-def _with_wider(value: Any) -> Any:
+def _widen_dtypes(value: Any) -> Any:
     if isinstance(value, TensorDType):
         return _WIDER.get(value, value)
     if isinstance(value, dict):
-        return {key: _with_wider(item) for key, item in value.items()}
-    return [_with_wider(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: _widen_dtypes(item) for key, item in value.items()}
+    return [_widen_dtypes(item) for item in value] if isinstance(value, (list, tuple)) else value

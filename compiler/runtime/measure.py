@@ -106,14 +106,14 @@ def reports(
     names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
         return tuple(unchecked_report(name, value) for name, value in zip(names, results, strict=True))
-    told = []
+    compared_results = []
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
-            told.append(compared(captured, expected, index, next(found, None), equal_nan=equal_nan))
-    return (*told, *(_eager_lacks(value) for value in found))
+            compared_results.append(compared(captured, expected, index, next(found, None), equal_nan=equal_nan))
+    return (*compared_results, *(_extra_result(value) for value in found))
 
 
-def _eager_lacks(value: torch.Tensor) -> OutputReport:
+def _extra_result(value: torch.Tensor) -> OutputReport:
     report = unchecked_report("(one more)", value)
     return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 

@@ -59,14 +59,14 @@ def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[
 
 def compute_nodes(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
     """Returns the result of one node, with operands by name in `table`. Raises what its op raises."""
-    arguments = [_real(argument, table, symbols) for argument in op.args]
-    keywords = {key: _real(argument, table, symbols) for key, argument in op.kwargs.items()}
+    arguments = [_to_torch_argument(argument, table, symbols) for argument in op.args]
+    keywords = {key: _to_torch_argument(argument, table, symbols) for key, argument in op.kwargs.items()}
     if isinstance(op, GetItemOp):
         return arguments[0][arguments[1]]
     return resolve(op.target)(*arguments, **keywords)
 
 
-def _real(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+def _to_torch_argument(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
     """Converts an argument of a node to torch's form."""
     if isinstance(value, Op):
         return table[value.name]
@@ -77,5 +77,5 @@ def _real(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> A
     if isinstance(value, Opaque):
         return from_opaque(value.text)
     if isinstance(value, (list, tuple)):
-        return [_real(item, table, symbols) for item in value]
+        return [_to_torch_argument(item, table, symbols) for item in value]
     return value

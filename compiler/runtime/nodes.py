@@ -23,7 +23,7 @@ from buddy.compiler.protocol.numerics_report import (
 )
 from buddy.compiler.runtime.error_metrics import ErrorMetrics, needs_positions, tolerance_of
 from buddy.compiler.runtime.executable import LoadedProgram
-from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter, narrowed
+from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter, narrow
 from buddy.compiler.runtime.measure import with_threads
 from buddy.compiler.runtime.node_by_node import SEED, symbols_at
 from buddy.compiler.runtime.observing import observe_nodes
@@ -35,28 +35,28 @@ if TYPE_CHECKING:
 
 OnProgress = Callable[[str, float], None]
 _PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
-_TOLD = 20
+_PROGRESS_STEPS = 20
 
 
 def compare_nodes(
     captured: CapturedGraph, program: ObservedProgram, *, reference: Reference = "eager", threads: int = 1,
     graph: int = 0, on_progress: OnProgress = lambda _what, _done: None,
 ) -> NumericsReport:  # fmt: skip
-    """Runs `program` on the captured inputs, the reference in step with it, and each node alone.
+    """Runs `program` on the captured inputs, the reference in lockstep, and each node's own program.
 
     Both sides draw random numbers from the same seed. Raises what an op in eager raises.
     """
     # AOTAutograd may run compiled code under modes that must not affect the reference.
     with with_threads(threads), torch.no_grad(), _disable_current_modes():
         on_progress("loading the compiled code", 0.0)
-        compared = _Compared(captured, program, reference, on_progress)
+        compared = _Comparison(captured, program, reference, on_progress)
         start = time.perf_counter()
         compared.run()
         seconds = time.perf_counter() - start
     return compared.report(graph, seconds)
 
 
-class _Alone:
+class _NodeProgram:
     """A node's own program, released after its last use.
 
     A data movement op is `settled` once it has moved distinguishable elements correctly, and is not run again. Weights
@@ -77,7 +77,7 @@ class _Alone:
         return results
 
 
-class _Compared:
+class _Comparison:
     """One pass over a graph."""
 
     def __init__(
@@ -90,8 +90,8 @@ class _Compared:
         self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), ErrorMetrics()
         self._loaded.pack(captured.tensors)
         self._names = iter(artifact.observed)
-        self._alone = dict(self._uses(program.own))
-        self._computing = {name for name, (alone, _, _) in self._alone.items() if not alone.moves}
+        self._node_programs = dict(self._uses(program.own))
+        self._computing = {name for name, (alone, _, _) in self._node_programs.items() if not alone.moves}
         self.errors: dict[str, Deviation] = {}
         self.own: dict[str, Deviation] = {}
         self.not_finite: dict[str, tuple[int, int]] = {}
@@ -100,17 +100,17 @@ class _Compared:
         self._unread: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
         symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
-        reads = {name: inputs for name, (_alone, inputs, _results) in self._alone.items()}
+        reads = {name: inputs for name, (_program, inputs, _results) in self._node_programs.items()}
         torch.manual_seed(SEED)
         self._steps = LockstepInterpreter(
-            captured.graph, captured.tensors, symbols, artifact.observed, reference, self._node_came, reads
+            captured.graph, captured.tensors, symbols, artifact.observed, reference, self._compare_node, reads
         )
 
-    def _uses(self, own: Sequence[OwnProgram]) -> Iterator[tuple[str, tuple[_Alone, Any, Any]]]:
+    def _uses(self, own: Sequence[OwnProgram]) -> Iterator[tuple[str, tuple[_NodeProgram, Any, Any]]]:
         """Yields, by the stable name of the computing node, its program, its inputs and its results."""
         packed = self._loaded.packed_copies()
         for found in own:
-            alone = _Alone(found, packed)
+            alone = _NodeProgram(found, packed)
             for inputs, results in found.uses:
                 name, number = results[0]
                 yield (name if number < 0 else self._nodes[name].args[0].stable), (alone, inputs, results)
@@ -118,7 +118,7 @@ class _Compared:
     def run(self) -> None:
         captured = self._captured
         torch.manual_seed(SEED)
-        with observe_nodes(self._value_came):
+        with observe_nodes(self._compare_value):
             self._loaded(captured.tensors, captured.numbers)
         self._steps.finish()
         counts = {stable: _not_finite(value) for stable, value in self._unread.values()}
@@ -126,23 +126,23 @@ class _Compared:
 
     # ---- observed values ---------------------------------------------------------------------------------------------
 
-    def _value_came(self, value: torch.Tensor) -> None:
+    def _compare_value(self, value: torch.Tensor) -> None:
         """Receives the next observed value of the compiled program."""
         name = next(self._names)
         self.errors[name] = self._deviations.of(value, _result(self._steps.reach(name), -1))
-        self._steps.let_go(name)
+        self._steps.release(name)
 
-    def _node_came(self, op: Op, value: Any) -> None:
+    def _compare_node(self, op: Op, value: Any) -> None:
         self._count += 1
-        if self._count % max(1, len(self._nodes) // _TOLD) == 0:
+        if self._count % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
             done = self._count / len(self._nodes)
             self._tell(f"comparing nodes {self._count}/{len(self._nodes)}", done)
-        if op.stable in self._alone:
-            self._alone_on_right_inputs(op, value)
+        if op.stable in self._node_programs:
+            self._run_alone(op, value)
         if isinstance(value, torch.Tensor):
-            self._look_for_not_finite(op, value)
+            self._find_not_finite(op, value)
 
-    def _look_for_not_finite(self, op: Op, value: torch.Tensor) -> None:
+    def _find_not_finite(self, op: Op, value: torch.Tensor) -> None:
         """Counts the NaNs and infinities of a reference value, unless it is known to have none.
 
         A value within tolerance of finite numbers is finite, and so are moved finite values. Each element of a
@@ -154,8 +154,8 @@ class _Compared:
         if moves and all(name in self._tensors for name in parents):
             self._unread[op.name] = op.stable, value
             return
-        told = own is not None and own.ok and not (own.nans or own.infs) and op.stable in self._computing
-        if not (told or (moves and self._finite.issuperset(parents))) and (found := _not_finite(value)) != (0, 0):
+        finite = own is not None and own.ok and not (own.nans or own.infs) and op.stable in self._computing
+        if not (finite or (moves and self._finite.issuperset(parents))) and (found := _not_finite(value)) != (0, 0):
             self.not_finite[op.stable] = found
             return
         self._finite.add(op.name)
@@ -163,15 +163,15 @@ class _Compared:
             for name in parents:
                 self._unread.pop(name, None)
 
-    def _alone_on_right_inputs(self, op: Op, value: Any) -> None:
-        alone, inputs, results = self._alone[op.stable]
+    def _run_alone(self, op: Op, value: Any) -> None:
+        alone, inputs, results = self._node_programs[op.stable]
         if alone.settled:
             self.own |= dict.fromkeys((name for name, _ in results), Deviation())
             return
         tensors = [self._narrow(name) for name in inputs]
         if self._reference == "float64" and {parent.name for parent in op.parents} <= {*inputs}:
             # The reference had wider operands than the program: compute the node again on the narrow ones.
-            value = self._steps.alone(op, dict(zip(inputs, tensors, strict=True)))
+            value = self._steps.compute_alone(op, dict(zip(inputs, tensors, strict=True)))
         found = alone(tensors)
         for (name, number), ours in zip(results, found, strict=True):
             self.own[name] = self._deviations.of(ours, _result(value, number))
@@ -183,7 +183,7 @@ class _Compared:
         value = _result(self._steps.value(name), -1)
         if self._reference == "eager" or name in self._tensors:
             return value
-        return narrowed(value, self._captured.graph.node_table[name])
+        return narrow(value, self._captured.graph.node_table[name])
 
     # ---- report ------------------------------------------------------------------------------------------------------
 
@@ -274,13 +274,13 @@ def _in_eager(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
 
 
 def _in_compiled(nodes: Mapping[str, NodeNumbers], place: int) -> Has:
-    """Tests the compiled value, or if it is unobserved, that of the node alone or those of its operands."""
+    """Tests the compiled value, or if it is unobserved, that of the node's own program or those of its operands."""
 
     def has(op: Op, known: Mapping[str, bool]) -> bool:
         found = nodes[op.stable]
-        told = found.error or found.own
-        if told is not None:
-            return (told.nans, told.infs)[place] > 0
+        deviation = found.error or found.own
+        if deviation is not None:
+            return (deviation.nans, deviation.infs)[place] > 0
         return any(known.get(parent.name, False) for parent in op.parents) and (found.nans, found.infs)[place] > 0
 
     return has

@@ -33,7 +33,7 @@ class PackedStore:
         """Returns the buffer of spec number `number`, aligned to a cache line; its content is what was last written."""
         with self._lock:
             if self._memory is None:
-                self._memory = _allocated(self._size)
+                self._memory = _allocate(self._size)
         spec, start = self._specs[number], self._offsets[number]
         return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
 
@@ -43,7 +43,7 @@ def _alignment(size: int) -> int:
     return HUGE if size >= HUGE else CACHE_LINE
 
 
-def _allocated(size: int) -> torch.Tensor:
+def _allocate(size: int) -> torch.Tensor:
     alignment = _alignment(size)
     memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
     start = -memory.data_ptr() % alignment

@@ -1,8 +1,7 @@
-"""Compares results that are positions (argmax, topk, sort): a different choice is correct within rounding.
+"""Compares results that are positions (argmax, topk, sort) by the elements that they select.
 
-Two correct runs may choose different ones of two numbers whose difference is within rounding. Of numbers that are
-equal in eager and in double precision alike, roundings are no matter: ops that are documented to give the first one
-have to.
+Two correct runs may select different elements if these differ by less than rounding errors. If elements are equal in
+eager and in double precision, rounding does not matter: ops that are documented to select the first one must do so.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _BESIDE_VALUES = {
     "max.dim": 1, "min.dim": 1, "median.dim": 1, "nanmedian.dim": 1, "kthvalue.default": 2, "topk.default": 2,
     "sort.default": 1, "sort.stable": 1,
 }  # fmt: skip
-# Which of equal numbers the others give is not said.
+# Ops that are documented to select the first one of equal elements.
 _FIRST = frozenset(("argmax.default", "argmin.default", "max.dim", "min.dim"))
 _log = logging.getLogger("buddy.runner")
 
@@ -35,7 +34,7 @@ _log = logging.getLogger("buddy.runner")
 class ChosenPositions(NamedTuple):
     """Positions in `operand` along `dim`, or among all elements if it is `None`.
 
-    Of equal numbers, `takes_first` says whether the first one has to be chosen.
+    `takes_first` is true if the op has to select the first one of equal elements.
     """
 
     operand: Op
@@ -44,7 +43,7 @@ class ChosenPositions(NamedTuple):
 
 
 def choice_of(result: Op | object) -> ChosenPositions | None:
-    """Returns what a result of a graph chooses from, or `None` if it is not a choice."""
+    """Returns the operand and dim of which a result of a graph holds positions, or `None` if it holds none."""
     if not isinstance(result, Op):
         return None
     picks = isinstance(result, GetItemOp)
@@ -60,32 +59,33 @@ def choice_of(result: Op | object) -> ChosenPositions | None:
 def allowed_margin(
     captured: CapturedGraph, choice: ChosenPositions, ours: torch.Tensor, eager: torch.Tensor, multiple: float
 ) -> float:
-    """Returns the allowed difference of numbers of which correct runs may choose either; 0 if `ours` is no choice.
+    """Returns the allowed difference between elements that correct runs may select; 0 if `ours` exceeds it.
 
-    It is `multiple` times twice the maximum difference of eager from double precision.
+    It is `multiple` times twice the maximum difference of eager from double precision. It is also 0 if `ours` has
+    duplicates or is out of range, and if the graph is random or cannot run in double precision.
     """
     if any(isinstance(op, RandomOp) for op in captured.graph.operations):
         return 0.0
     try:
-        x, exact = _of_both(captured, choice.operand)
+        x, exact = _in_both_precisions(captured, choice.operand)
     except Exception:  # any error of an op, which may be the script's own
         _log.debug("no run in double precision", exc_info=True)
         return 0.0
     size = x.numel() if choice.dim is None else x.shape[choice.dim] if x.dim() else 1
-    if not x.is_floating_point() or bool(((ours < 0) | (ours >= size)).any()) or _repeats(choice, x, ours):
+    if not x.is_floating_point() or bool(((ours < 0) | (ours >= size)).any()) or _has_duplicates(choice, x, ours):
         return 0.0
     difference = (x.double() - exact)[x.isfinite() & exact.isfinite()].abs()
     found = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
-    one, other = (_chosen(x, choice.dim, positions).double() for positions in (ours, eager))
+    one, other = (_select(x, choice.dim, positions).double() for positions in (ours, eager))
     near = (one == other) | ((one - other).abs() <= found) | (one.isnan() & other.isnan())
     if choice.takes_first:
-        same = [_chosen(exact, choice.dim, positions) for positions in (ours, eager)]
+        same = [_select(exact, choice.dim, positions) for positions in (ours, eager)]
         later = (ours > eager).reshape(one.shape)
         near &= ~((one == other) & (same[0] == same[1]) & later)
     return found if bool(near.all()) else 0.0
 
 
-def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a node's value in eager and in double precision."""
     graph, tensors, numbers = captured.graph, captured.tensors, captured.numbers
     with torch.no_grad():
@@ -93,14 +93,14 @@ def _of_both(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.
         return values_of(graph, tensors, {operand.name}, numbers)[operand.name], run.reach(operand.stable)
 
 
-def _repeats(choice: ChosenPositions, x: torch.Tensor, positions: torch.Tensor) -> bool:
+def _has_duplicates(choice: ChosenPositions, x: torch.Tensor, positions: torch.Tensor) -> bool:
     """True if positions along the dim, as of `topk`, contain duplicates."""
     if choice.dim is None or not x.dim() or positions.dim() < x.dim():
         return False
     return bool((positions.sort(choice.dim)[0].diff(dim=choice.dim) == 0).any())
 
 
-def _chosen(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
+def _select(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
     if dim is None or not x.dim():
         return x.reshape(-1)[positions.reshape(-1)]
     kept = positions.dim() == x.dim()

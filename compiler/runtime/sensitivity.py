@@ -1,18 +1,22 @@
-"""How far two correct runs of one program may be apart, measured on the program itself.
+"""Measures how much the results of two correct runs of a program may differ, on the program itself.
 
-How far depends on the program: each op rounds, and what follows may magnify that or hide it. So unless a result is
-within a few roundings of eager's, the program runs once more in double precision, node by node, and eager's differences
-from that, the *spread*, tell how much rounding matters here. Compiled code that is as good as eager has errors of that
-size, too, in other directions. Three figures of its differences from eager may each be `MULTIPLE` times that of the
-spread: the greatest; the root mean square, which shows faults that move every element by less than roundings move the
-worst; and the root mean square of each row, channel or other slice of `THINNEST` numbers or more, which shows faults in
-one of them. A result that exceeds one is called wrong only if it also does with `RUNS` more runs, whose errors are
-random and those of plain sums in float32: that eager's are small by chance, or since its sums are cut into parts, is no
-fault.
+Each op rounds its result, and later ops may magnify or hide that error. So unless a result is within a few roundings of
+eager's, the program also runs in double precision, node by node. The *spread* is the difference of eager from that run.
+Compiled code that is as accurate as eager has errors of the same size, with other signs. Three measures of its
+difference from eager are compared with those of the spread, and each may be `MULTIPLE` times as large:
 
-Without a usable spread, the tolerance of the element type decides: for results of fewer than `FEWEST` numbers, of
-double precision, and of programs that cannot run in double precision. A result beyond that tolerance is
-wrong unless the spread allows it, however few its numbers are.
+- the maximum;
+- the root mean square, which shows faults that change every element by less than the maximum error of rounding;
+- the root mean square of each row, channel or other slice of at least `THINNEST` elements, which shows faults in one of
+  them.
+
+The errors of eager may be small by chance, or because it splits its sums. So if a result exceeds a limit, the spreads
+of up to `RUNS` further runs are computed, with random errors of the size of those of sequential sums in float32. The
+result is wrong if it also exceeds the limits of the largest spreads.
+
+The tolerance of the element type decides where the spread is unusable: for results of fewer than `FEWEST` elements, for
+double precision, and for programs that cannot run in double precision. A result beyond that tolerance is wrong unless
+the spread allows it, for any number of elements.
 """
 
 from __future__ import annotations
@@ -39,13 +43,13 @@ if TYPE_CHECKING:
 # The maximum error of one run and that of another, of equal distributions, add up to twice the spread if both are at
 # one element; this accepts compiled code with errors three times those of eager.
 MULTIPLE = 4.0
-# If double precision differs from eager by more than this fraction of the result's root mean square, the program is not
-# the same in both (as one that is not deterministic), or its result is meaningless (bfloat16: 2**-8).
+# If double precision differs from eager by more than this fraction of the result's root mean square, the program takes
+# another path there, is not deterministic, or has a meaningless result: one rounding to bfloat16 is 2**-8.
 MOST = 1 / 8
-# Roundings that a result may differ by even where eager happens to make fewer: of the sums of products before it, which
-# compiled code keeps in float32 and adds up in another order, and of the result itself, on both sides.
+# The numbers of roundings that are always allowed: of sums of products before the result, which compiled code
+# accumulates in float32 in another order, and of the result itself, on both sides.
 _OF_SUMS, _OF_RESULT = 16, 2
-# Of fewer numbers the errors of a few runs tell too little: that all of them are small by chance is likely.
+# For fewer elements, the errors of a few runs are likely to be all small by chance.
 FEWEST, THINNEST = 64, 16
 RUNS = 3
 _WIDE = {False: torch.float64, True: torch.complex128}
@@ -53,10 +57,10 @@ _log = logging.getLogger("buddy.runner")
 
 
 class Spread(NamedTuple):
-    """The differences between two tensors: the greatest, and root mean squares of all, and of slices by their dim.
+    """The differences between two tensors: the maximum, and the root mean squares of all and of the slices of each dim.
 
-    Of a spread, unless it is `whole`, some ops were computed in the program's own precision on both sides: there may be
-    more to it.
+    A spread that is not `whole` may be too small, because some ops have no double precision and were computed in the
+    program's own precision on both sides.
     """
 
     largest: float
@@ -65,7 +69,7 @@ class Spread(NamedTuple):
     whole: bool = True
 
     def with_those_of(self, other: Spread) -> Spread:
-        """The greater of each figure."""
+        """Returns the larger of each measure."""
         slices = {dim: torch.maximum(rms, other.slices[dim]) for dim, rms in self.slices.items()}
         whole = self.whole and other.whole
         return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, whole)
@@ -81,7 +85,7 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
     if captured.spreads is None:
         captured.random = random
         try:
-            captured.spreads = _measured(captured, expected, random)
+            captured.spreads = _measure(captured, expected, random)
         except Exception as error:  # any error of an op, which may be the script's own
             _log.debug("no run in double precision", exc_info=error)
             captured.spreads = ()
@@ -91,9 +95,9 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
 def compared(
     captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor | None, *, equal_nan: bool
 ) -> OutputReport:
-    """Result `index` of `captured` beside eager's, which is a tensor of `expected`.
+    """Compares result `index` of `captured` with eager's, which is a tensor of `expected`.
 
-    What the spread allows decides, where there is one; of positions, what they point to.
+    The limits are those of the spread, if it is usable. Positions are compared by the elements that they select.
     """
     name, eager = str(captured.graph.results[index]), expected[index]
     report = compare(name, ours, eager, equal_nan=equal_nan)
@@ -102,8 +106,8 @@ def compared(
     choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
     if choice is not None:
         near = allowed_margin(captured, choice, ours, eager, MULTIPLE)
-        told = f"{near:.1e} of eager's choice"
-        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=told) if near else report
+        limit = f"{near:.1e} of eager's choice"
+        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit) if near else report
     is_close = report.verdict != "mismatch"
     right, spread = is_right(captured, expected, index, ours, is_close)
     if spread is None:
@@ -111,8 +115,8 @@ def compared(
     if right and not is_close:
         report = compare(name, ours, eager, allowed(eager.dtype, spread), equal_nan=equal_nan)
     elif is_close and not right:
-        told, where = limit_in_words(eager.dtype, spread, is_close), index_of_greatest(ours, eager)
-        report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=told)
+        limit, where = limit_in_words(eager.dtype, spread, is_close), index_of_greatest(ours, eager)
+        report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
     rms = differences(ours, eager).rms
     return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms)
 
@@ -120,9 +124,9 @@ def compared(
 def is_right(
     captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor, is_close: bool
 ) -> tuple[bool, Spread | None]:
-    """Whether result `index` is right, and the spread that says so, if any does.
+    """Returns whether result `index` is right, and the spread that decided, or `None`.
 
-    `is_close` says whether it is within its element type's tolerance, which decides of whole numbers.
+    `is_close` is true if the result is within its element type's tolerance, which decides for integers.
     """
     eager = expected[index]
     if not _is_rounded(eager) or (is_close and are_few_roundings(ours, eager)):
@@ -144,7 +148,7 @@ def is_right(
 
 
 def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
-    """True if two correct runs of a program with that spread may differ like this.
+    """True if two correct runs of a program with that spread may have this difference.
 
     NaN is allowed where eager has it.
     """
@@ -152,7 +156,7 @@ def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
     wide = ours.to(exact.dtype)
     if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
         return False
-    found, size, few = differences(wide, exact), _size(exact), _few(eager.dtype)
+    found, size, few = differences(wide, exact), _size(exact), _few_roundings(eager.dtype)
     if spread.rms > MOST * size.rms:
         return False
     least = max(MULTIPLE * spread.rms, few * size.rms)
@@ -163,10 +167,10 @@ def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
 
 
 def are_few_roundings(ours: torch.Tensor, eager: torch.Tensor) -> bool:
-    """Whether roundings explain the differences of a result in any program; true of results that are not rounded."""
+    """True if a few roundings explain the differences of a result, in any program, or if results are not rounded."""
     if not _is_rounded(eager) or torch.equal(ours, eager):
         return True
-    found, size, few = differences(ours, eager), _size(eager), _few(eager.dtype)
+    found, size, few = differences(ours, eager), _size(eager), _few_roundings(eager.dtype)
     return found.largest <= few * size.largest and found.rms <= few * size.rms
 
 
@@ -175,8 +179,8 @@ def _is_rounded(eager: torch.Tensor) -> bool:
     return eager.dtype in TOLERANCES and eager.dtype not in _WIDE.values()
 
 
-def _few(dtype: torch.dtype) -> float:
-    """The size of a few roundings, as a fraction of the result's size."""
+def _few_roundings(dtype: torch.dtype) -> float:
+    """Returns the size of a few roundings, as a fraction of the result's size."""
     return (_OF_SUMS * torch.finfo(torch.float32).eps + _OF_RESULT * torch.finfo(dtype).eps) / 2
 
 
@@ -187,13 +191,13 @@ def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
 
 
 def limit_in_words(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
-    """The limit that a wrong result exceeds; `is_close` is true if it is within its element type's tolerance."""
+    """Returns the limit that a wrong result exceeds; `is_close` is true if it is within its type's tolerance."""
     if spread is None or not is_close:
         return str(allowed(dtype, spread or Spread(0.0, 0.0)))
     return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"
 
 
-def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
+def _measure(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
     with _generator_from(random):
         run = LockstepInterpreter(captured.graph, captured.tensors, _symbols(captured), (), "float64")
         captured.exact = run.finish()
@@ -202,11 +206,11 @@ def _measured(captured: CapturedGraph, expected: Sequence[Any], random: torch.Te
 
 
 def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
-    """As `spreads`, which comes first, of a run with errors at random. Computed once for each `seed`."""
+    """Returns the spreads of a run with random errors, cached for each `seed`. `spreads` must be called first."""
     if seed not in captured.further_spreads:
         try:
-            run = _randomly_rounded(captured, seed)
-        except Exception as error:  # as of the run in double precision
+            run = _run_with_random_errors(captured, seed)
+        except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)
             return ()
         found = (differences(one, other) for one, other in zip(run, captured.exact, strict=True))
@@ -214,7 +218,7 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     return captured.further_spreads[seed]
 
 
-def _randomly_rounded(captured: CapturedGraph, seed: int) -> list[Any]:
+def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[Any]:
     with _generator_from(captured.random):
         return RandomlyRounded(captured.graph, captured.tensors, _symbols(captured), seed).finish()
 
@@ -225,7 +229,7 @@ def _symbols(captured: CapturedGraph) -> dict[str, int]:
 
 @contextmanager
 def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
-    """Without gradients, and torch's generator in the state `random` or of `SEED`; afterwards in that of before."""
+    """Disables gradients and sets torch's generator to the state `random`, or of `SEED`; restores it afterwards."""
     before = torch.get_rng_state()
     try:
         torch.manual_seed(SEED)
@@ -238,7 +242,7 @@ def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
 
 
 def differences(rounded: Any, exact: Any) -> Spread:
-    """The differences of elements that are finite in both; 0 for what is no float."""
+    """Returns the differences of elements that are finite in both; 0 for results that are not floats."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
         return Spread(0.0, 0.0)

@@ -12,7 +12,7 @@ from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
 
 class RuntimeShape:
-    """The shape of a spec, evaluated for each call. A static one costs nothing."""
+    """The shape of a spec, which is evaluated in each call if it is dynamic."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.sizes = tuple(map(parsed, spec.shape))
@@ -31,6 +31,6 @@ def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], num
     """Returns the value of each symbol in a call on `tensors` and `numbers`."""
     found = {}
     for symbol in symbols:
-        told = numbers if symbol.source < 0 else tensors[symbol.source].shape
-        found[symbol.name] = int(told[symbol.index])
+        values = numbers if symbol.source < 0 else tensors[symbol.source].shape
+        found[symbol.name] = int(values[symbol.index])
     return found

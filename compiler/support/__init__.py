@@ -1,1 +1,1 @@
-"""Utilities for all layers: caches and temporary files, captured stderr, a cluster's other machines, BLAS."""
+"""Utilities for all layers: disk caches, temporary folders, stderr capture, Dask clusters, BLAS, the target machine."""

@@ -40,12 +40,15 @@ class Blas:
 
 
 def symbol(element: str, index_bits: int) -> str:
-    """Returns the symbol in compiled code of the product of `element` ("f32" or "f64"); the runner defines it."""
+    """Returns the symbol that compiled code calls for a matrix product of `element` ("f32" or "f64").
+
+    The runner defines it, with an address from `addresses`.
+    """
     return f"buddy_cblas_{_LETTERS[element]}gemm_{index_bits}"
 
 
 def find() -> Blas | None:
-    """Returns the wheel `scipy-openblas32`, else the library inside NumPy's wheel, or `None`."""
+    """Returns the library of the wheel `scipy-openblas32`, else the one in NumPy's wheel, or `None`."""
     return None if os.environ.get(VARIABLE) == "none" else _find()
 
 
@@ -77,9 +80,10 @@ def _version(module: str) -> str:
 
 
 def addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
-    """Returns the addresses of the library's functions by the names in `objects`; empty if they call none.
+    """Returns the addresses of the library's functions by the symbols that `objects` call; empty if they call none.
 
-    A name that no library here has is omitted, and linking then reports it.
+    A symbol without a function in the library is omitted; the linker then reports it. `threads` is the number of
+    threads per product.
     """
     wanted = [(e, bits) for e in _LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)]
     blas = find() if wanted else None

@@ -14,14 +14,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 EXTRA = 'pip install "buddy-tui[cluster]"'
-# Seconds for a scheduler to answer, and for the first worker to connect to it.
-START = 10.0
-# An item that loses this many workers is considered the cause.
+# Seconds in which a scheduler must answer, and the first worker must connect to it.
+CONNECT_TIMEOUT = 10.0
+# An item is given up after so many workers are lost while they process it.
 RETRIES = 3
 
 
 class ClusterError(Exception):
-    """The cluster does not exist or cannot do the work; `diagnostic` says why, and what to do."""
+    """The cluster cannot be reached, or fails at the work; `diagnostic` says why, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -42,34 +42,38 @@ def no_scheduler_error(address: str, error: Exception) -> ClusterError:
     return ClusterError(Diagnostic(f"no Dask scheduler answers at {address}", str(error), todo))
 
 
-def without_workers(address: str) -> ClusterError:
+def no_workers_error(address: str) -> ClusterError:
     todo = f"start one with `dask worker {address}`"
     return ClusterError(Diagnostic(f"the cluster at {address} has no workers", todo=todo))
 
 
 def map_on_cluster(
-    address: str, act: Callable[[Item], Result], items: Sequence[Item], tell: Callable[[str], None] = lambda _text: None
+    address: str,
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    report: Callable[[str], None] = lambda _text: None,
 ) -> Iterator[tuple[Item, Result]]:
-    """Yields the result of `act` for each of `items`, as completed; `act` is a module-level function on plain values.
+    """Yields each item with the result of `function`, in the order of completion.
 
-    Raises `ClusterError`, also if `act` raises or every worker is lost over an item.
+    `function` is a module-level function of plain values; `report` is called with the size of the cluster. Raises
+    `ClusterError` if the cluster at `address` cannot be reached, `function` raises, or an item loses too many workers.
     """
     package = distributed()
     try:
-        client = package.Client(address, timeout=START, set_as_default=False)
+        client = package.Client(address, timeout=CONNECT_TIMEOUT, set_as_default=False)
     except (OSError, ValueError) as error:
         raise no_scheduler_error(address, error) from error
     with client, client.as_current():
         try:
-            client.wait_for_workers(1, timeout=START)
+            client.wait_for_workers(1, timeout=CONNECT_TIMEOUT)
         except TimeoutError as error:
-            raise without_workers(address) from error
+            raise no_workers_error(address) from error
         threads = sum(client.nthreads().values())
-        tell(f"{len(items)} on {threads} threads of {len(client.nthreads())} workers")
-        futures = client.map(act, items, pure=False, retries=RETRIES)
-        known = dict(zip(futures, items, strict=True))
+        report(f"{len(items)} on {threads} threads of {len(client.nthreads())} workers")
+        futures = client.map(function, items, pure=False, retries=RETRIES)
+        item_of = dict(zip(futures, items, strict=True))
         for future in package.as_completed(futures):
-            yield known[future], _result(future, known[future])
+            yield item_of[future], _result(future, item_of[future])
 
 
 def _result(future: Any, item: object) -> Any:

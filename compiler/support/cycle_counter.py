@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from buddy.compiler.support.target import host_features
 
-# On x86 a counter may stop or change its rate with the clock of the core unless the processor has these flags (Intel's
-# manual, volume 3, "Invariant TSC"; AMD's has the same flag under the same name).
-_EVEN = {"constant_tsc", "nonstop_tsc"}
+# On x86 the counter may stop, or change its rate with the core's clock, unless the processor has these flags (Intel's
+# Software Developer's Manual, volume 3, "Invariant TSC"; AMD's manual has the same term).
+_INVARIANT_TSC = {"constant_tsc", "nonstop_tsc"}
 _X86 = ("x86_64", "AMD64")
 _ARM = ("aarch64", "arm64")
 
@@ -21,15 +21,15 @@ _ARM = ("aarch64", "arm64")
 class CycleCounter:
     """A cycle counter; `name` is for users.
 
-    LLVM's `intrinsics` are called in order, and the last one returns the number; without them, `assembly` are the
-    instructions that do. Both wait until earlier instructions have completed. `even` means that the rate is constant,
-    whatever the clock of the core.
+    LLVM's `intrinsics` are called in order, and the last one returns the count; if there are no intrinsics, the
+    instructions in `assembly` read it. Both wait until earlier instructions have completed. `constant_rate` means that
+    the rate does not depend on the clock of the core.
     """
 
     name: str
     intrinsics: tuple[str, ...]
     assembly: str
-    even: bool
+    constant_rate: bool
 
     @property
     def ir(self) -> str:
@@ -44,12 +44,11 @@ class CycleCounter:
 
 
 def counter_of(machine: str, flags: set[str]) -> CycleCounter | None:
-    """Returns the counter of a machine, by its name and Linux's flags of its processor, or `None`."""
+    """Returns the counter of a machine, given its `platform.machine()` and its CPU flags as in Linux, or `None`."""
     if machine in _X86:
-        return CycleCounter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _EVEN)
+        return CycleCounter("TSC", ("llvm.x86.sse2.lfence", "llvm.readcyclecounter"), "", flags >= _INVARIANT_TSC)
     if machine in _ARM:
-        # `llvm.readcyclecounter` would read a register that user code may not read here; it may read the virtual
-        # counter.
+        # `llvm.readcyclecounter` reads PMCCNTR_EL0, which Linux hides from user code; CNTVCT_EL0 is readable.
         return CycleCounter("cntvct_el0", (), "isb\\0Amrs $0, cntvct_el0", True)
     return None
 
@@ -60,7 +59,7 @@ def counter() -> CycleCounter | None:
 
 
 def reader(found: CycleCounter) -> Callable[[], int]:
-    """Returns a function that reads the counter."""
+    """Returns a function that reads the counter `found`, in ticks."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -78,14 +77,14 @@ def reader(found: CycleCounter) -> Callable[[], int]:
 
 
 class TickRate:
-    """The ticks per second, measured between `start` and `per_second` by the system's clock."""
+    """Measures a counter's ticks per second against the system's clock."""
 
     def __init__(self, read: Callable[[], int]) -> None:
         self._read = read
         self._ticks, self._clock = read(), time.perf_counter()
 
     def per_second(self) -> float:
-        """Returns the rate since this object was created; at least a millisecond, and more exact with time."""
+        """Returns the mean rate since this object was created; waits until that is a millisecond ago."""
         while (passed := time.perf_counter() - self._clock) < 1e-3:
             pass
         return (self._read() - self._ticks) / passed

@@ -1,4 +1,4 @@
-"""Files under the hash of their input, in the user's cache folder: objects, programs, recipes and pass catalogues.
+"""A disk cache: files named by the hash of their input, for objects, programs, tuned recipes and pass catalogues.
 
 The files are executed later, so they must belong to the user: folders are the user's and only writable by the user,
 links are not followed, and each file starts with a keyed hash (RFC 2104) of its path and content. The key is a file
@@ -32,8 +32,8 @@ def folder() -> Path:
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
 
 
-def _distrusted(path: Path, found: os.stat_result) -> str:
-    """Returns why a folder or file is not considered the user's own, "" if it is."""
+def _distrust_reason(path: Path, found: os.stat_result) -> str:
+    """Returns why a folder or file with the status `found` is not private to the user, "" if it is."""
     if stat.S_ISLNK(found.st_mode):
         return f"{path} is a link"
     if hasattr(os, "getuid") and found.st_uid != os.getuid():
@@ -52,11 +52,11 @@ def problem() -> str:
         except OSError as error:
             return f"{place}: {error.strerror}"
         is_kind, kind = (stat.S_ISREG, "file") if place == key else (stat.S_ISDIR, "folder")
-        why = _distrusted(place, found) or ("" if is_kind(found.st_mode) else f"{place} is not a {kind}")
+        why = _distrust_reason(place, found) or ("" if is_kind(found.st_mode) else f"{place} is not a {kind}")
         if why:
             return why
-    there = next(place for place in (folder(), *folder().absolute().parents) if os.path.exists(place))
-    return "" if os.access(there, os.W_OK | os.X_OK) else f"nothing can be written to {there}"
+    existing = next(place for place in (folder(), *folder().absolute().parents) if os.path.exists(place))
+    return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
 @dataclass
@@ -70,7 +70,7 @@ class DiskCache:
     def read(self, key: str) -> bytes | None:
         """Returns the data of `key`, or `None`; a damaged file, or one of another user, counts as missing."""
         try:
-            if any(_distrusted(place, place.lstat()) for place in (folder(), folder() / self.name)):
+            if any(_distrust_reason(place, place.lstat()) for place in (folder(), folder() / self.name)):
                 return None
             seal, _, data = _content(self._path(key)).partition(b"\n")
             return data if hmac.compare_digest(seal, self._seal(key, data)) else None
@@ -78,7 +78,7 @@ class DiskCache:
             return None
 
     def write(self, key: str, data: bytes) -> None:
-        """Stores `data`; errors are ignored, since they cost only time."""
+        """Stores `data`; ignores `OSError`, since a missing entry costs only time."""
         path = self._path(key)
         with contextlib.suppress(OSError):
             for place in (folder(), path.parent):
@@ -88,9 +88,9 @@ class DiskCache:
 
     def _seal(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
-        made = hmac.new(_secret(), f"{self.name}/{key}\n".encode(), "sha256")
-        made.update(data)
-        return made.hexdigest().encode()
+        code = hmac.new(_secret(), f"{self.name}/{key}\n".encode(), "sha256")
+        code.update(data)
+        return code.hexdigest().encode()
 
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
@@ -119,7 +119,7 @@ def _make_private(place: Path) -> None:
     found = place.lstat()
     if found.st_mode & 0o077 and not named and not stat.S_ISLNK(found.st_mode):
         place.chmod(0o700)
-    why = _distrusted(place, place.lstat())
+    why = _distrust_reason(place, place.lstat())
     if why:
         raise PermissionError(why)
 
@@ -128,7 +128,7 @@ def _content(path: Path) -> bytes:
     """Returns the content of a file of the user's own. Raises `OSError` for any other."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or _distrusted(path, found):
+        if not stat.S_ISREG(found.st_mode) or _distrust_reason(path, found):
             raise PermissionError(f"{path} is not a file of this user")
         return file.read()
 
@@ -158,33 +158,33 @@ def _secret() -> bytes:
     try:
         with open(handle, "wb") as file:
             file.write(secrets.token_bytes(SECRET_BYTES))
-        _settle(name, path)
+        _install_key(name, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
     return _content(path)
 
 
-def _settle(name: str, path: Path) -> None:
-    """Makes the file `name` the key: if two processes create one at a time, the first one's is used."""
+def _install_key(name: str, path: Path) -> None:
+    """Makes the file `name` the key; if two processes do so at the same time, the first one's file is used."""
     try:
         os.link(name, path)
     except FileExistsError:
         pass
-    except OSError:  # Without hard links the last key is used, and files sealed with others are lost.
+    except OSError:  # Without hard links the last key is used, and files with hashes by other keys are lost.
         os.replace(name, path)
 
 
 OBJECTS = DiskCache("objects")
 PROGRAMS = DiskCache("programs")
-# The passes and dialects of the bindings, which take seconds to find.
+# The passes and dialects of the bindings; listing them takes seconds.
 CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
 CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED)
 
 
 def contents() -> dict[str, tuple[int, int]]:
-    """Returns for each cache the number of its files, and their bytes."""
+    """Returns for each cache, by name, the number of its files and their total size in bytes."""
     found = {}
     for cache in CACHES:
         place = folder() / cache.name
@@ -194,10 +194,7 @@ def contents() -> dict[str, tuple[int, int]]:
 
 
 def clear() -> None:
-    """Deletes all files of the caches.
-
-    Raises `OSError` if a file cannot be deleted.
-    """
+    """Deletes all files of the caches. Raises `OSError` if a file cannot be deleted."""
     for cache in CACHES:
         place = folder() / cache.name
         if place.is_dir():

@@ -1,6 +1,6 @@
 """Entry points of upper layers that a lower layer calls without importing them. `compiler/__init__.py` provides them.
 
-Hooks are untyped because this layer cannot import the types: the caller annotates the result.
+Hooks are untyped because this layer cannot import the types; callers annotate the result.
 """
 
 from __future__ import annotations

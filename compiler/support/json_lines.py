@@ -1,4 +1,4 @@
-"""Results appended to a file one by one, as a line of JSON each, by processes that may be interrupted at any time."""
+"""JSON Lines files: results appended one per line, by processes that may be interrupted at any time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def read(path: Path, kind: type[Value]) -> list[Value]:
-    """Returns the values in a file, empty if it does not exist; skips lines that are truncated or of another type.
+    """Returns the values of type `kind` in a file; skips truncated lines and other types. A missing file is empty.
 
     Raises `OSError`.
     """
@@ -25,9 +25,9 @@ def read(path: Path, kind: type[Value]) -> list[Value]:
 
 
 def append(path: Path, value: Any) -> None:
-    """Appends a value immediately; starts a new line after a truncated one. Raises `OSError`."""
+    """Appends a value; starts a new line if the last one is truncated. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(max(0, file.tell() - 1))
-        torn = file.read() not in (b"", b"\n")
-        file.write(b"\n" * torn + msgspec.json.encode(value) + b"\n")
+        truncated = file.read() not in (b"", b"\n")
+        file.write(b"\n" * truncated + msgspec.json.encode(value) + b"\n")

@@ -1,4 +1,4 @@
-"""Measures the load of the machine during timings, which is needed to interpret them.
+"""Measures the load of the machine during timings, which shows how far other processes disturb them.
 
 Imports neither torch nor MLIR.
 """
@@ -16,72 +16,72 @@ from buddy.compiler.support.target import cores
 
 _STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
-# The columns of `/proc/stat` (proc_stat(5)) that are work: not idle, nor waiting for a disk; a guest's time is in the
-# user's.
-_WORK = (0, 1, 2, 5, 6, 7)
-# Those times are rounded to a hundredth of a second per working core: this many seconds distinguish a tenth of a core
-# from none, even with two or three cores at work.
-_LEAST = 0.5
+# The columns of `/proc/stat` (proc_stat(5)) in which cores work: all but idle and iowait. Those of guests are left out,
+# because the user columns contain them.
+_BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
+# Those times are rounded to a hundredth of a second per busy core: intervals of so many seconds distinguish a load of a
+# tenth of a core from none, even with two or three busy cores.
+_MIN_SECONDS = 0.5
 
 
 class LoadMeter:
-    """Measures from its creation on. With `alone`, this process does all the work that is timed."""
+    """Measures the load from its creation on. `alone` means that this process does all the work that is timed."""
 
     def __init__(self, alone: bool = True) -> None:
         self._alone = alone
-        self._began, self._turns = self._now(), _turns()
+        self._start, self._start_times = self._sample(), _scheduler_times()
 
     def load(self) -> MachineLoad:
-        """Returns the load of the machine until now."""
-        (wall, busy, own), (then, before, mine) = self._now(), self._began
-        others, seconds = -1.0, wall - then
-        if self._alone and busy is not None and before is not None and seconds >= _LEAST:
-            others = min(max(0.0, (busy - before - (own - mine)) / seconds), float(os.cpu_count() or 1))
+        """Returns the load of the machine since the creation of this object."""
+        (wall, busy, own), (first_wall, first_busy, first_own) = self._sample(), self._start
+        others, seconds = -1.0, wall - first_wall
+        if self._alone and busy is not None and first_busy is not None and seconds >= _MIN_SECONDS:
+            others = min(max(0.0, (busy - first_busy - (own - first_own)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
         return MachineLoad(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
 
     def _waiting(self) -> float:
-        """Returns the fraction of its runnable time in which threads of this process waited for a core.
+        """Returns the fraction of their runnable time (0..1) in which this process's threads waited for a core.
 
-        The unit is nanoseconds, so the interval may be short.
+        Returns -1 if it is unknown. The kernel counts nanoseconds, so the interval may be short.
         """
-        (worked, waited), (before, then) = _turns(), self._turns
-        wanted = worked - before + waited - then
-        if wanted <= 0 or not before:
+        (ran, waited), (first_ran, first_waited) = _scheduler_times(), self._start_times
+        runnable = ran - first_ran + waited - first_waited
+        if runnable <= 0 or not first_ran:
             return -1.0
-        # Threads that have ended meanwhile count only in the first sum.
-        return min(max(0.0, (waited - then) / wanted), 1.0)
+        # A thread that has ended since the start counts only in the first sum, so the ratio may leave 0..1.
+        return min(max(0.0, (waited - first_waited) / runnable), 1.0)
 
-    def _now(self) -> tuple[float, float | None, float]:
-        """Returns seconds: of the clock, of work on all cores, and of this process and children it has waited for."""
+    def _sample(self) -> tuple[float, float | None, float]:
+        """Returns seconds: of the clock, of work on all cores, and of this process and its reaped children."""
         times = os.times()
         own = times.user + times.system + times.children_user + times.children_system
         return time.monotonic(), _busy(), own
 
 
 def _busy() -> float | None:
-    """Returns the seconds that the cores have worked since boot; `None` if the system does not report it."""
+    """Returns the seconds that all cores have worked since boot; `None` if the system does not report them."""
     try:
         times = [int(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:]]
-        return sum(times[place] for place in _WORK) / os.sysconf("SC_CLK_TCK")
+        return sum(times[column] for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _turns() -> tuple[int, int]:
+def _scheduler_times() -> tuple[int, int]:
     """Returns the nanoseconds that the threads of this process have run and waited for a core; 0 if unknown.
 
-    They are the first two numbers of `schedstat` (sched-stats in the kernel's documentation of its scheduler).
+    They are the first two numbers of `schedstat` (scheduler/sched-stats.rst in the Linux documentation).
     """
-    worked = waited = 0
+    ran = waited = 0
     for path in _THREADS.glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):
-            had, stood, _ = map(int, path.read_text().split())
-            worked, waited = worked + had, waited + stood
-    return worked, waited
+            thread_ran, thread_waited, _ = map(int, path.read_text().split())
+            ran, waited = ran + thread_ran, waited + thread_waited
+    return ran, waited
 
 
-def waited(process: int) -> float:
+def seconds_waited(process: int) -> float:
     """Returns the seconds that the first thread of a process has waited for a core; 0 if unknown."""
     try:
         return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
@@ -90,7 +90,7 @@ def waited(process: int) -> float:
 
 
 def _megahertz() -> float:
-    """Returns the mean clock of the cores; 0 if unknown."""
+    """Returns the mean clock rate of the cores; 0 if unknown."""
     found = []
     for path in _FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
         with contextlib.suppress(OSError, ValueError):

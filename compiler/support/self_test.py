@@ -1,4 +1,4 @@
-"""A program to test an installation: a matrix product, followed by element-wise ops."""
+"""A model that tests an installation: a matrix product, followed by element-wise ops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels need to know of the machine they are generated for: a `Target`, and what is taken for all alike."""
+"""The machine that kernels are generated for: a `Target`, and constants that are assumed for every machine."""
 
 from __future__ import annotations
 
@@ -8,26 +8,25 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-# Bytes of a cache line; buffers begin at one, which is also the widest vector.
+# Bytes of a cache line and of the widest vector; buffers are aligned to it.
 CACHE_LINE = 64
-# Lines that one set of a first-level or second-level cache holds, at least.
+# The smallest associativity of first-level and second-level caches.
 CACHE_WAYS = 8
-# Results of an addition or a fused multiply-add are ready after about this many cycles, at one vector instruction a
-# cycle.
+# Cycles until the result of an addition or a fused multiply-add is ready, if one vector instruction starts per cycle.
 FMA_LATENCY = 4
-# Vectors a cycle that arrive from the second-level cache, less if other loads are under way.
+# Vectors per cycle from the second-level cache while other loads are in flight.
 L2_VECTORS_PER_CYCLE = 0.3
-# Half the peak of one core with two 512-bit multiply-adds a cycle.
+# Half the peak of one core with two 512-bit fused multiply-adds per cycle.
 FLOP_PER_NANOSECOND = 64
-# Between what one core gets from memory and what it gets from its second-level cache.
+# Between the bandwidth of one core from memory and that from its second-level cache.
 BYTES_PER_NANOSECOND = 16
-# A fork and join of two threads takes 3 to 5 us: threads share a loop from this many nanoseconds on.
-WORTH_A_FORK = 20_000
+# Loops that take at least so many nanoseconds run on several threads: a fork and join of two threads takes 3 to 5 us.
+MIN_PARALLEL_NANOSECONDS = 20_000
 
 
 @dataclass(frozen=True)
 class Target:
-    """Vector width in bytes, number of vector registers, cache sizes in bytes, and whether it rounds to bfloat16."""
+    """Vector width in bytes, number of vector registers, cache sizes in bytes, and whether it converts to bfloat16."""
 
     name: str
     vector_bytes: int
@@ -37,11 +36,12 @@ class Target:
     rounds_to_bfloat16: bool = False
 
     def lanes(self, element_bytes: int) -> int:
+        """Returns the number of elements in a vector."""
         return max(1, self.vector_bytes // element_bytes)
 
 
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
-    """Returns the target for CPU flags as Linux names them."""
+    """Returns the target for CPU flags as in Linux, a `platform.machine()`, and data cache sizes in bytes."""
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
         return Target("avx512", 64, 32, l1, l2, rounds)
@@ -54,7 +54,7 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
 
 @lru_cache(maxsize=1)
 def host() -> Target:
-    """Returns the machine this runs on; features that cannot be detected count as absent."""
+    """Returns the target of this machine; features that cannot be detected count as absent."""
     return from_features(_cpu_flags(), platform.machine(), _cache(1, 32 << 10), _cache(2, 1 << 20))
 
 
@@ -93,4 +93,5 @@ def _cache(level: int, default: int) -> int:
 
 
 def cores() -> int:
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -198,7 +198,7 @@ def test_a_node_put_in_the_place_of_another_of_its_name_takes_its_readers() -> N
 def test_a_name_that_no_node_has_is_told() -> None:
     found = graph()
     found.node_table["relu"].add_argument("ghost")
-    with pytest.raises(GraphError, match=r"relu reads ghost, which is not in the graph · .*add it before"):
+    with pytest.raises(GraphError, match=r"relu reads ghost, which is not in the graph · .*add that node before"):
         found.link()
 
 
@@ -311,7 +311,7 @@ def test_metas_that_make_no_sense_are_refused() -> None:
     assert "shape" not in op.tensor_meta
     with pytest.raises(ValueError, match="has no tensor result"):
         _ = op.tensor_meta.shape
-    with pytest.raises(GraphError, match="no tensor has the shape"):
+    with pytest.raises(GraphError, match=r"the shape .* or the element type .* is invalid"):
         op.tensor_meta = {"shape": [3], "dtype": "float33"}
     with pytest.raises(GraphError, match="assign a TensorMeta"):
         op.tensor_meta = [3]

@@ -220,7 +220,7 @@ def test_a_run_tells_how_busy_the_machine_was() -> None:
 
 def test_what_is_computed_meanwhile_by_another_process_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(machine_load, "_LEAST", 3600.0)
+        patch.setattr(machine_load, "_MIN_SECONDS", 3600.0)
         assert LoadMeter().load().others == -1.0, "too short to tell"
     if not Path("/proc/stat").exists():
         pytest.skip("the system does not tell how busy it is")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from buddy.compiler.runtime.node_by_node import symbols_at
-from buddy.compiler.runtime.random_rounding import RandomlyRounded, rounded_at_random
+from buddy.compiler.runtime.random_rounding import RandomlyRounded, round_at_random
 from tests.programs import captured
 
 LENGTH = 4096
@@ -26,14 +26,14 @@ def run(function: Callable[..., Any], *args: torch.Tensor, seed: int = 0) -> tor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_a_number_becomes_one_of_its_neighbours_and_is_right_on_average(dtype: torch.dtype) -> None:
     value = torch.full((20_000,), 1 + 0.25 * torch.finfo(dtype).eps, dtype=torch.float64)
-    rounded = rounded_at_random(value, dtype, torch.Generator().manual_seed(0)).double()
+    rounded = round_at_random(value, dtype, torch.Generator().manual_seed(0)).double()
     assert set(rounded.tolist()) == {1.0, 1 + torch.finfo(dtype).eps}
     assert float((rounded - 1).mean()) == pytest.approx(0.25 * torch.finfo(dtype).eps, rel=0.1)
 
 
 def test_what_the_type_can_hold_stays() -> None:
     value = torch.tensor([0.0, -0.0, 1.0, -3.5, 2**-100, 1e30, torch.inf, -torch.inf]).bfloat16()
-    rounded = rounded_at_random(value.double(), torch.bfloat16, torch.Generator().manual_seed(0))
+    rounded = round_at_random(value.double(), torch.bfloat16, torch.Generator().manual_seed(0))
     assert torch.equal(rounded.view(torch.int16), value.view(torch.int16))
     x = torch.randn(8, 8)
     assert torch.equal(

@@ -46,58 +46,58 @@ class Device:
     def __init__(self) -> None:
         self._api = _api()
         try:
-            self._ask("cuInit", 0)
-            self._device = self._ask("cuDeviceGet", 0)
+            self._call("cuInit", 0)
+            self._device = self._call("cuDeviceGet", 0)
         except (DeviceFault, RuntimeError) as error:
             # A driver without a device fails here; the package raises if it cannot open the library.
-            raise NoDeviceError(f"no CUDA device was found ({error})", _ELSEWHERE) from error
-        self._ask("cuCtxSetCurrent", self._ask("cuDevicePrimaryCtxRetain", self._device))
-        self.name = self._ask("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
+            raise NoDeviceError(f"no CUDA device was found ({error})", _TODO) from error
+        self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
+        self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
+    def _call(self, function: str, *arguments: Any) -> Any:
         """Calls a function of the driver and returns its result. Raises `DeviceFault` with the driver's error."""
         status, *found = getattr(self._api, function)(*arguments)
         if int(status):
             _, words = self._api.cuGetErrorString(status)
-            said = words.decode(errors="replace") if words else f"error {int(status)}"
-            raise DeviceFault(f"{function}: {said}")
+            message = words.decode(errors="replace") if words else f"error {int(status)}"
+            raise DeviceFault(f"{function}: {message}")
         return found[0] if found else None
 
     def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
         """Returns the kernels of a PTX text by name; the driver compiles it for this device."""
-        module = self._ask("cuModuleLoadData", ptx.encode() + b"\0")
-        return {name: self._ask("cuModuleGetFunction", module, name.encode()) for name in names}
+        module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
+        return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
 
     def allocate(self, size: int) -> int:
         """Returns the address of `size` bytes on the device, which are never freed."""
-        return int(self._ask("cuMemAlloc", max(1, size)))
+        return int(self._call("cuMemAlloc", max(1, size)))
 
     def upload(self, address: int, host: int, size: int) -> None:
-        self._ask("cuMemcpyHtoD", address, host, size)
+        self._call("cuMemcpyHtoD", address, host, size)
 
     def download(self, host: int, address: int, size: int) -> None:
-        self._ask("cuMemcpyDtoH", host, address, size)
+        self._call("cuMemcpyDtoH", host, address, size)
 
     def copy(self, target: int, source: int, size: int) -> None:
-        self._ask("cuMemcpyDtoD", target, source, size)
+        self._call("cuMemcpyDtoD", target, source, size)
 
     def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
         """Launches a kernel; `addresses` are those of the buffers, by number."""
         parameters = KernelParameters(launch.words, addresses)
-        self._ask("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
+        self._call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
     def mark(self) -> Any:
         """Records an event in the device's work, for `milliseconds`."""
-        event = self._ask("cuEventCreate", 0)
-        self._ask("cuEventRecord", event, 0)
+        event = self._call("cuEventCreate", 0)
+        self._call("cuEventRecord", event, 0)
         return event
 
     def milliseconds(self, first: Any, second: Any) -> float:
         """Returns the time between two events, after waiting for the second one."""
-        self._ask("cuEventSynchronize", second)
-        passed = float(self._ask("cuEventElapsedTime", first, second))
+        self._call("cuEventSynchronize", second)
+        passed = float(self._call("cuEventElapsedTime", first, second))
         for event in (first, second):
-            self._ask("cuEventDestroy", event)
+            self._call("cuEventDestroy", event)
         return passed
 
 
@@ -123,7 +123,7 @@ def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     return _KINDS[word.kind](word.value)
 
 
-_ELSEWHERE = "run it on a machine with a GPU; the stages up to PTX are available here"
+_TODO = "run it on a machine with a GPU; the stages up to PTX are available here"
 
 
 def _api() -> Any:
@@ -131,7 +131,7 @@ def _api() -> Any:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _ELSEWHERE) from error
+        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _TODO) from error
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:

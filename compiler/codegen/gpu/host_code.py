@@ -24,7 +24,7 @@ _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
 _VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
 # Element types whose size follows from their name; an `index` has 64 bits.
 _ELEMENT = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
-_NOTHING = ("memref.dealloc", "func.return", "gpu.wait")
+_IGNORED = ("memref.dealloc", "func.return", "gpu.wait")
 
 
 class HostCodeError(Exception):
@@ -75,7 +75,7 @@ class _Host:
 
     def run(self, op: Any) -> None:
         """Interprets one op of the host. Raises `HostCodeError` if it would need computation."""
-        acts: dict[str, Callable[[Any], None]] = {
+        handlers: dict[str, Callable[[Any], None]] = {
             "arith.constant": self._constant,
             "memref.alloc": lambda op: self._new(op, b""),
             "memref.alloca": lambda op: self._new(op, b""),
@@ -83,11 +83,11 @@ class _Host:
             "memref.copy": self._copy,
             "gpu.launch_func": self._launch,
             **dict.fromkeys(_VIEWS, self._view),
-            **dict.fromkeys(_NOTHING, lambda op: None),
+            **dict.fromkeys(_IGNORED, lambda op: None),
         }
-        if op.name not in acts:
+        if op.name not in handlers:
             raise HostCodeError(f"{op.name} is left on the host, which only launches kernels", op.location)
-        acts[op.name](op)
+        handlers[op.name](op)
 
     def _constant(self, op: Any) -> None:
         value = op.attributes["value"]

@@ -60,16 +60,16 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     try:
         buffers, steps = steps_of(module)
     except HostCodeError as error:
-        raise DeviceError(_of_host(error, locations)) from error
+        raise DeviceError(_host_diagnostic(error, locations)) from error
     started = time.perf_counter()
-    texts = [_translated(kernel) for kernel in kernels]
+    texts = [_translate(kernel) for kernel in kernels]
     translated = time.perf_counter()
     chip = _chip(kernels)
     try:
         marked = [ptx.emit(text, chip, opt_level) for text in texts]
     except ptx.PtxError as error:
         raise DeviceError(Diagnostic(str(error), "the code generator for NVIDIA's GPUs", error.todo)) from error
-    program = DeviceProgram(chip, tuple(map(ptx.bare, marked)), buffers, steps)
+    program = DeviceProgram(chip, tuple(map(ptx.without_debug, marked)), buffers, steps)
     llvm, shown = _one_text([print_llvm(text, locations) for text in texts]), ptx.print_ptx(marked, locations)
     return DeviceCode(llvm, translated - started, shown, time.perf_counter() - translated, program)
 
@@ -86,14 +86,14 @@ def _one_text(texts: Sequence[StageText]) -> StageText:
 
 def _check(kernels: list[Any], locations: LocationSets) -> None:
     for kernel in kernels:
-        for op in _inside(kernel):
+        for op in _ops_in(kernel):
             if op.name.partition(".")[0] not in _FINAL:
                 node = next(iter(locations.sets[locations.number_of(op.location)]), "")
                 todo = f"add a pass on gpu.module that converts {op.name} to the LLVM dialect"
                 raise DeviceError(Diagnostic(f"{op.name} is left in a kernel: not machine code", node, todo, node=node))
 
 
-def _inside(root: Any) -> list[Any]:
+def _ops_in(root: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(op: Any) -> Any:
@@ -104,7 +104,7 @@ def _inside(root: Any) -> list[Any]:
     return found
 
 
-def _translated(kernel: Any) -> str:
+def _translate(kernel: Any) -> str:
     """Returns the LLVM IR of one `gpu.module`, whose only kernel gets the module's name, which is unique."""
     with kernel.context, ir.Location.unknown():
         module = ir.Module.create()
@@ -131,7 +131,7 @@ def _chip(kernels: list[Any]) -> str:
     return _CHIP
 
 
-def _of_host(error: HostCodeError, locations: LocationSets) -> Diagnostic:
+def _host_diagnostic(error: HostCodeError, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
     return Diagnostic(str(error), where, "compile it for the CPU (--preset default)", node=node)

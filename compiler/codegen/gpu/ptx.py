@@ -42,7 +42,7 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
 
     Raises `PtxError`.
     """
-    _refuse_calls(llvm_ir)
+    _check_calls(llvm_ir)
     machine = Machine(TRIPLE, chip)
     try:
         module = parse_module(llvm_ir, machine)
@@ -55,7 +55,7 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
         ) from error
 
 
-def _refuse_calls(llvm_ir: str) -> None:
+def _check_calls(llvm_ir: str) -> None:
     """Raises `PtxError` for calls that are not available on the device."""
     for name in _DECLARED.findall(llvm_ir):
         intrinsic = _INTRINSIC.match(name)
@@ -64,7 +64,7 @@ def _refuse_calls(llvm_ir: str) -> None:
             raise PtxError(f"a kernel calls {name}, which the device does not have", todo)
 
 
-def bare(text: str) -> str:
+def without_debug(text: str) -> str:
     """Returns PTX without debug directives, for the driver."""
     return "\n".join([*(line for line, _ in _lines(text)), ""])
 

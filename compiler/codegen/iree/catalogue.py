@@ -16,12 +16,12 @@ _FLAG = re.compile(r"^ {2,4}-{1,2}(?P<name>[a-z][\w.-]*)(?:=<(?P<kind>[^>]+)>)?(
 _VALUE = re.compile(r"^ {4,8}=(?P<value>\S+)(?: +- +(?P<summary>.*))?$")
 _TARGET = re.compile(r"^ +(\S+)$")
 _TIMEOUT = 60.0
-_LEAST = "func.func @nothing() {\n  return\n}\n"
+_EMPTY_FUNCTION = "func.func @nothing() {\n  return\n}\n"
 
 
 def flags() -> tuple[FlagInfo, ...]:
     """Returns the flags of `iree-compile` that a recipe may use, from its help. Raises `IreeMissingError`."""
-    found = parsed_help(_said([str(compiler()), "--help"]))
+    found = parsed_help(_output_of([str(compiler()), "--help"]))
     return tuple(flag for flag in found if not iree_flags.flag_problem(f"--{flag.name}"))
 
 
@@ -43,7 +43,7 @@ def flag_problem(given: Sequence[str]) -> str:
     Raises `IreeMissingError`.
     """
     try:
-        compile_phases(_LEAST, given, lambda _phase: None)
+        compile_phases(_EMPTY_FUNCTION, given, lambda _phase: None)
     except (IreeError, ValueError) as error:
         return str(error)
     return ""
@@ -51,7 +51,7 @@ def flag_problem(given: Sequence[str]) -> str:
 
 def targets() -> tuple[str, ...]:
     """Returns the targets of IREE's compiler. Raises `IreeMissingError`."""
-    lines = _said([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
+    lines = _output_of([str(compiler()), "--iree-hal-list-target-backends"]).splitlines()
     return tuple(match[1] for match in map(_TARGET.match, lines) if match)
 
 
@@ -80,7 +80,7 @@ def find_devices() -> tuple[DeviceInfo, ...]:
     return tuple(rows)
 
 
-def _said(command: list[str]) -> str:
+def _output_of(command: list[str]) -> str:
     """Returns the output of a command, "" if it fails or times out."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True).stdout

@@ -32,10 +32,11 @@ _DRIVERS = {
     "metal": "metal",
 }
 
-_OURS = "the workbench sets the phases and the output itself"
+_SET_BY_WORKBENCH = "the workbench sets the phases and the output itself"
 _RESERVED = {
     **dict.fromkeys(
-        ("o", "compile-to", "compile-from", "compile-mode", "dump-compilation-phases-to", "output-format"), _OURS
+        ("o", "compile-to", "compile-from", "compile-mode", "dump-compilation-phases-to", "output-format"),
+        _SET_BY_WORKBENCH,
     ),
     **dict.fromkeys(("help", "help-hidden", "help-list", "help-list-hidden", "version"), "it compiles nothing"),
     "mlir-print-debuginfo": "the workbench needs the locations",

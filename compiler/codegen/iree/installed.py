@@ -16,7 +16,7 @@ class IreeMissingError(Exception):
 
 def missing_packages() -> str:
     """Returns the packages of IREE that are not installed, "" if all are."""
-    absent = [name for name in ("iree.compiler", "iree.runtime") if not _there(name)]
+    absent = [name for name in ("iree.compiler", "iree.runtime") if not _is_importable(name)]
     return f"{MISSING} ({' and '.join(absent)})" if absent else ""
 
 
@@ -43,7 +43,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _there(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:

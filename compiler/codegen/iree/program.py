@@ -14,7 +14,7 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
-_OURS = ("buddy.", "bufferization.")
+_OWN_DIALECTS = ("buddy.", "bufferization.")
 
 
 class IreeUnsupportedError(Exception):
@@ -52,7 +52,7 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
     specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
     unchecked = tuple(sorted({call.target for call in calls}))
     convention = IreeConvention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
-    return IreeProgram(_inside(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
+    return IreeProgram(_with_functions(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
 
 
 class _Argument:
@@ -119,7 +119,7 @@ def _wrapper(
 
 def _strip(op: Any) -> Any:
     """Removes the attributes of our own passes; IREE does not know their dialect."""
-    for attribute in [name for name in op.attributes if name.startswith(_OURS)]:
+    for attribute in [name for name in op.attributes if name.startswith(_OWN_DIALECTS)]:
         del op.attributes[attribute]
     for name in ("arg_attrs", "res_attrs"):
         if op.name == "func.func" and name in op.attributes:
@@ -157,7 +157,7 @@ def _erase(module: Any, functions: Collection[str]) -> None:
         op.erase()
 
 
-def _inside(module: str, functions: str) -> str:
+def _with_functions(module: str, functions: str) -> str:
     """Returns the text of a module with `functions` appended to its own."""
     end = module.rindex("\n}")
     return f"{module[:end]}\n{functions}{module[end:]}"

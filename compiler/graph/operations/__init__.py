@@ -1,4 +1,4 @@
-"""The op classes, each with its ATen and prims targets, under the names that Buddy-MLIR scripts use."""
+"""The op classes with their ATen and prims targets, under the names that Buddy-MLIR's scripts use."""
 
 from buddy.compiler.graph.operations.arithmetic import *  # noqa: F403
 from buddy.compiler.graph.operations.checks import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Nodes without results that raise if a condition does not hold."""
+"""Assertions: nodes without results that raise if a condition does not hold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import Op
 
 
 class AssertOp(Op):
-    """Raises the message, its second argument, if the only element of the first is 0."""
+    """Raises an error with the second argument as its message if the only element of the first is 0."""
 
     has_effect = True
     targets = ("_assert_async.msg",)

@@ -1,4 +1,4 @@
-"""Comparison, logic, choice and casts."""
+"""Comparisons, logical and bitwise ops, selection by a mask, and casts."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ class IntMatmulOp(Op):
 
 
 class GroupedMatmulOp(Op):
-    """Multiplies each group of rows by its own matrix, for PyTorch's and transformers' ops."""
+    """Multiplies each group of rows by its own matrix: PyTorch's op, and the fallback in `transformers`."""
 
     targets = ("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
 
@@ -32,7 +32,7 @@ class TransposeAddMMFusedOp(Op):
 
 
 class CallExternalOp(EagerOp):
-    """A call of torch's library for the node's target; a graph pass inserts it."""
+    """A call of PyTorch's own kernel for the node's target; `replace-matmul-with-onednn` inserts it."""
 
     @property
     def call_func_name(self) -> str:
@@ -76,17 +76,17 @@ class ScaledDotProductFlashAttentionForCpuOp(Op):
 
 
 class FlashAttentionForCpuPrefillOp(Op):
-    """`softmax(scale * q kᵀ + mask) v` by blocks of keys; a fully masked row results in zeros."""
+    """`softmax(scale * q kᵀ + mask) v`, computed by blocks of keys; a fully masked row is zeros."""
 
     targets = ("scaled_dot_product_attention.default",)
 
 
 class GQAAttentionFusedOp(Op):
-    """The same for several heads of q per head of k and v, which are not repeated."""
+    """Grouped-query attention: several heads of q read one head of k and v, which are not repeated in memory."""
 
 
 class MaskedSoftmaxAttentionOp(Op):
-    """The same with the semantics of separate ops: a fully masked row results in NaN.
+    """Attention with the semantics of separate ops: a fully masked row is NaN.
 
-    If the node runs in eager by choice, the row results in zeros.
+    If the recipe runs the node in eager, the row is zeros.
     """

@@ -1,4 +1,4 @@
-"""Matrix factorisations, systems of equations, spectra. Stacks of matrices are [..., rows, columns]."""
+"""Matrix factorisations, linear systems, eigenvalues and singular values. Matrices are [..., rows, columns]."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from buddy.compiler.graph.operation import Op
 
 
 class CheckErrorsOp(Op):
-    """Raises the failure that its second argument names for the first matrix whose info is not 0."""
+    """Raises the error of the routine that its second argument names, for the first matrix whose `info` is not 0."""
 
     has_effect = True
     targets = ("_linalg_check_errors.default",)

@@ -1,4 +1,4 @@
-"""A node that passes a value to the observer of a run."""
+"""The node that passes a value to the observer of a run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ OBSERVE = "buddy.observe.default"
 
 
 class ObserveOp(Op):
-    """Passes its only argument to the observer of the run, if there is one; has no result.
+    """Passes its only argument to the observer of the run, if the run has one; has no result.
 
-    Observers are called in the program's order, so the order of these nodes identifies the value of each call.
+    The observer is called in the order of these nodes, which identifies the value of each call.
     """
 
     has_effect = True

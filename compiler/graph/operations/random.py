@@ -1,4 +1,4 @@
-"""Ops that draw from PyTorch's random number generator, in eager and in order, and counter-based random bits."""
+"""Ops that draw from PyTorch's generator, in eager and in program order, and counter-based random bits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RandomOp(Op):
 
 
 class RandomLikeOp(RandomOp):
-    """Fills a tensor like its first argument, of which it reads only shape, strides and element type."""
+    """Returns random numbers in the shape, strides and element type of its first argument."""
 
     targets: ClassVar[tuple[str, ...]] = (
         "rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype", "bernoulli.p",
@@ -32,13 +32,13 @@ class RandomLikeOp(RandomOp):
 
 
 class PhiloxOp(Op):
-    """Random bits by Philox 4x32-10, a function of a seed, a stream number and the number of each element."""
+    """Random bits of Philox 4x32-10, a function of a seed, a stream number and the index of each element."""
 
     op_type = OpType.ElementwiseType
     targets = ("buddy.philox32.default", "buddy.philox64.default")
 
 
-# Philox 4x32 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and its code, Random123.
+# Philox 4x32 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and of its library, Random123.
 ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

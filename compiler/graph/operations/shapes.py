@@ -111,7 +111,7 @@ class DiagonalScatterOp(Op):
 
 
 class AsStridedOp(ReshapeFamilyOp):
-    """Elements of the operand, in row-major order, by strides."""
+    """Selects elements by size, stride and offset from the operand's elements in row-major order."""
 
     targets = ("as_strided.default",)
 
@@ -121,20 +121,20 @@ class AsStridedScatterOp(Op):
 
 
 class ViewDtypeOp(ReshapeFamilyOp):
-    """The operand's bytes as elements of another type."""
+    """Reinterprets the operand's bytes as elements of another type."""
 
     targets = ("view.dtype",)
 
 
 class ViewAsRealOp(ReshapeFamilyOp):
-    """Complex numbers as pairs of floats along a new last dim."""
+    """Views complex numbers as pairs of floats along a new last dim."""
 
     takes_complex = True
     targets = ("view_as_real.default",)
 
 
 class ViewAsComplexOp(ReshapeFamilyOp):
-    """Pairs of floats along the last dim as complex numbers."""
+    """Views pairs of floats along the last dim as complex numbers."""
 
     takes_complex = True
     targets = ("view_as_complex.default",)

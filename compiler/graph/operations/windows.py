@@ -36,7 +36,7 @@ class AdaptiveMaxPool3dOp(Op):
 
 
 class MaxPoolBackwardOp(Op):
-    """The gradient of every pool that returns the positions of its maxima."""
+    """The gradient of the pools that return the positions of their maxima."""
 
     targets = (
         "max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default",

@@ -1,4 +1,4 @@
-"""Graph passes: functions that rewrite a Buddy graph in place, by their name in recipes."""
+"""Graph passes: functions that rewrite a Buddy graph in place. Recipes name them."""
 
 from __future__ import annotations
 
@@ -57,18 +57,18 @@ _ALL: tuple[Transform, ...] = (
     simply_fuse,
     observe,
 )
-_OF_OTHERS: dict[str, Transform] = {}
+_PLUGIN_PASSES: dict[str, Transform] = {}
 
 
 def graph_pass(transform: Transform) -> Transform:
-    """Decorator: registers a graph pass under its name, with `-` for `_`, for use in recipes."""
-    _OF_OTHERS[_name(transform)] = transform
+    """Decorator that registers a graph pass for recipes, under the function's name with `-` for `_`."""
+    _PLUGIN_PASSES[_name(transform)] = transform
     return transform
 
 
 def transforms() -> dict[str, Transform]:
-    """Returns the graph passes by name, in an order in which all of them may run; those of plug-ins last."""
-    return {**{_name(transform): transform for transform in _ALL}, **_OF_OTHERS}
+    """Returns the graph passes by name, in an order in which all of them can run; those of plug-ins are last."""
+    return {**{_name(transform): transform for transform in _ALL}, **_PLUGIN_PASSES}
 
 
 def _name(transform: Transform) -> str:
@@ -77,21 +77,21 @@ def _name(transform: Transform) -> str:
 
 def options_of(transform: Transform) -> dict[str, OptionValue]:
     """Returns a graph pass's options with their defaults."""
-    _, *further = signature(transform).parameters.values()
-    return {parameter.name.replace("_", "-"): parameter.default for parameter in further}
+    _graph, *options = signature(transform).parameters.values()
+    return {parameter.name.replace("_", "-"): parameter.default for parameter in options}
 
 
 def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -> list[Note]:
-    """Rewrites `graph` in place by the graph pass `name`; returns its notes.
+    """Runs the graph pass `name` on `graph`, in place; returns its notes.
 
-    Raises `TransformError` if the pass is unknown, its options are wrong, or it rejects the graph.
+    Raises `TransformError` if the pass is unknown, its options are invalid, or it rejects the graph.
     """
     transform = transforms().get(name)
     if transform is None:
         raise TransformError("unknown graph pass")
     try:
-        given = typed_options(name, options_of(transform), options)
+        typed = typed_options(name, options_of(transform), options)
     except ValueError as error:
         raise TransformError(str(error)) from error
     with graph.rewriting():
-        return transform(graph, **{key.replace("-", "_"): value for key, value in given.items()}) or []
+        return transform(graph, **{key.replace("-", "_"): value for key, value in typed.items()}) or []

@@ -1,4 +1,4 @@
-"""Slices of concatenations: reads a part directly if it contains the slice."""
+"""Slices of concatenations: reads a part of the concatenation directly if it contains the slice."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from buddy.compiler.graph.transform.notes import Note
 
 
 def slice_parts(graph: Graph) -> list[Note]:
-    """Replace a slice of a concatenation that lies within one part by a slice of that part, or the part itself.
+    """Replace a slice of a concatenation that is within one part by a slice of that part, or the part itself.
 
-    A decoding step returns its addition to a cache in this way; the cache then need not be concatenated for it.
+    A decoding step that returns only its addition to a KV cache needs no concatenated cache then.
     """
     notes = []
     for node in graph.operations:
-        found = _part(node)
+        found = _containing_part(node)
         if found is None:
             continue
         part, start, end = found
@@ -30,8 +30,8 @@ def slice_parts(graph: Graph) -> list[Note]:
     return notes
 
 
-def _part(node: Op) -> tuple[Op, int, int] | None:
-    """Returns the part that contains a slice, and the slice's start and end in it."""
+def _containing_part(node: Op) -> tuple[Op, int, int] | None:
+    """Returns the part that contains a slice, and the slice's start and end in it; `None` if no part does."""
     if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
         return None
     whole, rank = node.args[0], len(node.tensor_meta.shape)

@@ -1,4 +1,4 @@
-"""Replaces matrix products by calls of the library that eager PyTorch uses."""
+"""Replaces matrix products by calls of PyTorch's own kernels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
 
 
 def replace_matmul_with_onednn(graph: Graph) -> list[Note]:
-    """Replace matrix products by calls of torch's library for them (oneDNN or MKL)."""
+    """Replace matrix products by calls of PyTorch's own kernels (oneDNN or MKL)."""
     return replace_matmul_with_onednn_selective(graph)
 
 
 def replace_matmul_with_onednn_selective(graph: Graph, min_size: int = 0) -> list[Note]:
-    """Replace matrix products of at least min-size elements by calls of torch's library; compile smaller ones."""
+    """Replace matrix products whose result has at least min-size elements by calls of PyTorch's own kernels."""
     notes = []
     for node in [node for node in graph.operations if isinstance(node, _PRODUCTS)]:
         size = math.prod(node.tensor_meta.shape[-2:])

@@ -30,14 +30,14 @@ def simply_fuse(graph: Graph) -> list[Note]:
 
 def apply_classic_fusion(graph: Graph) -> list[Note]:
     """Fuse matrix products with the transpose of their second factor, and put all ops into one group."""
-    notes = [note for node in graph.operations for note in _fused(graph, node)]
+    notes = [note for node in graph.operations for note in _fuse_transpose(graph, node)]
     graph.drop_unused()
     simply_fuse(graph)
     return notes
 
 
-def _fused(graph: Graph, node: Op) -> list[Note]:
-    """Fuses `mm(a, tᵀ)` and `addmm(c, a, tᵀ)` to products of rows with rows, as `linear` computes."""
+def _fuse_transpose(graph: Graph, node: Op) -> list[Note]:
+    """Fuses `mm(a, tᵀ)` and `addmm(c, a, tᵀ)` into products of rows with rows, as in `linear`."""
     if not isinstance(node, (MatmulOp, AddMMOp)):
         return []
     *rest, factor = node.args
@@ -45,7 +45,7 @@ def _fused(graph: Graph, node: Op) -> list[Note]:
         return [Note(node.stable, f"left: {factor} is not a transpose")]
     if isinstance(node, MatmulOp):
         replaced(graph, node, TransposeMatmulFusedOp, "linear.default", [*rest, factor.args[0]])
-    elif (reason := _no_linear(node)) is not None:
+    elif (reason := _not_linear_reason(node)) is not None:
         return [Note(node.stable, f"left: {reason}")]
     else:
         addend, first = rest
@@ -53,10 +53,10 @@ def _fused(graph: Graph, node: Op) -> list[Note]:
     return [Note(node.stable, f"one op with the transpose {factor}")]
 
 
-def _no_linear(node: Op) -> str | None:
-    """Returns why an addmm is no `linear`, or `None`."""
+def _not_linear_reason(node: Op) -> str | None:
+    """Returns why an `addmm` is not a `linear`, or `None` if it is."""
     if any(node.kwargs.get(key, 1) != 1 for key in ("alpha", "beta")):
-        return "it scales what it adds"
+        return "it scales its operands"
     if node.args[0].tensor_meta.shape != node.tensor_meta.shape[1:]:
         return "its addend is not a single row"
     return None

@@ -1,4 +1,4 @@
-"""Nodes that return their operand: clones, aliases and views to the same shape, and views of views."""
+"""Removes nodes that return their operand (clones, aliases, views to the same shape), and merges views of views."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _VIEWS = (ViewOp, ReshapeOp)
 
 
 def drop_identities(graph: Graph) -> list[Note]:
-    """Let the users of an identity read its operand, and a view of a view read the first view's operand.
+    """Make readers of an identity read its operand, and a view of a view read the first view's operand.
 
-    Tensors are immutable values here, so copies are unnecessary. A node that the program returns stays.
+    Tensors are immutable values in the graph, so copies are unnecessary. A node that the program returns stays.
     """
     notes = []
     for node in graph.operations:

@@ -1,4 +1,4 @@
-"""The notes of a graph pass on the nodes it looked at."""
+"""The notes of a graph pass on the nodes that it considers, and its error."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 
 class TransformError(Exception):
-    """A graph pass cannot handle the graph; the text says what and where."""
+    """A graph pass rejects the graph, or its options; the text says why and where."""
 
 
 class Note(NamedTuple):
-    """What was done to a node, or why nothing was done; `node` is its stable name."""
+    """What a pass did to a node, or why it did nothing; `node` is the node's stable name."""
 
     node: str
     text: str

@@ -17,21 +17,21 @@ SHOWS = "observe:"
 
 
 def observe(graph: Graph, nodes: str = EVERY) -> list[Note]:
-    """Pass the named nodes to the observer of a run, all if none is named; NODE@OTHER observes NODE after OTHER.
+    """Pass nodes to the observer of a run: those named, or all for `*`; NODE@OTHER observes NODE after OTHER.
 
-    Names are stable ones, separated by blanks. An observed value must be stored as a whole, which prevents the fusion
-    of ops around it.
+    Names are stable names, separated by blanks. An observed value is stored completely, which prevents the fusion of
+    ops around it.
     """
     wanted = list(_wanted(graph, nodes))
-    behind: dict[Op, list[Op]] = {}
+    observers: dict[Op, list[Op]] = {}
     for node, place in wanted:
-        behind.setdefault(place, []).append(_shown(graph, node, place))
-    graph.body = [found for op in graph.body for found in (op, *behind.get(op, ()))]
+        observers.setdefault(place, []).append(_observer(graph, node, place))
+    graph.body = [found for op in graph.body for found in (op, *observers.get(op, ()))]
     return [Note(node.stable, "is passed to the observer of a run") for node, _ in wanted]
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
-    """Returns the stable names of the nodes that a run of `graph` observes, in that order."""
+    """Returns the stable names of the nodes that a run of `graph` observes, in the order of the run."""
     return tuple(op.args[0].stable for op in graph.operations if isinstance(op, ObserveOp))
 
 
@@ -53,12 +53,12 @@ def _wanted(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
         name, _, behind = text.partition(BEHIND)
         for part in (name, behind or name):
             if part not in known:
-                raise TransformError(f"{graph.name} has no node {part!r} that computes something")
+                raise TransformError(f"{graph.name} has no node {part!r} that computes a value")
         if can_be_shown(known[name]):
             yield known[name], known[behind or name]
 
 
-def _shown(graph: Graph, node: Op, place: Op) -> Op:
+def _observer(graph: Graph, node: Op, place: Op) -> Op:
     """Returns a node that observes `node`, in the module of `place`, which determines its function."""
     found = new_op(ObserveOp, fresh_name(graph, f"observe_{node.name}"), OBSERVE, [node], [None])
     found.stable = SHOWS + node.stable

@@ -1,4 +1,4 @@
-"""Rewriting functions that graph passes share."""
+"""Functions that graph passes share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 
 
 def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
-    """Replaces `node` by a node of class `cls` with one result, which gets its names and its first result's type.
+    """Replaces `node` by a node of class `cls` that has its names and one result, of the type of its first result.
 
-    `target` is the equivalent torch op, for running it in eager. Arguments that are `None` are omitted from `kwargs`.
+    `target` is the torch op that runs the new node in eager. `args` and `kwargs` are its arguments; keyword arguments
+    that are `None` are omitted.
     """
     new = cls()
     new.name, new.stable, new.target = node.name, node.stable, target
@@ -25,7 +26,7 @@ def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any]
 
 
 def fresh_name(graph: Graph, base: str) -> str:
-    """Returns `base`, with the first number that makes it unique in the graph if necessary."""
+    """Returns a name that the graph does not have: `base`, or `base` with a number."""
     number, name = 0, base
     while name in graph.node_table:
         number += 1
@@ -39,7 +40,7 @@ def only_first_result(node: Op) -> bool:
 
 
 def take_first_result(graph: Graph, node: Op) -> None:
-    """Makes readers of the first of several results read `node`, which now has one; the picking node becomes unused."""
-    for picked in list(node._children):
-        for reader in list(picked._children):
-            graph.replace_argument(reader, picked, node)
+    """Makes the readers of the `GetItemOp`s of `node` read `node` itself, which has only one result now."""
+    for getitem in list(node._children):
+        for reader in list(getitem._children):
+            graph.replace_argument(reader, getitem, node)

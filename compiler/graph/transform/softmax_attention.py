@@ -1,4 +1,4 @@
-"""Matches attention in separate ops: a product, scaling and mask, a softmax, and a second product."""
+"""Fuses attention that is written in separate ops: a product, scaling and mask, a softmax, and a second product."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 
 
 class _MismatchError(Exception):
-    """Why the nodes around a softmax are no attention."""
+    """The nodes around a softmax are not attention; the text says why."""
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """`first` computes the scores, `second` reads the weights; values in between have no other readers."""
+    """The nodes of an attention: product `first` computes the scores, product `second` reads the softmax's result."""
 
     softmax: Op
     first: Op
@@ -47,8 +47,11 @@ class _Pattern:
         return self.softmax.tensor_meta.shape[:-2]
 
 
-def fuse_around(graph: Graph, softmax: SoftmaxOp, target: str) -> Note:
-    """Replaces the second product around `softmax`, if it has one, by an attention with the torch target."""
+def fuse_softmax_attention(graph: Graph, softmax: SoftmaxOp, target: str) -> Note:
+    """Replaces the second product of the attention around `softmax`, if it is one, by a fused node.
+
+    `target` is the torch op that runs the fused node in eager.
+    """
     try:
         pattern = _match(softmax)
     except _MismatchError as reason:
@@ -76,14 +79,14 @@ def _match(softmax: Op) -> _Pattern:
     while isinstance(node, (MulOp, DivOp)) and isinstance(node.args[1], (int, float)):
         scale = scale * node.args[1] if isinstance(node, MulOp) else scale / node.args[1]
         node = _only_read_here(node).args[0]
-    first = _only_read_here(_behind_views(node))
+    first = _only_read_here(_skip_views(node))
     if not isinstance(first, BatchMatmulOp):
-        raise _MismatchError(f"its operand comes from {first}, not from a product")
+        raise _MismatchError(f"its operand is computed by {first}, not by a product")
     return _Pattern(softmax, first, second, scale, mask)
 
 
 def _reader_of(softmax: Op) -> Op:
-    """Returns the product that reads the weights, through views, as its first factor."""
+    """Returns the product that reads the softmax's result, through views, as its first factor."""
     node = softmax
     while True:
         reader = _only_reader(node)
@@ -106,23 +109,24 @@ def _split_mask(add: Op) -> tuple[Op, Op]:
             if mask.tensor_meta.dtype != add.tensor_meta.dtype:
                 raise _MismatchError(f"its mask {mask} has another element type")
             return scores, mask
-    raise _MismatchError(f"{add} adds nothing to a product")
+    raise _MismatchError(f"neither operand of {add} is a product")
 
 
 def _is_view(node: Op) -> bool:
-    """True if `node` has its operand's elements in the same order."""
+    """True if `node` has the elements of its operand, in the same order."""
     if isinstance(node, (ViewOp, ReshapeOp, CloneOp, AliasOp)):
         return True
     return isinstance(node, ExpandOp) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
 
 
-def _behind_views(node: Op) -> Op:
+def _skip_views(node: Op) -> Op:
     while _is_view(node):
         node = _only_read_here(node).args[0]
     return node
 
 
 def _only_read_here(node: Op) -> Op:
+    """Returns `node`. Raises `_MismatchError` if it does not have exactly one reader."""
     _only_reader(node)
     return node
 
@@ -139,9 +143,9 @@ def _only_reader(node: Op) -> Op:
 def _fuse(graph: Graph, pattern: _Pattern, target: str) -> None:
     first, second, batch = pattern.first, pattern.second, pattern.batch
     rows, keys = pattern.softmax.tensor_meta.shape[-2:]
-    q, width = _shaped(graph, second, first.args[0], (*batch, rows), -1), first.args[0].tensor_meta.shape[-1]
-    k = _untransposed(graph, second, first.args[1], (*batch, width, keys))
-    v = _shaped(graph, second, second.args[1], (*batch, keys), -1)
+    q, width = _reshaped(graph, second, first.args[0], (*batch, rows), -1), first.args[0].tensor_meta.shape[-1]
+    k = _transposed(graph, second, first.args[1], (*batch, width, keys))
+    v = _reshaped(graph, second, second.args[1], (*batch, keys), -1)
     result = TensorMeta((*batch, rows, v.tensor_meta.shape[-1]), second.tensor_meta.dtype)
     cls = FlashAttentionForCpuPrefillOp if pattern.mask is None else MaskedSoftmaxAttentionOp
     fused = new_op(cls, second.name, target, metas=[result])
@@ -157,8 +161,8 @@ def _fuse(graph: Graph, pattern: _Pattern, target: str) -> None:
     graph.link()
 
 
-def _shaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int) -> Op:
-    """Returns `node` with the dims `lead` and its last one: an operand of its views, or a new view."""
+def _reshaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int) -> Op:
+    """Returns `node` in the shape [*lead, its dim `last`]: an operand that it views, or else a new view of it."""
     shape = (*lead, node.tensor_meta.shape[last])
     found, source = None, node
     while True:
@@ -166,23 +170,23 @@ def _shaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int
         if not _is_view(source):
             break
         source = source.args[0]
-    return found or _inserted(graph, before, ViewOp, node, list(shape), shape)
+    return found or _insert(graph, before, ViewOp, node, list(shape), shape)
 
 
-def _untransposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
-    """Returns the keys [batch…, keys, width]; `node` is their transpose, of `shape`."""
+def _transposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
+    """Returns the keys [batch…, keys, width]; `node` is their transpose [batch…, width, keys], in `shape`."""
     *batch, width, keys = shape
-    wide = _shaped(graph, before, node, shape[:-1], -1)
+    wide = _reshaped(graph, before, node, shape[:-1], -1)
     source, order = wide, list(range(len(shape)))
     if isinstance(wide, (TransposeOp, PermuteOp)):
         source, order = wide.args[0], permutation_of(wide)
     order[-2], order[-1] = order[-1], order[-2]
     if order == sorted(order):
         return source
-    return _inserted(graph, before, PermuteOp, source, order, (*batch, keys, width))
+    return _insert(graph, before, PermuteOp, source, order, (*batch, keys, width))
 
 
-def _inserted(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
+def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[int], shape: tuple[int, ...]) -> Op:
     """Inserts a view or permutation of `source` before node `before`."""
     kind = "view" if cls is ViewOp else "permute"
     name = fresh_name(graph, f"{source.name}_{kind}")

@@ -1,4 +1,4 @@
-"""Transposes that cancel, that move nothing, or that can be merged."""
+"""Removes and merges transposes and views."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _VIEWS = (ViewOp, ReshapeOp, UnsqueezeOp)
 
 
 def eliminate_transpose(graph: Graph) -> list[Note]:
-    """Replace a transpose of a transpose by one, or by none if they cancel."""
-    notes = [note for node in graph.operations if isinstance(node, TRANSPOSES) for note in _composed(graph, node)]
+    """Replace a transpose of a transpose by one transpose, or by its operand if they cancel."""
+    notes = [note for node in graph.operations if isinstance(node, TRANSPOSES) for note in _compose(graph, node)]
     graph.drop_unused()
     return notes
 
 
-def _composed(graph: Graph, node: Op) -> list[Note]:
+def _compose(graph: Graph, node: Op) -> list[Note]:
     order, source = permutation_of(node), node.args[0]
     while isinstance(source, TRANSPOSES):
         inner = permutation_of(source)
@@ -29,20 +29,20 @@ def _composed(graph: Graph, node: Op) -> list[Note]:
         graph.replace_uses(node, source)
         return [Note(node.stable, f"moves nothing; its readers read {source} now")]
     if source is node.args[0]:
-        return [Note(node.stable, f"left: {source} is no transpose")]
+        return [Note(node.stable, f"left: {source} is not a transpose")]
     replaced(graph, node, PermuteOp, "permute.default", [source, order])
     return [Note(node.stable, f"reads {source} in the order {order}")]
 
 
 def eliminate_matmul_transpose_reshape(graph: Graph) -> list[Note]:
     """Replace transposes that move only dims of size 1 by views, and views of views by one view."""
-    notes = [_as_view(graph, node) for node in graph.operations if isinstance(node, TRANSPOSES)]
-    notes += [note for node in graph.operations if isinstance(node, _VIEWS) for note in _through_views(graph, node)]
+    notes = [_replace_by_view(graph, node) for node in graph.operations if isinstance(node, TRANSPOSES)]
+    notes += [note for node in graph.operations if isinstance(node, _VIEWS) for note in _merge_views(graph, node)]
     graph.drop_unused()
     return notes
 
 
-def _as_view(graph: Graph, node: Op) -> Note:
+def _replace_by_view(graph: Graph, node: Op) -> Note:
     sizes = node.args[0].tensor_meta.shape
     moved = [dim for dim in permutation_of(node) if sizes[dim] != 1]
     if moved != sorted(moved):
@@ -51,7 +51,7 @@ def _as_view(graph: Graph, node: Op) -> Note:
     return Note(node.stable, "moves dims of size 1 only: a view")
 
 
-def _through_views(graph: Graph, node: Op) -> list[Note]:
+def _merge_views(graph: Graph, node: Op) -> list[Note]:
     source = node.args[0]
     while isinstance(source, _VIEWS):
         source = source.args[0]

@@ -45,7 +45,7 @@ def new_context() -> Any:
     context = ir.Context()
     context.allow_unregistered_dialects = True
     context.enable_multithreading(False)
-    bindings.register_others(context)
+    bindings.register_external_dialects(context)
     return context
 
 

@@ -1,4 +1,4 @@
-"""Element-wise ops as Python expressions on one element; the builder handles broadcasting and promotion."""
+"""Element-wise ops, written as Python expressions on one element; the builder adds broadcasting and type promotion."""
 
 from __future__ import annotations
 

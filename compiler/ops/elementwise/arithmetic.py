@@ -1,4 +1,4 @@
-"""Arithmetic, powers, bounds and rounding."""
+"""Arithmetic, powers, minima and maxima, and rounding."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rsub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
 
 
 def _times(y: Scalar, alpha: float, x: Scalar) -> Scalar:
-    """`alpha * y`, with `alpha` in the element type of `x`."""
+    """Returns `alpha * y`, with `alpha` rounded to the element type of `x`."""
     return y if alpha == 1 else y * cast(x.like(alpha), y.dtype)
 
 
@@ -65,24 +65,27 @@ def fmin(x: Scalar, y: Operand) -> Scalar:
 
 @elementwise("PowOp", narrow=True)
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """For half types the exponent is rounded too; eager uses no square root for float16: it differs at -0 and -inf."""
+    """For half types the exponent is rounded too.
+
+    As in eager, powers of float16 do not use a square root, which differs from the power at -0 and -inf.
+    """
     if x.dtype in COMPUTE_IN:
         base, rounded = rounded_operands(x, exponent)
         if x.dtype is TensorDType.BFloat16 and exponent in (3, -2):
             return _power_by_halves(x, int(exponent))
-        return s.power(base, exponent) if _by_products(exponent, x.dtype) else s.powf(base, rounded)
+        return s.power(base, exponent) if _uses_products(exponent, x.dtype) else s.powf(base, rounded)
     whole = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
     return s.power(x, exponent) if x.dtype.is_float or whole else integers.power(x, exponent)
 
 
 def _power_by_halves(x: Scalar, exponent: int) -> Scalar:
-    """Computes `x ** 3` or `x ** -2` for half types; eager rounds the intermediate square."""
+    """Computes `x ** 3` or `x ** -2` for half types, with the square rounded to the half type, as in eager."""
     base = cast(x, COMPUTE_IN[x.dtype])
     square = cast(cast(base * base, x.dtype), base.dtype)
     return square * base if exponent == 3 else 1.0 / square
 
 
-def _by_products(exponent: Operand, dtype: TensorDType) -> bool:
+def _uses_products(exponent: Operand, dtype: TensorDType) -> bool:
     if not isinstance(exponent, (int, float)):
         return False
     return float(exponent).is_integer() or (abs(exponent) == 0.5 and dtype is TensorDType.BFloat16)

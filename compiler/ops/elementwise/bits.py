@@ -55,7 +55,7 @@ def angle(x: Scalar) -> Scalar:
 
 @elementwise("NextafterOp", narrow=True)
 def nextafter(x: Scalar, y: Operand) -> Scalar:
-    """Adds or subtracts one in the bits, which are ordered like the magnitudes."""
+    """Increments or decrements the bits as an integer, whose order is that of the magnitudes."""
     y = x.like(y)
     bits, zero = bits_of(x), x.compare("eq", 0)
     outward = ((x < y) ^ (x < 0)) & (zero ^ True)
@@ -65,7 +65,7 @@ def nextafter(x: Scalar, y: Operand) -> Scalar:
     return s.select(x.compare("ne", x) | y.compare("ne", y), x + y, result)
 
 
-def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
+def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
     """Returns `(m, n)` with x = m 2^n and |m| in [1/2, 1); m is x for zeros, infinities and NaN."""
     mantissa = _MANTISSA[x.dtype]
     bias = (1 << (bits_of(x).value.type.width - mantissa - 2)) - 1
@@ -82,7 +82,7 @@ def _parts(x: Scalar) -> tuple[Scalar, Scalar]:
 
 @ops_registry.lowering("FrexpOp")
 def frexp(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    parts = (lambda x: _parts(x)[0], lambda x: _parts(x)[1])
+    parts = (lambda x: _mantissa_and_exponent(x)[0], lambda x: _mantissa_and_exponent(x)[1])
     return [lower_expression(node, symbol_table, part, True, result=i) for i, part in enumerate(parts)]
 
 
@@ -94,7 +94,7 @@ def ldexp(x: Scalar, exponent: Operand) -> Scalar:
     """
     if not isinstance(exponent, Scalar) or exponent.dtype.is_float:
         return x * s.exp2(x.like(exponent))
-    mantissa, own = _parts(cast(x, TensorDType.Float64))
+    mantissa, own = _mantissa_and_exponent(cast(x, TensorDType.Float64))
     total = s.minimum(s.maximum(cast(exponent, TensorDType.Int64), -5000), 5000) + own
     near = s.minimum(s.maximum(total, -1000), 1000)
     far = s.minimum(s.maximum(total - near, -1000), 1000)

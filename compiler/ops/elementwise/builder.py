@@ -28,10 +28,10 @@ def elementwise(
 ) -> Callable[[Any], Any]:  # fmt: skip
     """Registers the decorated expression as the lowering of the op classes `names`.
 
-    The expression gets a `Scalar` for each tensor argument and Python values for the rest. Tensor elements arrive in
-    the result's element type, or, with `among_operands`, in the type that the operands promote to (comparisons); those
-    at the positions `uncast` keep their type. Half types are computed in f32 unless the expression is `narrow`;
-    `within` is the element type of the whole computation.
+    The expression gets a `Scalar` for each tensor argument and Python values for the others. Elements are first cast to
+    the result's element type or, with `among_operands`, to the type that the operands promote to (as in comparisons);
+    those of arguments at the positions `uncast` keep their type. Half types are computed in f32, unless the expression
+    is `narrow` and casts them itself. `within` is the element type of the whole computation, if it is a fixed one.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
@@ -72,7 +72,7 @@ def lower_expression(
     def element(*elements: Scalar) -> Scalar:
         arguments = list(node.args)
         for i, x in zip(positions, elements, strict=True):
-            # Eager first converts a tensor to the result's type, which may round. It does not convert numbers and
+            # Eager first converts tensors to the result's type, which may round, but neither numbers nor
             # zero-dimensional tensors.
             rounded = not among_operands and within is None and bool(node.args[i].tensor_meta.shape)
             arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if rounded else x, compute)
@@ -83,8 +83,8 @@ def lower_expression(
     return pointwise(inputs, meta.shape, meta.dtype, element)
 
 
-# Arguments that are already reflected in the type of the graph's result.
-_OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
+# Arguments that only determine the type of the result, which the graph has.
+_RESULT_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
 def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
@@ -93,15 +93,15 @@ def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dic
     Ignores arguments that only describe the result. Raises `LoweringError` for other unknown arguments, and for too
     many positional ones.
     """
-    ignored = sorted(set(node.kwargs) - set(parameters) - _OF_THE_RESULT)
-    ignored += map(str, node.args[_places(parameters) :])
+    ignored = sorted(set(node.kwargs) - set(parameters) - _RESULT_ARGUMENTS)
+    ignored += map(str, node.args[_position_count(parameters) :])
     if ignored:
         raise LoweringError(f"its lowering ignores the argument {ignored[0]}")
     return {key: value for key, value in node.kwargs.items() if key in parameters}
 
 
-def _places(parameters: Mapping[str, inspect.Parameter]) -> int:
-    """Returns how many positional arguments a function with these parameters takes."""
+def _position_count(parameters: Mapping[str, inspect.Parameter]) -> int:
+    """Returns the number of positional arguments that a function with these parameters takes."""
     kinds = [parameter.kind for parameter in parameters.values()]
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         return sys.maxsize
@@ -121,9 +121,10 @@ def as_scalar(value: Any, dtype: TensorDType) -> Scalar:
 
 
 def promoted(arguments: Sequence[Any]) -> TensorDType:
-    """Returns the element type of PyTorch's promotion: first by category (bool < integer < float), then by width.
+    """Returns the element type that `arguments` promote to: by category (bool < integer < float), then by width.
 
-    A zero-dimensional tensor or Python number only counts if its category is higher than that of all tensors before.
+    As in PyTorch, zero-dimensional tensors count only if their category is higher than that of tensors with dims, and
+    Python numbers only if it is higher than that of all tensors.
     """
     metas = [arg.tensor_meta for arg in arguments if isinstance(arg, Op)]
     numbers = [_number_type(arg) for arg in arguments if isinstance(arg, (bool, int, float))]

@@ -1,4 +1,4 @@
-"""Comparison, choice and casts."""
+"""Comparisons, selection by a mask, and casts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def masked_fill(x: Scalar, mask: Scalar, value: Operand) -> Scalar:
 
 @elementwise("ConvertElementTypeOp", uncast=(0,))
 def convert(x: Operand, _dtype: object = None) -> Scalar:
-    """Converts to the result's element type. prims also pass it by position, and `vmap` converts numbers too."""
+    """Converts to the result's element type, which prims pass as an argument; `x` may be a number under `vmap`."""
     if isinstance(x, Scalar):
         return x
     return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)

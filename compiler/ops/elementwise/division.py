@@ -15,17 +15,17 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, rounded_operands
 from buddy.compiler.ops.func import eager_call
-from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.failures import results_or_eager
 from buddy.compiler.ops.registry import Lowering
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
 def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """Divides with a rounding mode; `floor_divide` passes none and means `floor`.
+    """Divides with a rounding mode; `floor_divide` passes no mode and means `floor`.
 
-    For half types, eager divides by a number as given and by a tensor rounded to their type; it rounds this quotient
-    before truncating it.
+    For half types, eager rounds a tensor divisor to the half type, but not a number; the quotient by a tensor is also
+    rounded before it is truncated.
     """
     wide, divisor = rounded_operands(x, y)
     if not isinstance(y, Scalar) or y.dtype is not x.dtype:
@@ -33,7 +33,7 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
     if not x.dtype.is_float:
         return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(wide, divisor)[0]
     if rounding_mode == "floor":
-        return _floor_divided(wide, divisor)
+        return _floor_divide(wide, divisor)
     quotient = wide / divisor
     if rounding_mode != "trunc":
         return quotient
@@ -42,14 +42,14 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
 
 @ops_registry.lowering("DivTensorModeOp")
 def div_with_rounding(node: Op, symbol_table: SymbolTable) -> Any:
-    """Treats a zero-dimensional tensor as a number of its own type."""
+    """Treats a zero-dimensional divisor like a number: it is not rounded to the result's type."""
     divisor = argument(node, 1, "other")
-    as_it_is = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
-    return lower_expression(node, symbol_table, div, uncast=(1,) if as_it_is else (), narrow=True)
+    keep_type = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
+    return lower_expression(node, symbol_table, div, uncast=(1,) if keep_type else (), narrow=True)
 
 
-def _floor_divided(x: Scalar, y: Scalar) -> Scalar:
-    """Computes the floor from the remainder, as Python does: the floor of a rounded quotient may be too high by one."""
+def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
+    """Computes the floor from the remainder, as in Python: the floor of a rounded quotient may be one too high."""
     rest = s.fmod(x, y)
     quotient = (x - rest) / y
     quotient = s.select(rest.compare("ne", 0) & ((y < 0) ^ (rest < 0)), quotient - 1, quotient)
@@ -86,7 +86,7 @@ def lcm(x: Scalar, y: Operand) -> Scalar:
     return integers.least_multiple(x, y)
 
 
-def _asking_eager_of_zeros(lower: Lowering) -> Lowering:
+def _with_zero_check(lower: Lowering) -> Lowering:
     """Wraps the division `lower` with a check that falls back to eager on integer division by zero."""
 
     def lowered(node: Op, symbol_table: SymbolTable) -> Any:
@@ -95,13 +95,13 @@ def _asking_eager_of_zeros(lower: Lowering) -> Lowering:
             return lower(node, symbol_table)
         if not isinstance(divisor, Op):
             return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table)
-        return or_eager(_zeros(divisor, symbol_table), node, symbol_table, [lower(node, symbol_table)])[0]
+        return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, [lower(node, symbol_table)])[0]
 
     return lowered
 
 
-def _zeros(divisor: Op, symbol_table: SymbolTable) -> Any:
-    """Returns a tensor [1] of i32: 1 if some element of the divisor is 0."""
+def _has_zero(divisor: Op, symbol_table: SymbolTable) -> Any:
+    """Returns an i32 tensor [1]: 1 if an element of the divisor is 0, else 0."""
     value, dtype = value_of(divisor, symbol_table), divisor.tensor_meta.dtype
     shape, flag = st.shape_of(value), TensorDType.Int32
 
@@ -112,4 +112,4 @@ def _zeros(divisor: Op, symbol_table: SymbolTable) -> Any:
 
 
 for _name in ("DivTensorModeOp", "RemainderOp", "FmodOp"):
-    ops_registry[_name] = _asking_eager_of_zeros(ops_registry[_name])
+    ops_registry[_name] = _with_zero_check(ops_registry[_name])

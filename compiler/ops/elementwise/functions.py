@@ -14,7 +14,7 @@ SQRT1_2 = pymath.sqrt(0.5)
 SQRT_2_OVER_PI = pymath.sqrt(2.0 / pymath.pi)
 
 
-def _direct(name: str, function: Callable[[Scalar], Scalar]) -> None:
+def _register_unary(name: str, function: Callable[[Scalar], Scalar]) -> None:
     elementwise(name)(lambda x: function(x))
 
 
@@ -24,7 +24,7 @@ for _name, _function in {
     "AcosOp": s.acos, "AtanOp": s.atan, "SinhOp": s.sinh, "CoshOp": s.cosh, "TanhOp": s.tanh, "AsinhOp": s.asinh,
     "AcoshOp": s.acosh, "AtanhOp": s.atanh,
 }.items():  # fmt: skip
-    _direct(_name, _function)
+    _register_unary(_name, _function)
 
 
 @elementwise("Atan2Op")

@@ -11,7 +11,7 @@ from buddy.compiler.ops.elementwise.special import lgamma
 from buddy.compiler.ops.scalar import Operand, Scalar
 
 _EPSILON, _TINY = 2.0**-53, 1e-300
-# Maximum number of terms; about six times the square root of the first argument are needed.
+# The maximum number of terms; the algorithms need about six times the square root of the first argument.
 _TERMS = 1e5
 
 
@@ -31,7 +31,7 @@ def _fraction(a: Scalar, x: Scalar) -> Scalar:
     d = 1.0 / b
     start = (d, b, b.like(1 / _TINY), d, a.like(1), a, a.like(2))
 
-    def goes_on(_h: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, i: Scalar, _a: Scalar, change: Scalar) -> Scalar:
+    def not_converged(_h: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, i: Scalar, _a: Scalar, change: Scalar) -> Scalar:
         return (s.absolute(change - 1.0) > _EPSILON * 2) & (i < _TERMS)
 
     def step(h: Scalar, b: Scalar, c: Scalar, d: Scalar, i: Scalar, a: Scalar, _change: Scalar) -> list[Scalar]:
@@ -40,18 +40,18 @@ def _fraction(a: Scalar, x: Scalar) -> Scalar:
         d = 1.0 / d
         return [h * (d * c), b, c, d, i + 1.0, a, d * c]
 
-    return s.repeat(start, goes_on, step)[0]
+    return s.repeat(start, not_converged, step)[0]
 
 
 def _not_zero(x: Scalar) -> Scalar:
     return s.select(s.absolute(x) < _TINY, _TINY, x)
 
 
-def _both(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
+def _regularised(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
     """Returns P(a, x) and Q(a, x), which sum to 1; NaN if an argument is negative or the limit does not exist."""
     near = (x <= 1.0) | (x <= a)
     ordinary = (a > 0) & (x > 0) & (a < math.inf) & (x < math.inf)
-    # An expansion whose result is not used gets arguments for which it ends at once.
+    # An expansion whose result is not used gets arguments for which it ends immediately.
     scale = s.exp(a * s.log(x) - x - lgamma(a + 1.0))
     lower = scale * _series(s.select(ordinary & near, a, 1.0), s.select(ordinary & near, x, 0.0))
     far = ordinary & (near ^ True)
@@ -69,9 +69,9 @@ def _both(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
 
 @elementwise("IgammaOp", within=TensorDType.Float64)
 def igamma(a: Scalar, x: Operand) -> Scalar:
-    return _both(a, a.like(x))[0]
+    return _regularised(a, a.like(x))[0]
 
 
 @elementwise("IgammacOp", within=TensorDType.Float64)
 def igammac(a: Scalar, x: Operand) -> Scalar:
-    return _both(a, a.like(x))[1]
+    return _regularised(a, a.like(x))[1]

@@ -29,9 +29,10 @@ def _whole(x: Scalar, degree: Operand) -> Scalar:
 
 
 def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *known: Known) -> Scalar:
-    """Evaluates the recurrence from 1 and `first` by `step`, unless a `known` value applies.
+    """Evaluates the recurrence `step` from 1 and `first` up to degree `n`, unless a `known` value applies.
 
-    Returns 0 for a negative degree. NaN ends the loop, and `known` values skip it: degrees may be arbitrarily large.
+    Returns 0 for a negative degree. Since degrees may be very large, the loop ends at NaN and is skipped for `known`
+    values.
     """
     shortcuts = [values(x, n) for values in known]
     steps, one = n, x.like(1)
@@ -52,13 +53,13 @@ def _is_odd(n: Scalar) -> Scalar:
     return cast(n & 1, TensorDType.Bool)
 
 
-def _plain(name: str, first: Callable[[Scalar], Scalar], step: Step, known: Known) -> None:
+def _register(name: str, first: Callable[[Scalar], Scalar], step: Step, known: Known) -> None:
     @elementwise(name)
     def polynomial(x: Scalar, degree: Operand) -> Scalar:
         return _polynomial(x, _whole(x, degree), first(x), step, known)
 
 
-def _beyond(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
+def _overflow_bound(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
     """Returns NaN above eager's bound on the degree of Hermite polynomials, where nearly all values are infinite."""
     return n > (512 if x.dtype is TensorDType.Float64 else 128), x.like(float("nan"))
 
@@ -67,20 +68,20 @@ def _legendre_ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
     return s.absolute(x).compare("eq", 1), s.select(_is_odd(n), x, x.like(1))
 
 
-_plain("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, _beyond)
-_plain("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, _beyond)
-_plain(
+_register("HermiteHOp", lambda x: x + x, lambda p, q, x, k: (x + x) * q - (k + k) * p, _overflow_bound)
+_register("HermiteHeOp", lambda x: x, lambda p, q, x, k: x * q - k * p, _overflow_bound)
+_register(
     "LaguerreLOp", lambda x: 1 - x, lambda p, q, x, k: ((k + k + (1 - x)) * q - k * p) / (k + 1),
     lambda x, _n: (x.compare("eq", 0), x.like(1)),
 )  # fmt: skip
-_plain("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1), _legendre_ends)
+_register("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - k * p) / (k + 1), _legendre_ends)
 
 
 def _chebyshev(
     kind: str, first: Callable[[Scalar], Scalar], at_one: tuple[str, str], closed: Callable[[Scalar, Scalar], Scalar],
     degree_of_closed: int,
 ) -> None:  # fmt: skip
-    """Registers a kind of Chebyshev polynomials, and the same shifted to [0, 1].
+    """Registers a kind of Chebyshev polynomials, on [-1, 1] and shifted to [0, 1].
 
     `at_one` gives the magnitudes of the values at 1 and -1: "1", "n + 1" or "2 n + 1"; the sign at -1 alternates.
     """

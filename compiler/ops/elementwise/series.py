@@ -1,4 +1,4 @@
-"""Chebyshev series of special functions, interpolated with 40 digits; terms below 1e-17 are omitted.
+"""Chebyshev series of special functions, interpolated in 40-digit arithmetic; terms below 1e-17 are omitted.
 
 A series in `t` from -1 to 1 is `c[0] + c[1] T1(t) + c[2] T2(t) + …`.
 """

@@ -1,6 +1,7 @@
 """Special functions, computed in double precision for every element type and rounded once.
 
-The errors given here are relative, away from zeros of the function, and measured against 40-digit references.
+Stated errors are relative, exclude the neighbourhood of the function's zeros, and were measured against 40-digit
+references.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _exp_of_square(x: Scalar, sign: int) -> Scalar:
 
 @_special("ErfcOp")
 def erfc(x: Scalar) -> Scalar:
-    """Error at most 5e-15."""
+    """Returns 1 - erf(x); error at most 5e-15."""
     magnitude = s.absolute(x)
     tail = _exp_of_square(magnitude, -1) * _scaled_erfc(magnitude)
     return s.select(x < 0, 2.0 - tail, tail)
@@ -67,7 +68,7 @@ def erfc(x: Scalar) -> Scalar:
 
 @_special("ErfcxOp")
 def erfcx(x: Scalar) -> Scalar:
-    """Error at most 5e-15."""
+    """Returns exp(x²) erfc(x); error at most 5e-15."""
     magnitude = s.absolute(x)
     scaled = _scaled_erfc(magnitude)
     return s.select(x < 0, 2.0 * _exp_of_square(magnitude, 1) - scaled, scaled)
@@ -83,7 +84,7 @@ def _inverse_erf(w: Scalar) -> Scalar:
 
 @_special("ErfinvOp")
 def erfinv(x: Scalar) -> Scalar:
-    """Error at most 5e-15; infinite at 1 and -1, NaN beyond."""
+    """Returns the inverse of erf: infinite at 1 and -1, NaN outside; error at most 5e-15."""
     w = -s.log((1.0 - x) * (1.0 + x))
     found = _inverse_erf(w)
     result = s.select(w < 6.25, found * x, s.copysign(found, x))
@@ -116,8 +117,8 @@ def lgamma(x: Scalar) -> Scalar:
     """Returns log(|Γ(x)|), by reflection below 1/2; error 1e-14, which is the absolute error near the zeros."""
     low = x < 0.5
     result = _log_gamma_from_half(s.select(low, 1.0 - x, x))
-    turned = s.absolute(s.sin((x - s.trunc(x)) * pymath.pi))
-    result = s.select(low, pymath.log(pymath.pi) - s.log(turned) - result, result)
+    reflected = s.absolute(s.sin((x - s.trunc(x)) * pymath.pi))
+    result = s.select(low, pymath.log(pymath.pi) - s.log(reflected) - result, result)
     pole = (x <= 0) & s.floor(x).compare("eq", x)
     return s.select(pole | x.compare("eq", _INFINITY), _INFINITY, result)
 
@@ -135,8 +136,8 @@ def digamma(x: Scalar) -> Scalar:
     tail = square * s.horner(square, [float(b / (2 * k)) for k, b in enumerate(_BERNOULLI[:8], 1)])
     result = total + s.log(y) - 0.5 / y - tail
     fraction = x - s.trunc(x)
-    turned = pymath.pi / s.tan(fraction * pymath.pi)
-    result = s.select(low, result - s.select(fraction.compare("eq", 0), _NAN, turned), result)
+    reflected = pymath.pi / s.tan(fraction * pymath.pi)
+    result = s.select(low, result - s.select(fraction.compare("eq", 0), _NAN, reflected), result)
     return s.select(x.compare("eq", 0), s.copysign(x.like(_INFINITY), -x), result)
 
 
@@ -172,7 +173,7 @@ def zeta(x: Scalar, q: Operand) -> Scalar:
 
 
 def _trigamma(x: Scalar) -> Scalar:
-    """Evaluates eager's expression in the element type: eager's sine of πx is inaccurate near the poles in f32."""
+    """Evaluates eager's expression in the element type, since eager's result is inaccurate near the poles in f32."""
     low = x < 0.5
     sine = s.sin(x * pymath.pi)
     y, total = s.select(low, 1.0 - x, x), x.like(0)
@@ -228,13 +229,13 @@ def i1(x: Scalar) -> Scalar:
     return s.exp(s.absolute(x)) * i1e(x)
 
 
-def _near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+def _series_near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     """Evaluates a series in x² for |x| <= 8."""
     small = s.minimum(x, 8.0)
     return chebyshev(small * small / 32.0 - 1.0, coefficients)
 
 
-def _far(x: Scalar, order: int, second: bool) -> Scalar:
+def _asymptotic(x: Scalar, order: int, second: bool) -> Scalar:
     """Returns J, or Y if `second`, for x >= 8, from an amplitude and a phase; NaN at infinity."""
     large = s.maximum(x, 8.0)
     t = 128.0 / (large * large) - 1.0
@@ -248,21 +249,21 @@ def _far(x: Scalar, order: int, second: bool) -> Scalar:
 
 def _j(x: Scalar, order: int) -> Scalar:
     """Returns the Bessel function of the first kind, for x >= 0."""
-    near = _near(x, (series.J0_NEAR, series.J1_NEAR)[order]) * (x if order else 1.0)
-    return s.select(x > 8.0, _far(x, order, second=False), near)
+    near = _series_near(x, (series.J0_NEAR, series.J1_NEAR)[order]) * (x if order else 1.0)
+    return s.select(x > 8.0, _asymptotic(x, order, second=False), near)
 
 
 def _y(x: Scalar, order: int) -> Scalar:
     """Returns the Bessel function of the second kind; -inf at 0, NaN below."""
-    near = _near(x, (series.Y0_NEAR, series.Y1_NEAR)[order]) * (x if order else 1.0)
+    near = _series_near(x, (series.Y0_NEAR, series.Y1_NEAR)[order]) * (x if order else 1.0)
     near = near + _2_PI * (s.log(x) * _j(x, order) - (1.0 / x if order else 0.0))
-    result = s.select(x > 8.0, _far(x, order, second=True), near)
+    result = s.select(x > 8.0, _asymptotic(x, order, second=True), near)
     return s.select(x < 0, _NAN, s.select(x.compare("eq", 0), -_INFINITY, result))
 
 
 @_special("BesselJ0Op")
 def j0(x: Scalar) -> Scalar:
-    """Error at most 1e-15 of the amplitude, as for j1, y0 and y1."""
+    """Returns J0(x); the error of J0, J1, Y0 and Y1 is at most 1e-15 of the amplitude."""
     return _j(s.absolute(x), 0)
 
 
@@ -293,14 +294,14 @@ def _k(x: Scalar, order: int, scaled: bool) -> Scalar:
     return s.select(x < 0, _NAN, s.select(x.compare("eq", 0), _INFINITY, result))
 
 
-def _of_the_second_kind(name: str, order: int, scaled: bool) -> None:
+def _register_k(name: str, order: int, scaled: bool) -> None:
     elementwise(name, within=TensorDType.Float64)(lambda x: _k(x, order, scaled))
 
 
-_of_the_second_kind("BesselK0Op", 0, scaled=False)
-_of_the_second_kind("BesselK1Op", 1, scaled=False)
-_of_the_second_kind("ScaledBesselK0Op", 0, scaled=True)
-_of_the_second_kind("ScaledBesselK1Op", 1, scaled=True)
+_register_k("BesselK0Op", 0, scaled=False)
+_register_k("BesselK1Op", 1, scaled=False)
+_register_k("ScaledBesselK0Op", 0, scaled=True)
+_register_k("ScaledBesselK1Op", 1, scaled=True)
 
 
 @_special("SphericalBesselJ0Op")
@@ -325,9 +326,11 @@ def _airy_waves(zeta: Scalar) -> Scalar:
 
 @_special("AiryAiOp")
 def airy_ai(x: Scalar) -> Scalar:
-    """Error at most 1e-15 from -4 to 2; outside 3e-16 ζ of the amplitude, from rounding ζ = ⅔ |x|^(3/2).
+    """Returns Ai(x).
 
-    As in eager and in Cephes (Moshier), the result is 0 where it would be subnormal, and NaN at infinity.
+    The error is at most 1e-15 from -4 to 2, and outside at most 3e-16 ζ of the amplitude, which is the rounding error
+    of ζ = ⅔ |x|^(3/2). As in eager and in Cephes (Moshier), the result is 0 where it would be subnormal, and NaN at
+    infinity.
     """
     near = chebyshev((s.minimum(s.maximum(x, -4.0), 2.0) + 1.0) / 3.0, series.AIRY_NEAR)
     large = s.maximum(s.absolute(x), 2.0)

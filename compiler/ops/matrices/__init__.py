@@ -1,4 +1,4 @@
-"""Dense linear algebra as loops: factorisations, systems of equations and spectra of stacks of matrices."""
+"""Dense linear algebra as loops: factorisations, linear systems, eigenvalues and singular values."""
 
 from __future__ import annotations
 

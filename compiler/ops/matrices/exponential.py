@@ -1,4 +1,4 @@
-"""Matrix exponentials by scaling and squaring of the Taylor polynomial (Higham, Functions of Matrices, 10.3)."""
+"""Matrix exponentials by scaling and squaring of the Taylor polynomial (Higham, Functions of Matrices, 2008, 10.3)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import index_of, index_position, number
-from buddy.compiler.ops.matrices.failures import or_eager
-from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, solved, stacked
+from buddy.compiler.ops.matrices.failures import results_or_eager
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, solve_stack
 from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sums import in_type
+from buddy.compiler.ops.sums import cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable
 
 ops_registry = Registry()
 
 WIDE = TensorDType.Float64
-# For a matrix of norm 1 the next term is 1/20! = 4e-19.
+# The degree of the polynomial: for a matrix of norm 1 the next term is 1/20! = 4e-19.
 TERMS = 19
 
 
@@ -84,9 +84,11 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
         raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if one overflows")
-    a = in_type(stacked(node.args[0], symbol_table), dtype, WIDE)
+    a = cast_tensor(as_stack(node.args[0], symbol_table), dtype, WIDE)
     shape = st.shape_of(a)
     parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}
     parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
-    found = dict(zip(parts, solved(parts, exponential), strict=True))
-    return or_eager(found["info"], node, symbol_table, as_results(node, [in_type(found["sum"], WIDE, dtype)]))
+    found = dict(zip(parts, solve_stack(parts, exponential), strict=True))
+    return results_or_eager(
+        found["info"], node, symbol_table, as_results(node, [cast_tensor(found["sum"], WIDE, dtype)])
+    )

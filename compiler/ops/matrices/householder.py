@@ -9,7 +9,15 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import number
-from buddy.compiler.ops.matrices.stack import StackedProblem, as_results, least, meta_of, solved, stacked, turned
+from buddy.compiler.ops.matrices.stack import (
+    StackedProblem,
+    as_results,
+    as_stack,
+    meta_of,
+    smaller_extent,
+    solve_stack,
+    transpose_matrices,
+)
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, argument
@@ -19,7 +27,7 @@ lowering = ops_registry.lowering
 
 
 def norm(p: StackedProblem, name: str, first: Any, last: Any, column: Any) -> Scalar:
-    """Returns the Euclidean norm of a part of a column, scaled by its largest element: no square overflows."""
+    """Returns the Euclidean norm of rows `first` to `last` of a column; scaled, so that no square overflows."""
     zero = number(0, p.kinds[name])
     (top,) = p.fold(first, last, [zero], lambda i, most: [s.maximum(most, s.absolute(p[name, i, column]))])
     unit = s.select(top.compare("eq", 0), 1, top)
@@ -55,7 +63,7 @@ def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str
 @lowering("HouseholderFactorOp")
 def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
     """Returns R with the reflectors below its diagonal, and the factor of each reflector."""
-    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
 
@@ -74,20 +82,20 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
         p["a", k, k] = beta
 
     def steps(p: StackedProblem) -> None:
-        p.each(0, least(rows, columns), lambda k: step(p, k))
+        p.each(0, smaller_extent(rows, columns), lambda k: step(p, k))
 
     parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (st.empty([count, columns], dtype), dtype)}
-    return as_results(node, solved(parts, steps)[:2])
+    return as_results(node, solve_stack(parts, steps)[:2])
 
 
 @lowering("ReflectOp")
 def product_with_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
     """Returns `q c`, `qᵀ c`, `c q` or `c qᵀ` for the product `q` of the reflectors; the last two by transposition."""
     dtype, left, across = node.tensor_meta.dtype, argument(node, 3, "left", True), argument(node, 4, "transpose", False)
-    reflectors, other = stacked(node.args[0], symbol_table), stacked(node.args[2], symbol_table)
-    taus = stacked(node.args[1], symbol_table, rank=1)
+    reflectors, other = as_stack(node.args[0], symbol_table), as_stack(node.args[2], symbol_table)
+    taus = as_stack(node.args[1], symbol_table, rank=1)
     count, length = st.shape_of(taus)
-    other = other if left else turned(other, dtype)
+    other = other if left else transpose_matrices(other, dtype)
 
     def steps(p: StackedProblem) -> None:
         def step(i: Any) -> None:
@@ -98,5 +106,5 @@ def product_with_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
 
     products = st.empty([count, st.shape_of(other)[2]], dtype)
     given = {"a": (reflectors, dtype), "taus": (taus, dtype)}
-    found = solved({"c": (other, dtype), "products": (products, dtype)}, steps, given)[0]
-    return as_results(node, [found if left else turned(found, dtype)])
+    found = solve_stack({"c": (other, dtype), "products": (products, dtype)}, steps, given)[0]
+    return as_results(node, [found if left else transpose_matrices(found, dtype)])

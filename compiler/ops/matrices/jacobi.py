@@ -1,8 +1,9 @@
 """Singular values, eigenvalues of symmetric matrices and pseudo-inverses by Jacobi rotations.
 
-A sweep rotates each pair of rows so that they become orthogonal, or an off-diagonal element vanishes; sweeps repeat
-until one makes no rotation (Golub and Van Loan, 8.5 and 8.6.3). The signs of the vectors differ from LAPACK's, so a
-node whose vectors are read stays in eager. Computes in f64, on matrices scaled to a largest element of 1.
+A sweep rotates each pair of rows so that the rows become orthogonal, or an off-diagonal element becomes 0. Sweeps are
+repeated until one makes no rotation (Golub and Van Loan, Matrix Computations, 8.5 and 8.6.3). The signs of the vectors
+differ from LAPACK's, so a node whose vectors are read falls back to eager. Computes in f64, on matrices scaled to a
+largest element of 1.
 """
 
 from __future__ import annotations
@@ -16,53 +17,53 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loop_state import compare, plus
 from buddy.compiler.ops.loops import number
-from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.failures import results_or_eager
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     Part,
     Place,
     StackedProblem,
     as_results,
+    as_stack,
     meta_of,
-    solved,
-    stacked,
-    turned,
+    solve_stack,
+    transpose_matrices,
 )
 from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sort_buffer import Order
-from buddy.compiler.ops.sorting import ascending, descending, sorted_lines
-from buddy.compiler.ops.sums import in_type
+from buddy.compiler.ops.sorting import ascending, descending, sort_lines
+from buddy.compiler.ops.sums import cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
 WIDE = TensorDType.Float64
-# Many times the usual number: convergence is quadratic once the off-diagonal elements are small.
-MOST_SWEEPS = 60
+# Many times the number that is needed: convergence is quadratic once the off-diagonal elements are small.
+MAX_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ZERO = EPSILON[WIDE]
 
 
 def sweeps(p: StackedProblem, size: Any, turn: Callable[[Any, Any], None]) -> None:
-    """Calls `turn(i, k)` for all pairs `i < k`, repeatedly until no call sets "turned".
+    """Calls `turn(i, k)` for all pairs `i < k`, repeatedly until no call sets "rotated".
 
-    Sets "info" if `MOST_SWEEPS` are not enough.
+    Sets "info" if `MAX_SWEEPS` are not enough.
     """
 
     def test(count: Any) -> tuple[Scalar, list[Any]]:
-        return p["turned"].compare("ne", 0) & compare("slt", count, MOST_SWEEPS), [count]
+        return p["rotated"].compare("ne", 0) & compare("slt", count, MAX_SWEEPS), [count]
 
     def sweep(count: Any) -> list[Any]:
-        p["turned"] = number(0, INT32)
+        p["rotated"] = number(0, INT32)
         p.each(0, size, lambda i: p.each(plus(i, 1), size, lambda k: turn(i, k)))
         return [plus(count, 1)]
 
-    p["turned"] = number(1, INT32)
+    p["rotated"] = number(1, INT32)
     p.repeat([0], test, sweep)
-    p["info"] = p["info"] | p["turned"]
+    p["info"] = p["info"] | p["rotated"]
 
 
 def angle(first: Scalar, last: Scalar, between: Scalar) -> tuple[Scalar, Scalar]:
@@ -79,7 +80,7 @@ def rotate(p: StackedProblem, one: Place, other: Place, size: Any, by: tuple[Sca
     p.revise_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
-def turn_rows(p: StackedProblem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:
+def rotate_rows(p: StackedProblem, name: str, i: Any, k: Any, by: tuple[Scalar, Scalar]) -> None:
     rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], by)
 
 
@@ -97,12 +98,12 @@ def scale(p: StackedProblem, name: str) -> None:
 
 
 def common_parts(count: Any, values: Any) -> dict[str, Part]:
-    """Returns the parts that every algorithm here needs: `values`, and what `scale` and `sweeps` write.
+    """Returns the parts that all algorithms of this module need: "values", and those that `scale` and `sweeps` write.
 
-    They are initialised, because for matrices without elements nothing is written but "info" is read.
+    "info" is initialised, because it is read even if the matrices have no elements and `steps` do not run.
     """
     return {
-        "turned": (st.empty([count], INT32), INT32),
+        "rotated": (st.empty([count], INT32), INT32),
         "info": (st.filled(0, [count], INT32), INT32),
         "scale": (st.empty([count], WIDE), WIDE),
         "values": (st.empty([count, values], WIDE), WIDE),
@@ -110,9 +111,9 @@ def common_parts(count: Any, values: Any) -> dict[str, Part]:
 
 
 def make_rows_orthogonal(p: StackedProblem, following: tuple[str, ...] = ()) -> None:
-    """Rotates the rows of "b" until they are orthogonal, and those of the parts `following` by the same rotations.
+    """Rotates the rows of "b" until they are orthogonal, and the rows of the parts `following` by the same angles.
 
-    Then "values" are the norms of the rows.
+    Sets "values" to the norms of the rows of "b".
     """
     rows, columns = p.shape("b")
 
@@ -123,13 +124,13 @@ def make_rows_orthogonal(p: StackedProblem, following: tuple[str, ...] = ()) -> 
         first, last, between = product(i, i), product(k, k), product(i, k)
 
         def change() -> None:
-            p["turned"] = number(1, INT32)
+            p["rotated"] = number(1, INT32)
             for name in ("b", *following):
-                turn_rows(p, name, i, k, angle(first, last, between))
+                rotate_rows(p, name, i, k, angle(first, last, between))
 
-        # The rounding error of a sum of so many products.
-        enough = s.sqrt(first) * s.sqrt(last) * (ZERO * columns)
-        p.choose(s.absolute(between) > enough, change)
+        # A product counts as 0 if it is within the rounding error of its sum.
+        tolerance = s.sqrt(first) * s.sqrt(last) * (ZERO * columns)
+        p.choose(s.absolute(between) > tolerance, change)
 
     scale(p, "b")
     sweeps(p, rows, turn)
@@ -143,16 +144,16 @@ def reads_only(node: Op, result: int) -> bool:
 
 def sorted_values(values: Any, dtype: TensorDType, order: Order) -> Any:
     """Sorts each row of `values` [count, n] and converts it to the type of the result."""
-    return in_type(sorted_lines(values, WIDE, order).keys, WIDE, dtype)
+    return cast_tensor(sort_lines(values, WIDE, order).keys, WIDE, dtype)
 
 
 def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
     """Returns the matrices in f64, transposed if they have more rows than columns, and whether they are transposed."""
-    value, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    value, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     rows, columns = st.shape_of(value)[1:]
     if not isinstance(rows, int) or not isinstance(columns, int):
-        raise LoweringError("with dynamic sizes the longer side is unknown")
-    return in_type(turned(value, dtype) if rows > columns else value, dtype, WIDE), rows > columns
+        raise LoweringError("the sizes are dynamic, so the longer side is unknown")
+    return cast_tensor(transpose_matrices(value, dtype) if rows > columns else value, dtype, WIDE), rows > columns
 
 
 @lowering("SingularValuesOp")
@@ -168,41 +169,41 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
         p.revise(("values",), 0, p.shape("values")[0], lambda _, x: x * top)
 
     parts = {"b": (b, WIDE)} | common_parts(*st.shape_of(b)[:2])
-    found = dict(zip(parts, solved(parts, steps), strict=True))
+    found = dict(zip(parts, solve_stack(parts, steps), strict=True))
     values = st.reshape(sorted_values(found["values"], dtype, descending), meta_of(node, 1).shape, dtype)
-    return or_eager(found["info"], node, symbol_table, [None, values, None])
+    return results_or_eager(found["info"], node, symbol_table, [None, values, None])
 
 
 @lowering("SymmetricEigenvaluesOp")
 def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Reads only the triangle that the node names."""
+    """Returns the eigenvalues in ascending order, from the triangle that `UPLO` names."""
     if not reads_only(node, 0):
         raise LoweringError("the signs of eigenvectors depend on LAPACK")
-    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
-    a = turned(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
+    a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    a = transpose_matrices(a, dtype) if argument(node, 1, "UPLO", "L").upper() == "U" else a
 
     def steps(p: StackedProblem) -> None:
         size = p.shape("a")[0]
         p.each(0, size, lambda i: p.revise(("a", i), plus(i, 1), size, lambda j, _: p["a", j, i]))
         scale(p, "a")
-        sweeps(p, size, lambda i, k: turn_both(p, i, k))
+        sweeps(p, size, lambda i, k: rotate_rows_and_columns(p, i, k))
         top = p["scale"]
         p.revise(("values",), 0, size, lambda i, _: p["a", i, i] * top)
 
-    parts = {"a": (in_type(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
-    found = dict(zip(parts, solved(parts, steps), strict=True))
+    parts = {"a": (cast_tensor(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
+    found = dict(zip(parts, solve_stack(parts, steps), strict=True))
     values = st.reshape(sorted_values(found["values"], dtype, ascending), meta_of(node, 0).shape, dtype)
-    return or_eager(found["info"], node, symbol_table, [values, None])
+    return results_or_eager(found["info"], node, symbol_table, [values, None])
 
 
-def turn_both(p: StackedProblem, i: Any, k: Any) -> None:
+def rotate_rows_and_columns(p: StackedProblem, i: Any, k: Any) -> None:
     """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0."""
     size, between = p.shape("a")[0], p["a", i, k]
 
     def change() -> None:
         by = angle(p["a", i, i], p["a", k, k], between)
-        p["turned"] = number(1, INT32)
-        turn_rows(p, "a", i, k, by)
+        p["rotated"] = number(1, INT32)
+        rotate_rows(p, "a", i, k, by)
         rotate(p, lambda j: ("a", j, i), lambda j: ("a", j, k), size, by)
         p["a", i, k] = p["a", k, i] = number(0, WIDE)
 
@@ -213,8 +214,8 @@ def turn_both(p: StackedProblem, i: Any, k: Any) -> None:
 def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of their rotation.
 
-    Skips rows whose singular value does not exceed the tolerance. For a `hermitian` matrix, eager reads the lower
-    triangle.
+    Rows whose singular value does not exceed the tolerance are left out. As in eager, only the lower triangle of a
+    `hermitian` matrix is read.
     """
     (b, across), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
     count, rows, columns = st.shape_of(b)
@@ -239,20 +240,21 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
         p.each(0, rows, weigh)
 
     parts = {"b": (b, WIDE), "r": (identity((count, rows, rows), WIDE), WIDE)} | common_parts(count, rows)
-    found = dict(zip(parts, solved(parts, steps, tolerances), strict=True))
+    found = dict(zip(parts, solve_stack(parts, steps, tolerances), strict=True))
     inverse = st.contract(found["r"], found["b"], "zki", "zkj", "zij" if across else "zji", WIDE)
-    return or_eager(found["info"], node, symbol_table, as_results(node, [in_type(inverse, WIDE, dtype)]))
+    return results_or_eager(found["info"], node, symbol_table, as_results(node, [cast_tensor(inverse, WIDE, dtype)]))
 
 
 def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, usual: float) -> dict[str, Part]:
     """Returns the "absolute" and "relative" tolerance of each matrix; the defaults are 0 and `usual`.
 
-    With an absolute tolerance above 0 the default relative one is 0.
+    If the absolute tolerance is above 0, the default of the relative one is 0.
     """
     batch = node.tensor_meta.shape[:-2]
     named = [argument(node, i + 1, name) for i, name in enumerate(("atol", "rtol"))]
     given = [
-        in_type(stacked(arg, symbol_table, 0, batch), arg.tensor_meta.dtype, WIDE) if arg else None for arg in named
+        cast_tensor(as_stack(arg, symbol_table, 0, batch), arg.tensor_meta.dtype, WIDE) if arg else None
+        for arg in named
     ]
     absolute, relative = (st.filled(0, [count], WIDE) if value is None else value for value in given)
     if named[1] is None:

@@ -11,19 +11,19 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import index_of
-from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.failures import results_or_eager
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
     as_results,
-    least,
+    as_stack,
     meta_of,
-    solved,
-    stacked,
-    turned,
+    smaller_extent,
+    solve_stack,
+    transpose_matrices,
 )
-from buddy.compiler.ops.matrices.triangular import identity, solution, triangle
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.matrices.triangular import identity, solve_triangular, triangle
+from buddy.compiler.ops.ranges import fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
@@ -38,11 +38,12 @@ def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
 
 @lowering("LuFactorOp")
 def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns L and U in one matrix, the pivots, and 0 or the first step (from 1) whose pivot is 0.
+    """Returns L and U in one matrix, the pivots, and the first step whose pivot is 0, or 0 if there is no such step.
 
-    A pivot is the row (from 1) that the step swapped its own with. Steps process one column at a time, from the left.
+    Each step eliminates one column, from the left; its pivot is the row that it swaps its own row with. Steps and rows
+    count from 1.
     """
-    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     pivots = st.empty([count, meta_of(node, 1).shape[-1]], INT32)
     if not argument(node, 1, "pivot", True):
@@ -58,23 +59,23 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
             p["info"] = s.select(failed, index_of(plus(k, 1), INT32), p["info"])
             p.each(plus(k, 1), rows, lambda i: _eliminate(p, k, i, pivot, columns))
 
-        p.each(0, least(rows, columns), step)
+        p.each(0, smaller_extent(rows, columns), step)
 
     parts = {"a": (a, dtype), "pivots": (pivots, INT32), "info": (st.filled(0, [count], INT32), INT32)}
-    found = as_results(node, solved(parts, steps))
-    return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+    found = as_results(node, solve_stack(parts, steps))
+    return results_or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
 
 
 def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
-    """Subtracts the multiple of row `k` from row `i` that cancels column `k`, and stores the multiple there."""
+    """Subtracts the multiple of row `k` from row `i` that cancels column `k`, and stores the factor in that column."""
     zero = pivot.compare("eq", 0)
     factor = s.select(zero, p["a", i, k], p["a", i, k] / s.select(zero, pivot.like(1), pivot))
     p["a", i, k] = factor
     p.revise(("a", i), plus(k, 1), columns, lambda j, x: x - factor * p["a", k, j])
 
 
-def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
-    """Applies the row swaps of a factorisation to `b` [count, n, m], or reverts them with `back`."""
+def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
+    """Applies the row swaps of a factorisation to `b` [count, n, m]; with `back`, reverts them."""
     steps_count = st.shape_of(pivots)[1]
     rows = st.shape_of(b)[1]
 
@@ -85,40 +86,40 @@ def _permuted(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> An
 
         p.each(0, steps_count, step)
 
-    return solved({"b": (b, dtype)}, steps, {"pivots": (pivots, INT32)})[0]
+    return solve_stack({"b": (b, dtype)}, steps, {"pivots": (pivots, INT32)})[0]
 
 
 @lowering("LuSolveOp")
 def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
     """Solves `a x = b` or `aᵀ x = b` from `a = p l u`; `x a = b` is solved as the transposed system."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
-    factors, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
-    refuse_outside(node, symbol_table, [(node.args[1], st.shape_of(factors)[1])], read=lambda pivot: pivot - 1)
-    pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
+    factors, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
+    fall_back_if_outside(node, symbol_table, [(node.args[1], st.shape_of(factors)[1])], read=lambda pivot: pivot - 1)
+    pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)
     left, adjoint = argument(node, 3, "left", True), argument(node, 4, "adjoint", False)
-    b = b if left else turned(b, dtype)
+    b = b if left else transpose_matrices(b, dtype)
     if adjoint == left:
-        across = turned(factors, dtype)
-        x = solution(across, b, dtype, upper=False)
-        x = _permuted(solution(across, x, dtype, upper=True, unit=True), dtype, pivots, back=True)
+        across = transpose_matrices(factors, dtype)
+        x = solve_triangular(across, b, dtype, upper=False)
+        x = _permute_rows(solve_triangular(across, x, dtype, upper=True, unit=True), dtype, pivots, back=True)
     else:
-        x = solution(factors, _permuted(b, dtype, pivots), dtype, upper=False, unit=True)
-        x = solution(factors, x, dtype, upper=True)
-    return as_results(node, [x if left else turned(x, dtype)])
+        x = solve_triangular(factors, _permute_rows(b, dtype, pivots), dtype, upper=False, unit=True)
+        x = solve_triangular(factors, x, dtype, upper=True)
+    return as_results(node, [x if left else transpose_matrices(x, dtype)])
 
 
 @lowering("LuUnpackOp")
 def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns P, L and U; those that are not requested are empty."""
-    factors, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    """Returns P, L and U; matrices that were not requested are empty."""
+    factors, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(factors)
     inner = meta_of(node, 1).shape[-1]
     metas = [meta_of(node, number) for number in range(3)]
     found = [st.empty(meta.shape, meta.dtype) for meta in metas]
     if argument(node, 3, "unpack_pivots", True):
-        refuse_outside(node, symbol_table, [(node.args[1], rows)], read=lambda pivot: pivot - 1)
-        pivots = stacked(node.args[1], symbol_table, rank=1)
-        found[0] = _permuted(identity((count, rows, rows), dtype), dtype, pivots, back=True)
+        fall_back_if_outside(node, symbol_table, [(node.args[1], rows)], read=lambda pivot: pivot - 1)
+        pivots = as_stack(node.args[1], symbol_table, rank=1)
+        found[0] = _permute_rows(identity((count, rows, rows), dtype), dtype, pivots, back=True)
     if argument(node, 2, "unpack_data", True):
         found[1] = triangle(_corner(factors, (count, rows, inner), dtype), dtype, upper=False, unit=True)
         found[2] = triangle(_corner(factors, (count, inner, columns), dtype), dtype, upper=True)

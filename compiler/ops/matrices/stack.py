@@ -26,7 +26,7 @@ Place = Callable[[Any], tuple[Any, ...]]
 class StackedProblem(LoopState):
     """Problem number `at` of a stack: `problem["a", i, j]` is an element of the part "a", and can be assigned.
 
-    Parts in `given` are read-only.
+    `kinds` are the element types of the parts that can be assigned; those in `given` are read-only.
     """
 
     def __init__(self, kinds: Mapping[str, TensorDType], tensors: Sequence[Any], given: Mapping[str, Part], at: Any):
@@ -88,7 +88,7 @@ class StackedProblem(LoopState):
         return self.fold(first, last, [number(0, dtype), first], step)
 
     def shape(self, name: str) -> tuple[Any, ...]:
-        """Returns the dims of a part, without the stack's dim."""
+        """Returns the shape of a part, without the dim of the stack."""
         return st.shape_of(self.tensors[self._number(name)])[1:]
 
     def _number(self, name: str) -> int:
@@ -102,7 +102,7 @@ def _values(items: Sequence[Any]) -> list[Any]:
     return [item.value if isinstance(item, Scalar) else position(item) for item in items]
 
 
-def solved(
+def solve_stack(
     parts: Mapping[str, Part], steps: Callable[[StackedProblem], None], given: Mapping[str, Part] | None = None
 ) -> list[Any]:
     """Returns the tensors [count, ...] of `parts`, after running `steps` on each of the `count` problems.
@@ -122,7 +122,7 @@ def solved(
     return for_each([st.shape_of(tensors[0])[0]], tensors, visit)
 
 
-def stacked(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
+def as_stack(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
     """Returns a tensor argument [..., *rank dims] as [count, *rank dims], broadcast to the leading dims `batch`."""
     value, dtype = value_of(argument, symbol_table), argument.tensor_meta.dtype
     shape = st.shape_of(value)
@@ -146,12 +146,12 @@ def as_results(node: Op, values: Sequence[Any]) -> list[Any]:
     return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
-def turned(value: Any, dtype: TensorDType) -> Any:
+def transpose_matrices(value: Any, dtype: TensorDType) -> Any:
     """Transposes each matrix of [count, rows, columns]."""
     return st.transpose(value, [0, 2, 1], dtype)
 
 
-def least(x: Any, y: Any) -> Any:
+def smaller_extent(x: Any, y: Any) -> Any:
     """Returns the smaller of two extents, as a number if both are numbers."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)

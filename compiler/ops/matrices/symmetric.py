@@ -15,11 +15,11 @@ from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
 from buddy.compiler.ops.loop_state import compare, minus, pick, plus
 from buddy.compiler.ops.loops import index_of
-from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.failures import results_or_eager
 from buddy.compiler.ops.matrices.lu import swap_rows
-from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, solved, stacked
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, solve_stack
 from buddy.compiler.ops.matrices.triangular import triangle
-from buddy.compiler.ops.ranges import refuse_outside
+from buddy.compiler.ops.ranges import fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, argument
@@ -27,12 +27,15 @@ from buddy.compiler.ops.utils import SymbolTable, argument
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-# (1 + sqrt(17)) / 8 bounds the growth of elements (Bunch and Kaufman 1977).
+# (1 + sqrt(17)) / 8, which minimises the bound on the growth of elements (Bunch and Kaufman 1977).
 GROWTH = 0.6403882032022076
 
 
 def choose_pivot(p: StackedProblem, k: Any) -> tuple[Scalar, Scalar, Any]:
-    """Returns whether column `k` is zero (or starts with NaN), whether its block has two rows, the row to swap with."""
+    """Returns the pivot of column `k`.
+
+    Returns whether the column is zero or starts with NaN, whether its block has two rows, and the row to swap with.
+    """
     size, here = p.shape("a")[0], s.absolute(p["a", k, k])
     column, row = p.largest(plus(k, 1), size, lambda i: ("a", i, k))
     row = pick(compare("slt", row, size), row, k)  # the last column has no elements below it
@@ -40,14 +43,14 @@ def choose_pivot(p: StackedProblem, k: Any) -> tuple[Scalar, Scalar, Any]:
     below, _ = p.largest(plus(row, 1), size, lambda i: ("a", i, row))
     most = s.maximum(before, below)
     empty = s.maximum(here, column).compare("eq", 0) | here.compare("ne", here)
-    # LAPACK's quotient of two magnitudes, which does not overflow.
+    # As in LAPACK, the quotient of two magnitudes avoids overflow.
     stays = empty | (here >= GROWTH * column) | (here >= GROWTH * column * (column / most))
     single = stays | (s.absolute(p["a", row, row]) >= GROWTH * most)
     return empty, single.compare("eq", 0), pick(stays, k, row)
 
 
 def swap(p: StackedProblem, k: Any, last: Any, row: Any) -> None:
-    """Swaps rows and columns `last` and `row` of the lower triangle, from `k` on, where the block starts."""
+    """Swaps rows and columns `last` and `row` of the lower triangle, from column `k` on, where the block starts."""
     size = p.shape("a")[0]
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", row, i), plus(last, 1), row)
@@ -91,7 +94,7 @@ def eliminate_pair(p: StackedProblem, k: Any) -> None:
 
 @lowering("LdlFactorOp")
 def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    a, dtype = stacked(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
+    a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, size, _ = st.shape_of(a)
 
     def block(p: StackedProblem, k: Any) -> list[Any]:
@@ -109,16 +112,16 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
         p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: block(p, k))
 
     parts = {"a": (triangle(a, dtype, upper=False), dtype), "pivots": (st.empty([count, size], INT32), INT32)}
-    found = as_results(node, solved(parts | {"info": (st.filled(0, [count], INT32), INT32)}, steps))
-    return or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+    found = as_results(node, solve_stack(parts | {"info": (st.filled(0, [count], INT32), INT32)}, steps))
+    return results_or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
 
 
-def take(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:
+def subtract_row(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:
     """Subtracts a multiple of row `source` of "b" from row `row`."""
     p.revise(("b", row), 0, p.shape("b")[1], lambda j, x: x - factor * p["b", source, j])
 
 
-def divide(p: StackedProblem, k: Any, last: Any) -> None:
+def divide_rows(p: StackedProblem, k: Any, last: Any) -> None:
     """Divides rows `k` and `last` of "b" by their block of D."""
     between = p["a", last, k]
     high, low = p["a", k, k] / between, p["a", last, last] / between
@@ -138,12 +141,14 @@ def forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     swap_rows(p, "b", last, row)
 
     def below(i: Any) -> None:
-        take(p, i, p["a", i, k], k)
-        p.choose(single, lambda: None, lambda: take(p, i, p["a", i, last], last))
+        subtract_row(p, i, p["a", i, k], k)
+        p.choose(single, lambda: None, lambda: subtract_row(p, i, p["a", i, last], last))
 
     p.each(plus(last, 1), size, below)
     own = p["a", k, k]
-    p.choose(single, lambda: p.revise(("b", k), 0, p.shape("b")[1], lambda _, x: x / own), lambda: divide(p, k, last))
+    p.choose(
+        single, lambda: p.revise(("b", k), 0, p.shape("b")[1], lambda _, x: x / own), lambda: divide_rows(p, k, last)
+    )
     return [plus(last, 1)]
 
 
@@ -151,7 +156,7 @@ def backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     """Solves `lᵀ x = b` for the block that ends at `k`."""
     single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     first = pick(single, k, within(index_of(minus(k, 1)), size))
-    p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: take(p, r, p["a", i, r], i)))
+    p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: subtract_row(p, r, p["a", i, r], i)))
     swap_rows(p, "b", k, row)
     return [minus(pick(single, k, minus(k, 1)), 1)]
 
@@ -159,13 +164,13 @@ def backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
 @lowering("LdlSolveOp")
 def ldl_solve(node: Op, symbol_table: SymbolTable) -> Any:
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
-    a, b = (stacked(node.args[i], symbol_table, batch=batch) for i in (0, 2))
-    pivots = stacked(node.args[1], symbol_table, rank=1, batch=batch)
+    a, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
+    pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)
     size = st.shape_of(a)[1]
-    refuse_outside(node, symbol_table, [(node.args[1], size)], read=lambda pivot: s.absolute(pivot) - 1)
+    fall_back_if_outside(node, symbol_table, [(node.args[1], size)], read=lambda pivot: s.absolute(pivot) - 1)
 
     def steps(p: StackedProblem) -> None:
         p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: forward(p, k, size))
         p.repeat([minus(size, 1)], lambda k: (compare("sge", k, 0), [k]), lambda k: backward(p, k, size))
 
-    return as_results(node, solved({"b": (b, dtype)}, steps, {"a": (a, dtype), "pivots": (pivots, INT32)}))
+    return as_results(node, solve_stack({"b": (b, dtype)}, steps, {"a": (a, dtype), "pivots": (pivots, INT32)}))

@@ -12,14 +12,14 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loop_state import minus, plus
 from buddy.compiler.ops.loops import index_of
-from buddy.compiler.ops.matrices.failures import or_eager
+from buddy.compiler.ops.matrices.failures import results_or_eager
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
     as_results,
-    solved,
-    stacked,
-    turned,
+    as_stack,
+    solve_stack,
+    transpose_matrices,
 )
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
@@ -30,7 +30,7 @@ lowering = ops_registry.lowering
 
 
 def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
-    """Returns the triangle of each matrix [count, rows, columns], zeros elsewhere; `unit` sets the diagonal to 1."""
+    """Returns a triangle of each matrix [count, rows, columns], with zeros elsewhere; `unit` sets the diagonal to 1."""
 
     def body(x: Scalar) -> Scalar:
         row, column = positions.loops(1, 2)
@@ -45,7 +45,7 @@ def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
     return positions.computed(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
 
 
-def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
+def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
     """Solves `a x = b` for a stack of triangles [count, n, n] and right-hand sides [count, n, m].
 
     Substitutes one row of `x` at a time. Reads only the triangle of `a`, and not its diagonal if `unit`.
@@ -67,25 +67,33 @@ def solution(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False
         factor = p["a", i, k]
         p.revise(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
 
-    return solved({"b": (b, dtype)}, steps, {"a": (a, dtype)})[0]
+    return solve_stack({"b": (b, dtype)}, steps, {"a": (a, dtype)})[0]
 
 
 @lowering("TriangularSolveOp")
 def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
     """Solves `x a = b` as the transposed system."""
     dtype, upper, batch = node.tensor_meta.dtype, argument(node, 2, "upper"), node.tensor_meta.shape[:-2]
-    a, b = (stacked(arg, symbol_table, batch=batch) for arg in node.args[:2])
+    a, b = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
     left, unit = argument(node, 3, "left", True), argument(node, 4, "unitriangular", False)
     if left:
-        return as_results(node, [solution(a, b, dtype, upper, unit)])
-    return as_results(node, [turned(solution(turned(a, dtype), turned(b, dtype), dtype, not upper, unit), dtype)])
+        return as_results(node, [solve_triangular(a, b, dtype, upper, unit)])
+    return as_results(
+        node,
+        [
+            transpose_matrices(
+                solve_triangular(transpose_matrices(a, dtype), transpose_matrices(b, dtype), dtype, not upper, unit),
+                dtype,
+            )
+        ],
+    )
 
 
 def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
-    """Returns `u` with `uᵀ u = a` for a stack [count, n, n], and per matrix an i32 that reports failure.
+    """Returns the upper triangle `u` with `uᵀ u = a` for a stack [count, n, n], and an i32 per matrix.
 
-    It is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle; `u` has zeros
-    below it.
+    The latter is 0, or the order of the first leading minor that is not positive. Only the upper triangle of `a` is
+    read.
     """
     count, size, _ = st.shape_of(a)
 
@@ -108,41 +116,41 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
         p.each(plus(k, 1), size, row)
 
     parts = {"u": (triangle(a, dtype, upper=True), dtype), "info": (st.filled(0, [count], INT32), INT32)}
-    u, info = solved(parts, steps)
+    u, info = solve_stack(parts, steps)
     return u, info
 
 
 @lowering("CholeskyOp")
 def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
-    """Computes a lower factor as the transpose of the upper one, from the corresponding triangle.
+    """Computes a lower factor as the transpose of the upper one, from the triangle that the node names.
 
-    For a matrix without a factor, LAPACK's result is unspecified.
+    Falls back to eager for a matrix without a factor.
     """
     dtype, upper = node.args[0].tensor_meta.dtype, argument(node, 1, "upper", False)
-    a = stacked(node.args[0], symbol_table)
-    factor, info = cholesky_factor(a if upper else turned(a, dtype), dtype)
-    factor = factor if upper else turned(factor, dtype)
-    return or_eager(info, node, symbol_table, as_results(node, [factor, info] if node.multiple else [factor]))
+    a = as_stack(node.args[0], symbol_table)
+    factor, info = cholesky_factor(a if upper else transpose_matrices(a, dtype), dtype)
+    factor = factor if upper else transpose_matrices(factor, dtype)
+    return results_or_eager(info, node, symbol_table, as_results(node, [factor, info] if node.multiple else [factor]))
 
 
-def solved_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
-    """Solves `a x = b`, where `a` is `uᵀ u` or `l lᵀ`."""
-    other = turned(factor, dtype)
+def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
+    """Solves `a x = b`, where `factor` is `u` of `a = uᵀ u` if `upper`, else `l` of `a = l lᵀ`."""
+    other = transpose_matrices(factor, dtype)
     lower, upper_ = (other, factor) if upper else (factor, other)
-    return solution(upper_, solution(lower, b, dtype, upper=False), dtype, upper=True)
+    return solve_triangular(upper_, solve_triangular(lower, b, dtype, upper=False), dtype, upper=True)
 
 
 @lowering("CholeskySolveOp")
 def cholesky_solve(node: Op, symbol_table: SymbolTable) -> Any:
     batch, dtype = node.tensor_meta.shape[:-2], node.tensor_meta.dtype
-    b, factor = (stacked(arg, symbol_table, batch=batch) for arg in node.args[:2])
-    return as_results(node, [solved_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
+    b, factor = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
+    return as_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
 
 
 @lowering("CholeskyInverseOp")
 def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
-    """Eager rejects a zero on the diagonal."""
-    factor, dtype = stacked(node.args[0], symbol_table), node.tensor_meta.dtype
+    """Falls back to eager for a zero on the diagonal, which eager rejects."""
+    factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = st.shape_of(factor)
 
     def find(p: StackedProblem) -> None:
@@ -151,6 +159,6 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
 
         p.each(0, shape[1], look)
 
-    (info,) = solved({"info": (st.filled(0, shape[:1], INT32), INT32)}, find, {"a": (factor, dtype)})
-    found = solved_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return or_eager(info, node, symbol_table, as_results(node, [found]))
+    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find, {"a": (factor, dtype)})
+    found = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
+    return results_or_eager(info, node, symbol_table, as_results(node, [found]))

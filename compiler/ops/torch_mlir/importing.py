@@ -1,4 +1,4 @@
-"""Writes a node as a function with one op of the torch dialect."""
+"""Converts a node to a module with one op of the torch dialect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LISTED = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number
 
 
 def written(node: Op) -> tuple[Any, list[Op]]:
-    """Returns a module of one function, and the nodes of the function's arguments, one for each use.
+    """Returns a module of one function that contains the op, and the nodes of the function's arguments, one per use.
 
     Raises `LoweringError` if the torch dialect has no such op or cannot express an argument.
     """
@@ -60,7 +60,7 @@ def written(node: Op) -> tuple[Any, list[Op]]:
 
 
 def _argument(value: Any) -> Any:
-    """Returns an argument in the form that nodes use; a schema's defaults are plain values."""
+    """Returns an argument in the form of node arguments; defaults in schemas are in plain form."""
     return unplain(value, {}) if isinstance(value, dict) else value
 
 
@@ -71,7 +71,7 @@ def _tensors(value: Any) -> list[Op]:
 
 def _tensor_type(meta: TensorMeta | None) -> Any:
     if meta is None or meta.dtype not in _ELEMENTS:
-        raise LoweringError(f"torch-mlir supports no {'missing result' if meta is None else meta.dtype.value}")
+        raise LoweringError(f"torch-mlir does not support {'missing results' if meta is None else meta.dtype.value}")
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENTS[meta.dtype][0]}>")
 
 
@@ -94,7 +94,7 @@ def _qualified(target: str) -> str:
 
 
 class _Writer:
-    """Writes operands at the insertion point; tensors become the function's arguments in order of first request."""
+    """Emits operands at the insertion point; each use of a tensor becomes the next argument of the function."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = iter(tensors)
@@ -145,7 +145,7 @@ def _constant(kind: str, value: Any = None) -> Any:
 
 
 def _as_tensor(number: Any, value: bool | int | float) -> Any:
-    """Returns a number as a zero-dimensional tensor of the type that torch gives such a number."""
+    """Returns a number as a zero-dimensional tensor, of the element type that torch infers for it."""
     dtype = TensorDType.Bool if isinstance(value, bool) else TensorDType.Int64
     kind = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
     return ir.Operation.create("torch.prim.NumToTensor.Scalar", [kind], [number]).result
@@ -153,7 +153,7 @@ def _as_tensor(number: Any, value: bool | int | float) -> Any:
 
 def _dtype_number(dtype: TensorDType) -> int:
     if dtype not in _ELEMENTS:
-        raise LoweringError(f"torch-mlir supports no {dtype.value}")
+        raise LoweringError(f"torch-mlir does not support {dtype.value}")
     return _ELEMENTS[dtype][1]
 
 

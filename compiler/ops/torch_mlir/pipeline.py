@@ -1,4 +1,4 @@
-"""Checks the output of torch-mlir's passes for one function, and moves it to the insertion point."""
+"""Lowers a module of the torch dialect, checks the result, and inlines it at the insertion point."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.torch_mlir.apart import lowered
 from buddy.compiler.ops.utils import LoweringError
 
-# The dialects that this compiler's pipelines accept. `tm_tensor` (scans, sorts, scatters) is torch-mlir's own and is
-# lowered by passes on buffers; `cf` contains its assertions, which abort the process.
+# The dialects that the pipelines accept. `tm_tensor` (scans, sorts, scatters) is a dialect of torch-mlir that only its
+# own passes lower; `cf` has assertions, which abort the process.
 _DIALECTS = frozenset({"arith", "func", "linalg", "math", "scf", "tensor"})
 
 
 def to_linalg(module: Any) -> Any:
     """Lowers a module of the torch dialect to linalg on tensors.
 
-    Raises `LoweringError` with the message of the first pass that fails, or for remaining ops that are not compiled
-    here.
+    Raises `LoweringError` with the message of the pass that fails, or for ops that the later passes do not accept.
     """
     text = lowered(str(module))
     try:
@@ -30,38 +29,38 @@ def to_linalg(module: Any) -> Any:
 
 
 def _first_line(error: Any) -> str:
-    said = [str(found.message) for found in error.error_diagnostics] or [str(error)]
-    return said[0].splitlines()[0]
+    messages = [str(found.message) for found in error.error_diagnostics] or [str(error)]
+    return messages[0].splitlines()[0]
 
 
 def _check(module: Any) -> None:
-    """Raises `LoweringError` if an op is left that the later passes do not accept."""
-    left: list[str] = []
+    """Raises `LoweringError` if the module has an op that the later passes do not accept."""
+    rejected: list[str] = []
 
     def visit(op: Any) -> Any:
         if op.name.partition(".")[0] not in _DIALECTS:
-            left.append(f"{op.name}, which is not compiled here")
+            rejected.append(f"{op.name}, which is not compiled here")
         elif any(isinstance(r.type, ir.ShapedType) and not r.type.has_static_shape for r in op.results):
-            left.append(f"{op.name} of a dynamic size")
-        return ir.WalkResult.INTERRUPT if left else ir.WalkResult.ADVANCE
+            rejected.append(f"{op.name} of a dynamic size")
+        return ir.WalkResult.INTERRUPT if rejected else ir.WalkResult.ADVANCE
 
     for function in module.body:
         function.operation.walk(visit)
-    if left:
-        raise LoweringError(f"its lowering contains {left[0]}")
+    if rejected:
+        raise LoweringError(f"its lowering contains {rejected[0]}")
 
 
-def unread(module: Any) -> list[int]:
-    """Returns the numbers of unused arguments of the only function in `module`."""
+def unused_arguments(module: Any) -> list[int]:
+    """Returns the indices of the unused arguments of the only function in `module`."""
     (function,) = module.body
     arguments = function.regions[0].blocks[0].arguments
     return [number for number, argument in enumerate(arguments) if not any(True for _ in argument.uses)]
 
 
-def moved_here(module: Any, operands: Sequence[Any]) -> list[Any]:
-    """Moves the body of the only function in `module` to the insertion point, with `operands` for its arguments.
+def inline_body(module: Any, operands: Sequence[Any]) -> list[Any]:
+    """Inlines the only function in `module` at the insertion point, with `operands` for its arguments.
 
-    Returns the values that it returns.
+    Returns the values that the function returns.
     """
     (function,) = module.body
     here, block = ir.Location.current, function.regions[0].blocks[0]
@@ -73,10 +72,10 @@ def moved_here(module: Any, operands: Sequence[Any]) -> list[Any]:
     for op in body:
         op.operation.detach_from_parent()
         ir.InsertionPoint.current.insert(op)
-        op.operation.walk(lambda inner: _place(inner, here))
+        op.operation.walk(lambda inner: _set_location(inner, here))
     return results
 
 
-def _place(op: Any, location: Any) -> Any:
+def _set_location(op: Any, location: Any) -> Any:
     op.location = location
     return ir.WalkResult.ADVANCE

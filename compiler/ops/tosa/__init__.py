@@ -1,7 +1,7 @@
-"""The TOSA registry: lowers to TOSA ops wherever TOSA supports the semantics, the element type and the rank.
+"""The TOSA registry: lowers ops to TOSA where TOSA supports their semantics, element type and rank.
 
-Some lowerings combine several TOSA ops, if no step is less exact than eager's kernel by more than the rounding of one
-product. A lowering that TOSA cannot express raises `LoweringError`; the next registry is tried, and the reason is shown
+Some lowerings combine several TOSA ops, if this adds at most the rounding of one product to the error of eager. A
+lowering raises `LoweringError` for cases that TOSA cannot express; the next registry is tried, and the reason is shown
 for the node.
 """
 

@@ -1,4 +1,4 @@
-"""Element-wise ops in TOSA: one op each, or an equivalent expression."""
+"""Element-wise ops in TOSA: a TOSA op for each, or an equivalent expression."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mul(x: TosaTensor, y: Operand) -> TosaTensor:
 
 @elementwise("DivOp")
 def div(x: TosaTensor, y: Operand) -> TosaTensor:
-    """Computes `x * (1 / y)` for a number `y` that is a power of two, where it is exact; TOSA has no float division."""
+    """Computes `x * (1 / y)` for a power of two `y`, where this is exact; TOSA has no float division."""
     if isinstance(y, TosaTensor) or not _is_power_of_two(y):
         raise LoweringError("no float division, and a product with the reciprocal would round twice")
     return x * (1.0 / y)
@@ -71,17 +71,17 @@ def _is_power_of_two(value: Number) -> bool:
     return 2.0**-100 <= abs(value) <= 2.0**100 and abs(math.frexp(value)[0]) == 0.5
 
 
-def _two(name: str, op: str) -> None:
+def _register_binary(name: str, op: str) -> None:
     elementwise(name)(lambda x, y: binary(op, x, y))
 
 
-_two("MaximumOp", "maximum")
-_two("MinimumOp", "minimum")
+_register_binary("MaximumOp", "maximum")
+_register_binary("MinimumOp", "minimum")
 
 
 @elementwise("PowOp", composed=True, rounds=True)
 def power(x: TosaTensor, exponent: Operand) -> TosaTensor:
-    """Small integer exponents become products, as in eager; TOSA's power is for floats only."""
+    """Emits products for small integer exponents, as in eager; `tosa.pow` takes floats only."""
     if isinstance(exponent, TosaTensor):
         return binary("pow", x, exponent)
     if exponent == 0:
@@ -100,8 +100,8 @@ _power = ops_registry["PowOp"]
 
 
 @ops_registry.lowering("PowOp")
-def power_or_refusal(node: Op, symbol_table: SymbolTable) -> Any:
-    """Accepts half types only if eager computes the same: it rounds exponents to them, without roots for float16."""
+def checked_power(node: Op, symbol_table: SymbolTable) -> Any:
+    """Lowers powers of half types only if the result is that of eager, which rounds exponents and squares to them."""
     exponent, dtype = node.args[1], node.tensor_meta.dtype
     if dtype in HALVES and not isinstance(exponent, Op) and not is_exact(exponent, dtype):
         raise LoweringError(f"the exponent would not be rounded to {dtype.value}")
@@ -160,7 +160,7 @@ def trunc(x: TosaTensor) -> TosaTensor:
 # ---- functions and activations ---------------------------------------------------------------------------------------
 
 
-def _one(name: str, op: str) -> None:
+def _register_unary(name: str, op: str) -> None:
     elementwise(name)(lambda x: unary(op, x))
 
 
@@ -168,12 +168,12 @@ for _name, _op in {
     "AbsOp": "abs", "FloorOp": "floor", "CeilOp": "ceil", "ReciprocalOp": "reciprocal", "RsqrtOp": "rsqrt",
     "ExpOp": "exp", "LogOp": "log", "ErfOp": "erf", "SinOp": "sin", "CosOp": "cos", "TanhOp": "tanh",
 }.items():  # fmt: skip
-    _one(_name, _op)
+    _register_unary(_name, _op)
 
 
 @elementwise("SigmoidOp", composed=True)
 def sigmoid(x: TosaTensor) -> TosaTensor:
-    """Emits one TOSA op, which is later lowered to several."""
+    """Emits `tosa.sigmoid`, which later passes lower to several ops; half types are therefore computed in f32."""
     return unary("sigmoid", x)
 
 
@@ -230,7 +230,7 @@ _comparison("LeOp", lambda x, y: x <= y)
 
 
 def _logical(name: str, op: str) -> None:
-    """Emits the logical op on bools; on integers, for the class of bit operations, the bitwise one."""
+    """Registers an op that is logical on bools and bitwise on integers."""
 
     def body(x: TosaTensor, y: Operand) -> TosaTensor:
         return binary(f"logical_{op}" if x.dtype is TensorDType.Bool else f"bitwise_{op}", x, y)

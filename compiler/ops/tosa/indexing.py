@@ -1,4 +1,4 @@
-"""Reads by index in TOSA: `tosa.gather` reads rows of [batch, rows, columns]; other ops are rearranged to this form."""
+"""Reads by index in TOSA, by `tosa.gather`, which reads rows of [batch, rows, columns]."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 @lowering("GatherOp")
 def gather_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """`result[..., i, ...] = x[..., index[..., i, ...], ...]`: gathers single columns, with the other dims as batch."""
+    """Lowers `result[..., i, ...] = x[..., index[..., i, ...], ...]`: gathers elements, in batches of other dims."""
     operands = (tensor_of(node.args[place], symbol_table) for place in (0, 2))
     x, indices = (tensor if tensor.shape else reshape(tensor, [1]) for tensor in operands)
     rank = len(x.shape)
@@ -57,14 +57,14 @@ def gather_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 @lowering("IndexOp")
 def index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Lowers `x[i, :, j]`: moves indexed dims to the front, merges them, gathers rows, moves the index dims back."""
+    """Lowers `x[i, :, j]`: moves the indexed dims to the front, merges them, gathers rows, and moves the dims back."""
     x, listed = tensor_of(node.args[0], symbol_table), node.args[1]
     if any(item is not None and not item.tensor_meta.dtype.is_integer for item in listed):
-        raise LoweringError("a mask has a result of data-dependent size")
+        raise LoweringError("the size of the result of a mask depends on data")
     chosen = [axis for axis, item in enumerate(listed) if item is not None]
     kept = [axis for axis in range(len(x.shape)) if axis not in chosen]
     sizes = [x.shape[axis] for axis in chosen]
-    positions = _merged([tensor_of(listed[axis], symbol_table) for axis in chosen], sizes)
+    positions = _flat_positions([tensor_of(listed[axis], symbol_table) for axis in chosen], sizes)
     rows = reshape(transpose(x, [*chosen, *kept]), [1, prod(sizes), prod(x.shape[axis] for axis in kept)])
     found = gather(rows, reshape(positions, [1, prod(positions.shape)]))
     found = reshape(found, [*positions.shape, *(x.shape[axis] for axis in kept)])
@@ -75,8 +75,8 @@ def index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return transpose(found, order)
 
 
-def _merged(indices: Sequence[TosaTensor], sizes: Sequence[int]) -> TosaTensor:
-    """Returns the row-major position of indices into dims of these sizes, counted from the front."""
+def _flat_positions(indices: Sequence[TosaTensor], sizes: Sequence[int]) -> TosaTensor:
+    """Returns the row-major positions that `indices` have in dims of `sizes`; negative indices count from the end."""
     rank = max(len(found.shape) for found in indices)
     aligned = [reshape(found, [1] * (rank - len(found.shape)) + list(found.shape)) for found in indices]
     total: TosaTensor | None = None
@@ -91,7 +91,7 @@ def _merged(indices: Sequence[TosaTensor], sizes: Sequence[int]) -> TosaTensor:
     return expanded(total, shape)
 
 
-def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) -> TosaTensor:
+def _position_mask(shape: Sequence[int], keep: Callable[[int, int], bool]) -> TosaTensor:
     """Returns a constant bool tensor [1, …, rows, columns]: `keep(row, column)`."""
     rows, columns = shape[-2:]
     check_length(TensorMeta((rows, columns), TensorDType.Bool))
@@ -101,14 +101,14 @@ def _chosen_by_position(shape: Sequence[int], keep: Callable[[int, int], bool]) 
 
 def causal_mask(shape: Sequence[int]) -> TosaTensor:
     """Returns `row >= column`, broadcastable to `shape`."""
-    return _chosen_by_position(shape, lambda row, column: row >= column)
+    return _position_mask(shape, lambda row, column: row >= column)
 
 
 def _triangle(name: str, keep: Callable[[int, int, int], bool]) -> None:
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         x, diagonal = tensor_of(node.args[0], symbol_table), argument(node, 1, "diagonal", 0)
-        kept = _chosen_by_position(x.shape, lambda row, column: keep(row, column, diagonal))
+        kept = _position_mask(x.shape, lambda row, column: keep(row, column, diagonal))
         return select(kept, x, x.like(0))
 
 

@@ -1,4 +1,4 @@
-"""Matrix products and attention in TOSA: `tosa.matmul` has rank 3, and accumulates in f32."""
+"""Matrix products and attention in TOSA, by `tosa.matmul`, which takes rank 3 and accumulates floats in f32."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _two(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
+def _factors(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
     a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
     require("matmul", a.dtype)
     require("matmul", b.dtype)
@@ -43,7 +43,7 @@ def _rank_3(x: TosaTensor) -> TosaTensor:
 
 def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> TosaTensor:
     """Returns the product of two matrices, or of two batches of them, in the accumulator type."""
-    a, b = _two(node, symbol_table, first)
+    a, b = _factors(node, symbol_table, first)
     found = matmul(_rank_3(a), _rank_3(b))
     return reshape(found, found.shape[1:]) if len(a.shape) == 2 else found
 
@@ -55,8 +55,8 @@ def product(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 @lowering("TransposeMatmulFusedOp", "TransposeAddMMFusedOp")
 def product_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Computes `a bᵀ`, plus the third operand if there is one."""
-    a, b = _two(node, symbol_table)
+    """Computes `a bᵀ`, plus the third operand if the node has one."""
+    a, b = _factors(node, symbol_table)
     found = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
     found = reshape(found, found.shape[1:])
     if len(node.args) > 2:
@@ -66,14 +66,14 @@ def product_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 @lowering("MatVecOp")
 def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    a, v = _two(node, symbol_table)
+    a, v = _factors(node, symbol_table)
     found = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
     return cast(reshape(found, [a.shape[0]]), node.tensor_meta.dtype)
 
 
 @lowering("DotOp")
 def dot(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    a, b = _two(node, symbol_table)
+    a, b = _factors(node, symbol_table)
     size = a.shape[0]
     return cast(reshape(matmul(reshape(a, [1, 1, size]), reshape(b, [1, size, 1])), []), node.tensor_meta.dtype)
 
@@ -99,41 +99,41 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if argument(node, 3, "dropout_p", 0.0):
         raise LoweringError("attention with dropout is random")
     (batch, heads, rows, _), columns = q.shape, k.shape[2]
-    k, v = (_repeated_heads(found, heads) for found in (k, v))
+    k, v = (_repeat_heads(found, heads) for found in (k, v))
     scale = node.kwargs.get("scale")
-    keys = transpose(_merged(k), [0, 2, 1])
-    scores = reshape(matmul(_merged(q), keys), [batch, heads, rows, columns])
-    scores = _masked(node, symbol_table, scores * (q.shape[-1] ** -0.5 if scale is None else scale))
-    weights = _merged(_shown(node, softmax(scores, 3), scores))
-    found = reshape(matmul(cast(weights, v.dtype), _merged(v)), [batch, heads, rows, v.shape[-1]])
+    keys = transpose(_merge_heads(k), [0, 2, 1])
+    scores = reshape(matmul(_merge_heads(q), keys), [batch, heads, rows, columns])
+    scores = _apply_masks(node, symbol_table, scores * (q.shape[-1] ** -0.5 if scale is None else scale))
+    weights = _merge_heads(_zero_masked_rows(node, softmax(scores, 3), scores))
+    found = reshape(matmul(cast(weights, v.dtype), _merge_heads(v)), [batch, heads, rows, v.shape[-1]])
     results = [cast(found, q.dtype)]
     if node.metas[1] is not None:
-        sums = reshape(_shown(node, log_sum_exp(scores, 3), scores), [batch, heads, rows])
+        sums = reshape(_zero_masked_rows(node, log_sum_exp(scores, 3), scores), [batch, heads, rows])
         results.append(cast(reshape(sums, node.metas[1].shape), node.metas[1].dtype))
     return results
 
 
-def _shown(node: Op, found: TosaTensor, scores: TosaTensor) -> TosaTensor:
-    """Returns `found` with zeros in fully masked rows, as eager's kernel does; softmax would result in NaN."""
+def _zero_masked_rows(node: Op, found: TosaTensor, scores: TosaTensor) -> TosaTensor:
+    """Returns `found` with zeros in fully masked rows, as in eager's kernel; softmax returns NaN for them."""
     if node.kwargs.get("attn_mask") is None:
         return found
     shown = select(is_equal(scores, float("-inf")), scores.like(0.0), scores.like(1.0))
     return select(is_equal(reduced("reduce_max", shown, [3]), 0.0), found.like(0.0), found)
 
 
-def _repeated_heads(x: TosaTensor, heads: int) -> TosaTensor:
+def _repeat_heads(x: TosaTensor, heads: int) -> TosaTensor:
     """Repeats each head of keys or values for the query heads that share it."""
     batch, own, length, width = x.shape
     apart = tiled(reshape(x, [batch, own, 1, length, width]), [1, 1, heads // own, 1, 1])
     return reshape(apart, [batch, heads, length, width])
 
 
-def _merged(x: TosaTensor) -> TosaTensor:
+def _merge_heads(x: TosaTensor) -> TosaTensor:
     """Merges batch and heads into one dim."""
     return reshape(x, [x.shape[0] * x.shape[1], *x.shape[2:]])
 
 
-def _masked(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> TosaTensor:
+def _apply_masks(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> TosaTensor:
     mask, hidden = node.kwargs.get("attn_mask"), scores.like(float("-inf"))
     if mask is not None:
         found = registration.operand(mask, len(scores.shape), symbol_table)

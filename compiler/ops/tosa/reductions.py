@@ -1,4 +1,4 @@
-"""Reductions and normalisations in TOSA: half types are computed in f32 throughout and rounded once."""
+"""Reductions and normalisations in TOSA; half types are computed in f32 and rounded once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _read(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, list[int]]:
+def _operand_and_axes(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, list[int]]:
     """Returns the operand and the axes to reduce."""
     x = tensor_of(node.args[0], symbol_table)
     return x, axes_of(argument(node, 1, "dim"), len(x.shape))
 
 
-def _finished(x: TosaTensor, node: Op, result: int = 0) -> TosaTensor:
+def _as_result(x: TosaTensor, node: Op, result: int = 0) -> TosaTensor:
     """Returns `x` in the shape and element type of a result of `node`."""
     meta = node.metas[result]
     assert meta is not None
@@ -41,15 +41,15 @@ def _floats(x: TosaTensor, op: str) -> TosaTensor:
 
 @lowering("SumDimOp")
 def sum_dim(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    x, axes = _read(node, symbol_table)
+    x, axes = _operand_and_axes(node, symbol_table)
     # Eager casts the elements to the result's type before adding.
-    return _finished(reduced("reduce_sum", widened(cast(x, node.tensor_meta.dtype)), axes), node)
+    return _as_result(reduced("reduce_sum", widened(cast(x, node.tensor_meta.dtype)), axes), node)
 
 
 @lowering("MeanOp")
 def mean(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    x, axes = _read(node, symbol_table)
-    return _finished(average(_floats(x, "reduce_sum"), axes), node)
+    x, axes = _operand_and_axes(node, symbol_table)
+    return _as_result(average(_floats(x, "reduce_sum"), axes), node)
 
 
 def average(x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
@@ -60,8 +60,8 @@ def average(x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
 def _extreme(name: str, op: str, of_bools: str) -> None:
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-        x, axes = _read(node, symbol_table)
-        return _finished(reduced(of_bools if x.dtype is TensorDType.Bool else op, x, axes), node)
+        x, axes = _operand_and_axes(node, symbol_table)
+        return _as_result(reduced(of_bools if x.dtype is TensorDType.Bool else op, x, axes), node)
 
 
 _extreme("AmaxOp", "reduce_max", "reduce_any")
@@ -80,13 +80,13 @@ def moments(x: TosaTensor, axes: Sequence[int], correction: float) -> tuple[Tosa
 @lowering("VarOp", "VarMeanOp")
 def var_mean(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Returns the variance, and the mean if the node has it as a second result."""
-    x, axes = _read(node, symbol_table)
+    x, axes = _operand_and_axes(node, symbol_table)
     correction = node.kwargs.get("correction")
     middle, variance = moments(_floats(x, "reduce_sum"), axes, 1 if correction is None else correction)
-    return [_finished(found, node, i) for i, found in enumerate((variance, middle)[: len(node.metas)])]
+    return [_as_result(found, node, i) for i, found in enumerate((variance, middle)[: len(node.metas)])]
 
 
-def _powers(x: TosaTensor, axis: int) -> tuple[TosaTensor, TosaTensor, TosaTensor]:
+def _exponentials(x: TosaTensor, axis: int) -> tuple[TosaTensor, TosaTensor, TosaTensor]:
     """Returns `exp(x - peak)`, its sum and the maximum `peak`, which is subtracted to avoid overflow."""
     peak = reduced("reduce_max", x, [axis])
     powers = unary("exp", x - peak)
@@ -94,17 +94,17 @@ def _powers(x: TosaTensor, axis: int) -> tuple[TosaTensor, TosaTensor, TosaTenso
 
 
 def softmax(x: TosaTensor, axis: int) -> TosaTensor:
-    powers, total, _ = _powers(x, axis)
+    powers, total, _ = _exponentials(x, axis)
     return powers * unary("reciprocal", total)
 
 
 def log_sum_exp(x: TosaTensor, axis: int) -> TosaTensor:
     """Returns `log(sum(exp(x)))` along `axis`, kept as a unit dim."""
-    _, total, peak = _powers(x, axis)
+    _, total, peak = _exponentials(x, axis)
     return unary("log", total) + peak
 
 
-def _along(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, int]:
+def _operand_and_axis(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, int]:
     """Returns the operand as floats with at least one dim, and the axis."""
     x = _floats(tensor_of(node.args[0], symbol_table), "exp")
     x = x if x.shape else reshape(x, [1])
@@ -113,15 +113,15 @@ def _along(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, int]:
 
 @lowering("SoftmaxOp")
 def softmax_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    return _finished(softmax(*_along(node, symbol_table)), node)
+    return _as_result(softmax(*_operand_and_axis(node, symbol_table)), node)
 
 
 @lowering("LogSoftmaxOp")
 def log_softmax(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `(x - peak) - log(sum)`: subtracting the maximum first keeps large inputs exact."""
-    x, axis = _along(node, symbol_table)
-    _, total, peak = _powers(x, axis)
-    return _finished((x - peak) - unary("log", total), node)
+    x, axis = _operand_and_axis(node, symbol_table)
+    _, total, peak = _exponentials(x, axis)
+    return _as_result((x - peak) - unary("log", total), node)
 
 
 @lowering("NativeLayerNormOp")
@@ -137,8 +137,8 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     if bias is not None:
         y = y + registration.operand(bias, rank, symbol_table, x.dtype)
     wanted = zip((middle, inverse), node.metas[1:], strict=True)
-    saved = [found if meta is None else _finished(found, node, i) for i, (found, meta) in enumerate(wanted, start=1)]
-    return [_finished(y, node), *saved]
+    saved = [found if meta is None else _as_result(found, node, i) for i, (found, meta) in enumerate(wanted, start=1)]
+    return [_as_result(y, node), *saved]
 
 
 @lowering("BatchNormOp")
@@ -154,7 +154,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[object]:
     y = (x - per_channel(running_mean)) * unary("rsqrt", per_channel(running_variance) + node.args[6])
     y = y if weight is None else y * per_channel(weight)
     y = y if bias is None else y + per_channel(bias)
-    return [_finished(y, node), *(registration.nothing(meta) for meta in node.metas[1:] if meta is not None)]
+    return [_as_result(y, node), *(registration.empty_result(meta) for meta in node.metas[1:] if meta is not None)]
 
 
 ops_registry.absent |= {

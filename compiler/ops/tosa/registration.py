@@ -1,4 +1,4 @@
-"""Registration of TOSA lowerings: converts operands to `TosaTensor` and rejects types that TOSA's verifier rejects."""
+"""Registers TOSA lowerings: converts operands to `TosaTensor`, and rejects types that TOSA's verifier rejects."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
 def tensor_of(argument: Any, symbol_table: SymbolTable) -> TosaTensor:
-    """Returns a node argument as a tensor. Raises `LoweringError` if it is not one."""
+    """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if it is not a tensor."""
     value = value_of(argument, symbol_table)
     return TosaTensor(value, argument.tensor_meta.dtype)
 
 
 def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
-    """Registers the decorated function, which may return `TosaTensor`s, for tensors that have elements."""
+    """Registers the decorated function as the lowering of the op classes `names`; it may return `TosaTensor`s.
+
+    The lowering raises `LoweringError` for empty tensors; `with_empty_operands` allows them as operands.
+    """
 
     def decorate(function: Any) -> Lowering:
         @wraps(function)
@@ -59,10 +62,10 @@ def elementwise(
 ) -> Callable[[Any], Any]:
     """Registers the decorated expression on `TosaTensor`s as the lowering of the op classes `names`.
 
-    Tensor arguments arrive with the result's rank, in its element type or, with `among_operands`, in the type that they
+    Tensor arguments are cast to the result's rank and element type or, with `among_operands`, to the type that they
     promote to; those at the positions `uncast` keep their type. Numbers stay numbers, except a first argument. Half
-    types are computed in f32 if the expression is `composed` of several ops, or if an operand would be rounded first,
-    as eager does `among_operands`. With `rounds`, every operand is first rounded to the half type.
+    types are computed in f32 if the expression is `composed` of several ops, or an operand is not exact in the half
+    type. With `rounds`, every operand is first rounded to the half type, as in eager.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
@@ -111,7 +114,7 @@ def _is_number(value: Any) -> bool:
 
 
 def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> TosaTensor:
-    """Returns a tensor or number as a tensor of `rank` dims, since TOSA broadcasts unit dims but does not add dims.
+    """Returns a tensor or number as a tensor of `rank` dims, because TOSA broadcasts unit dims, but not ranks.
 
     `dtype` is the element type to cast to; it is required for a number.
     """
@@ -124,6 +127,6 @@ def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDT
     return reshape(found, [1] * (rank - len(found.shape)) + list(found.shape))
 
 
-def nothing(meta: TensorMeta) -> Any:
-    """Returns a value for a result without elements, which TOSA cannot express and no op reads."""
+def empty_result(meta: TensorMeta) -> Any:
+    """Returns a value for a result without elements, which no op reads; TOSA has no such tensors."""
     return empty(meta.shape, meta.dtype)

@@ -29,7 +29,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
-# TOSA has no iota, so positions are constants. Longer constants would dominate the text of the IR.
+# TOSA has no iota, so positions are constants. This length limits the text of the IR.
 LONGEST_CONSTANT = 4096
 
 
@@ -73,11 +73,11 @@ def slice_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x = tensor_of(node.args[0], symbol_table)
     dim = normalized(argument(node, 1, "dim", 0), len(x.shape))
     start, step = _start(node, 2, "start", x.shape[dim]), argument(node, 4, "step", 1) or 1
-    return _every(x, dim, start, node.tensor_meta.shape[dim], step)
+    return _strided_slice(x, dim, start, node.tensor_meta.shape[dim], step)
 
 
-def _every(x: TosaTensor, dim: int, start: int, count: int, step: int) -> TosaTensor:
-    """Returns `count` indices of a dim, `step` apart: reshapes the dim to rows of `step` and takes the first column."""
+def _strided_slice(x: TosaTensor, dim: int, start: int, count: int, step: int) -> TosaTensor:
+    """Returns `count` elements of a dim, `step` apart: reshapes the dim to rows of `step`, and takes a column."""
     if step == 1:
         return part(x, dim, start, count)
     shape = list(x.shape)
@@ -118,7 +118,7 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     dim = normalized(argument(node, 2, "dim", 0), len(x.shape))
     if (argument(node, 5, "step", 1) or 1) != 1:
         raise LoweringError("no strided scatter")
-    return _replaced(x, piece, dim, _start(node, 3, "start", x.shape[dim]))
+    return _replace_range(x, piece, dim, _start(node, 3, "start", x.shape[dim]))
 
 
 @lowering("SelectScatterOp")
@@ -126,10 +126,10 @@ def scatter_index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     dim = normalized(node.args[2], len(x.shape))
     piece = reshape(piece, [*x.shape[:dim], 1, *x.shape[dim + 1 :]])
-    return _replaced(x, piece, dim, _start(node, 3, "index", x.shape[dim]))
+    return _replace_range(x, piece, dim, _start(node, 3, "index", x.shape[dim]))
 
 
-def _replaced(x: TosaTensor, piece: TosaTensor, dim: int, start: int) -> TosaTensor:
+def _replace_range(x: TosaTensor, piece: TosaTensor, dim: int, start: int) -> TosaTensor:
     """Returns `x` with the elements from `start` on replaced by `piece`, by concatenation."""
     end = start + piece.shape[dim]
     before = [part(x, dim, 0, start)] if start else []

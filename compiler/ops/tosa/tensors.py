@@ -1,4 +1,4 @@
-"""TOSA expressions: Python expressions on `TosaTensor` emit TOSA ops; types are checked and inferred."""
+"""TOSA expressions: Python expressions on `TosaTensor` emit TOSA ops, with types that are checked and inferred."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TosaTensor:
 
     def __neg__(self) -> TosaTensor:
         if self.dtype is TensorDType.Int64:
-            # The bindings convert `tosa.negate` of 64 bits to invalid IR.
+            # The bindings' passes lower `tosa.negate` of i64 to invalid IR.
             return self.like(0) - self
         require("negate", self.dtype)
         zero = splat(0, [1], self.dtype).value
@@ -171,7 +171,7 @@ def logical_not(x: TosaTensor) -> TosaTensor:
 
 
 def is_equal(x: TosaTensor, other: Operand) -> TosaTensor:
-    """Compares; NaN equals nothing. Bools are compared by xor, since `tosa.equal` takes numbers."""
+    """Compares; NaN is not equal to any number. Bools are compared by xor, because `tosa.equal` only takes numbers."""
     if x.dtype is TensorDType.Bool:
         return logical_not(binary("logical_xor", x, other))
     return binary("equal", x, other)
@@ -188,7 +188,7 @@ _SIGNED = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.I
 
 
 def cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
-    """Casts `x` with PyTorch's semantics, in as many `tosa.cast` as TOSA's table of casts requires.
+    """Casts `x` with PyTorch's semantics, by one or several `tosa.cast`.
 
     Raises `LoweringError` for unsupported casts: from or to f64, and between floats and i64.
     """
@@ -227,13 +227,13 @@ def _direct_cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
 
 
 def _unsigned(x: TosaTensor) -> TosaTensor:
-    """Converts unsigned bytes to i32: TOSA sign-extends, so the upper bits are cleared."""
+    """Converts unsigned bytes to i32; clears the upper bits, because TOSA extends by sign."""
     wide = TosaTensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
     return binary("bitwise_and", wide, 255)
 
 
 def widened(x: TosaTensor) -> TosaTensor:
-    """Casts half types to f32: sequences of several ops compute in f32 and round once at the end, as in PyTorch."""
+    """Casts half types to f32, for sequences of ops that compute in f32 and round once, as in PyTorch."""
     return cast(x, TensorDType.Float32) if x.dtype in HALVES else x
 
 
@@ -314,7 +314,7 @@ def axis_attribute(axis: int) -> Any:
 
 
 def reduced(op: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
-    """Emits `tosa.<op>` over one axis after another; the axes stay as unit dims."""
+    """Emits `tosa.<op>` for one axis after another; the axes stay as unit dims."""
     require(op, x.dtype)
     for axis in axes:
         shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
@@ -323,9 +323,9 @@ def reduced(op: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
 
 
 def matmul(a: TosaTensor, b: TosaTensor) -> TosaTensor:
-    """Returns `a @ b` of [batch, rows, depth] by [batch, depth, columns], in the accumulator type.
+    """Returns `a @ b` of [batch, rows, depth] and [batch, depth, columns], in the accumulator type.
 
-    It is f32, or i32 for bytes.
+    The accumulator type is f32, or i32 for 8-bit integers.
     """
     require("matmul", a.dtype)
     (batch, rows, _), columns = a.shape, b.shape[2]

@@ -1,6 +1,6 @@
-"""The element types that each TOSA op accepts: the tables of the TOSA 1.1 specification, including all extensions.
+"""The element types that each TOSA op accepts, from the tables of the TOSA 1.1 specification with all extensions.
 
-`tosa-validate` in the bindings checks the same tables; the tests run it on everything that this registry emits.
+`tosa-validate` in the bindings checks the same tables; the tests run it on all IR that this registry emits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ HALVES = (T.Float16, T.BFloat16)
 FLOATS = (*HALVES, T.Float32)
 INTEGERS = (T.Int32, T.Int64)
 NUMBERS = (*FLOATS, *INTEGERS)
-# TOSA's 8-bit numbers are signed; ops that only move bits accept PyTorch's unsigned bytes too.
+# TOSA's 8-bit integers are signed; ops that only move or combine bits accept PyTorch's unsigned bytes too.
 BITS = (T.UInt8, T.Int8, T.Int16, *INTEGERS)
 ANY = (T.Bool, *BITS, *FLOATS)
 
@@ -26,7 +26,7 @@ _BY_OP: dict[str, tuple[T, ...]] = {
     **dict.fromkeys(("clamp", "max_pool2d"), (*FLOATS, T.Int8, T.Int16)),
     **dict.fromkeys(("reduce_max", "reduce_min"), (*NUMBERS, T.Int8, T.Int16)),
     **dict.fromkeys(("conv2d", "conv3d", "depthwise_conv2d", "avg_pool2d"), FLOATS),
-    # On 8 and 16 bits it saturates, where in PyTorch the negative of the lowest number is itself.
+    # Not i8 and i16, for which TOSA saturates: in PyTorch the negative of the lowest integer is itself.
     "negate": (*FLOATS, T.Int32),
     "intdiv": INTEGERS,
     "reduce_sum": NUMBERS,

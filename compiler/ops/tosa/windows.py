@@ -1,4 +1,4 @@
-"""Convolutions and pools in TOSA: channels come last, and windows must end exactly at the end of the padded input."""
+"""Convolutions and pools in TOSA, where channels are last, and windows must end at the end of the padded input."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def _channels_second(x: TosaTensor) -> TosaTensor:
     return transpose(x, [0, rank - 1, *range(1, rank - 1)])
 
 
-def _fitted(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]) -> tuple[TosaTensor, list[int]]:
-    """Returns `x` (channels last) cropped to the elements that windows reach, and each dim's padding on both sides."""
+def _fit_to_windows(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]) -> tuple[TosaTensor, list[int]]:
+    """Returns `x`, with channels last, cropped to the elements that windows reach, and the pads of all dims."""
     pads = []
     for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
         after = reach - before - x.shape[1 + i]
@@ -71,8 +71,8 @@ def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
         x, kernel = reshape(x, [*x.shape[:2], 1, x.shape[2]]), reshape(kernel, [*kernel.shape[:2], 1, kernel.shape[2]])
         window, outputs = window.with_unit_dim(), [1, *outputs]
     bias = _bias(node.args[2], kernel.shape[0], meta.dtype, symbol_table)
-    x, pads = _fitted(_channels_last(x), window, outputs)
-    found = _convolved(x, kernel, bias, groups, window, pads, outputs)
+    x, pads = _fit_to_windows(_channels_last(x), window, outputs)
+    found = _convolve(x, kernel, bias, groups, window, pads, outputs)
     return reshape(_channels_second(found), meta.shape)
 
 
@@ -80,7 +80,7 @@ def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable
     return splat(0, [channels], dtype) if arg is None else tensor_of(arg, symbol_table)
 
 
-def _convolved(
+def _convolve(
     x: TosaTensor,
     kernel: TosaTensor,
     bias: TosaTensor,
@@ -123,47 +123,47 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     if any(gap != 1 for gap in window.dilation):
         raise LoweringError("no dilated max_pool2d")
     require("max_pool2d", x.dtype)
-    x, pads = _fitted(_batched(x), window, meta.shape[-2:])
+    x, pads = _fit_to_windows(_as_batch(x), window, meta.shape[-2:])
     kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
     found = tosa.max_pool2d(kind, x.value, _numbers(window.size), _numbers(window.stride), _numbers(pads))
     return [reshape(_channels_second(TosaTensor(found, x.dtype)), meta.shape)]
 
 
-def _batched(x: TosaTensor) -> TosaTensor:
+def _as_batch(x: TosaTensor) -> TosaTensor:
     """Returns the tensor with channels last and a batch dim."""
     return _channels_last(x if len(x.shape) == 4 else reshape(x, [1, *x.shape]))
 
 
 @lowering("AvgPool2dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """TOSA divides by the number of elements without padding; padding that counts is added before."""
+    """Adds padding that counts as elements before the pool, because TOSA divides by the number of other elements."""
     x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
     divisor = argument(node, 6, "divisor_override")
     if argument(node, 4, "ceil_mode", False):
         raise LoweringError("no avg_pool2d with ceil_mode: partial windows differ")
     if divisor is not None and divisor != prod(window.size):
         raise LoweringError("no avg_pool2d with another divisor")
-    x = _batched(x)
+    x = _as_batch(x)
     if argument(node, 5, "count_include_pad", True) and any(window.padding):
         sides = [0, *window.padding, 0]
         x, window = padded(x, sides, sides, 0), window.without_padding()
-    return _averaged(node, x, window)
+    return _average_pool(node, x, window)
 
 
 @lowering("AdaptiveAvgPool2dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Uses windows of one size where the output's size divides the input's."""
-    x, outputs = _batched(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
+    """Lowers the case in which the output's size divides the input's, and all windows have the same size."""
+    x, outputs = _as_batch(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
     if any(not n or size % n for size, n in zip(x.shape[1:3], outputs, strict=True)):
         raise LoweringError("windows of different sizes: the output's size does not divide the input's")
     size = (x.shape[1] // outputs[0], x.shape[2] // outputs[1])
-    return _averaged(node, x, SlidingWindow(size, size, (0, 0), (1, 1)))
+    return _average_pool(node, x, SlidingWindow(size, size, (0, 0), (1, 1)))
 
 
-def _averaged(node: Op, x: TosaTensor, window: SlidingWindow) -> TosaTensor:
+def _average_pool(node: Op, x: TosaTensor, window: SlidingWindow) -> TosaTensor:
     meta = node.tensor_meta
     require("avg_pool2d", x.dtype)
-    x, pads = _fitted(x, window, meta.shape[-2:])
+    x, pads = _fit_to_windows(x, window, meta.shape[-2:])
     kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
     zero = splat(0, [1], x.dtype).value
     wide = ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32))

@@ -10,7 +10,7 @@ from buddy.compiler.mlir.bindings import ir, memref
 
 
 class UnsupportedError(Exception):
-    """The code generator does not support the op; the text is the reason, for a remark."""
+    """The code generator does not support the op; the text is the reason, which a remark shows."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class MemrefLayout:
 
     @property
     def span(self) -> int:
-        """Elements from the first to the last one."""
+        """The number of elements from the first to the last one."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))

@@ -15,7 +15,7 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.support.blas import symbol
 
 # Enumeration values in cblas.h.
-_ROW_MAJOR, _AS_IT_IS, _TRANSPOSED = 101, 111, 112
+_ROW_MAJOR, _NOT_TRANSPOSED, _TRANSPOSED = 101, 111, 112
 
 _BYTES = {"f32": 4, "f64": 8}
 
@@ -131,7 +131,7 @@ class _Caller:
     def _call(self, outer: list[Index]) -> None:
         e, p = self.e, self.product
         a, b, c = (self._pointer(number, outer) for number in range(3))
-        enums = [_ROW_MAJOR, *(_TRANSPOSED if m.transposed else _AS_IT_IS for m in (p.a, p.b))]
+        enums = [_ROW_MAJOR, *(_TRANSPOSED if m.transposed else _NOT_TRANSPOSED for m in (p.a, p.b))]
         scalar = ir.Type.parse(self.c.element)
         one, beta = e.splat(scalar, 1), e.splat(scalar, 1 if self.accumulate else 0)
         operands = [

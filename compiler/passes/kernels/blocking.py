@@ -16,10 +16,10 @@ Source = Literal["direct", "panel", "packed", "dot", "stream"]
 
 MAX_VECTORS = 8
 
-# With up to this many rows, reading B dominates, at memory bandwidth if it is read as one stream.
+# With up to so many rows, the time is that of reading B, which has memory bandwidth if B is read as one stream.
 FEW_ROWS = 4
-# Rows of B that are read in parallel. Measured with 1, 2, 4, 8 and 16, from memory and from caches, on a Zen 4: one row
-# at a time takes up to 1.7 times as long (C is loaded and stored for each), 16 gain nothing more.
+# Rows of B that are read at the same time. Measured on a Zen 4 with 1, 2, 4, 8 and 16 rows, in memory and in caches:
+# one row takes up to 1.7 times as long, since C is loaded and stored for each row; 16 rows are not faster than 8.
 _STREAMS = 8
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 SHARES = 32
@@ -90,12 +90,12 @@ def choose(
 
 
 def reads_in_place(contraction: Contraction) -> bool:
-    """True if reading B in place is as fast as from panels, so that packing a parameter would only cost memory."""
+    """True if B is read as fast in place as from panels, so that packing a parameter would only cost memory."""
     return fits_dot_products(contraction)
 
 
 def fits_dot_products(contraction: Contraction) -> bool:
-    """True for few rows and factors that are both contiguous along K: packing B would cost more than it saves."""
+    """True for few rows and factors that are contiguous along K, for which packing B costs more time than it saves."""
     k, n = contraction.k, contraction.n
     contiguous = len(k) == 1 and k[0].strides[0] == k[0].strides[1] == 1
     return contiguous and contraction.m.size <= FEW_ROWS and (n.size == 1 or n.strides[1] != 1)

@@ -12,7 +12,7 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import TRAPPING, Structured
 
 
-def cloned(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
+def clone_ops(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
     """Clones the ops of a body, except its terminator, at the insertion point; returns `known` and their results.
 
     `indices` are the values of `linalg.index` per dim.
@@ -67,31 +67,31 @@ class VectorBody:
                 continue
             with operation.location:
                 if at is not None and self._is_uniform(operation, known, uniform, at):
-                    uniform[operation.results[0]] = self._once(operation, uniform, at)
+                    uniform[operation.results[0]] = self._emit_scalar(operation, uniform, at)
                     continue
                 for scalar in operation.operands:
                     if scalar in uniform and scalar not in known:
-                        known[scalar] = self.spread(uniform[scalar])
-                known |= zip(operation.results, self._one(operation, known, uniform, at), strict=True)
+                        known[scalar] = self.broadcast(uniform[scalar])
+                known |= zip(operation.results, self._emit_vector(operation, known, uniform, at), strict=True)
         for scalar in self.op.yielded:
             if scalar in uniform:
-                known[scalar] = self.spread(uniform[scalar])
+                known[scalar] = self.broadcast(uniform[scalar])
         return known
 
     def value(self, scalar: Any, known: dict[Any, Any]) -> Any:
         """Returns the vector for a scalar of the body, of the op's scalar operands, or from outside."""
         if scalar not in known:
-            known[scalar] = self.spread(self.op.scalars.get(scalar, scalar))
+            known[scalar] = self.broadcast(self.op.scalars.get(scalar, scalar))
         return known[scalar]
 
-    def spread(self, scalar: Any) -> Any:
+    def broadcast(self, scalar: Any) -> Any:
         """Broadcasts `scalar` to every lane; constants become vector constants."""
         type_ = ir.VectorType.get([self.lanes], scalar.type)
         if isinstance(scalar, ir.OpResult) and scalar.owner.name == "arith.constant":
             return self.e.constant(ir.DenseElementsAttr.get_splat(type_, scalar.owner.attributes["value"]))
         return vector.broadcast(type_, scalar)
 
-    # ---- what is the same in all lanes -------------------------------------------------------------------------------
+    # ---- values that are equal in all lanes --------------------------------------------------------------------------
 
     def _is_uniform(self, op: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes) -> bool:
         if op.name == "linalg.index":
@@ -101,7 +101,7 @@ class VectorBody:
     def _is_outside(self, value: Any, known: dict[Any, Any]) -> bool:
         return value in self.op.scalars or (value not in known and _block(value) != self.op.block)
 
-    def _once(self, op: Any, uniform: dict[Any, Any], at: Lanes) -> Any:
+    def _emit_scalar(self, op: Any, uniform: dict[Any, Any], at: Lanes) -> Any:
         if op.name == "arith.constant":
             return self.e.constant(op.attributes["value"])
         if op.name == "linalg.index":
@@ -111,14 +111,14 @@ class VectorBody:
             clone.operands[i] = uniform.get(operand, self.op.scalars.get(operand, operand))
         return clone.results[0]
 
-    # ---- what differs ------------------------------------------------------------------------------------------------
+    # ---- values that differ between lanes ----------------------------------------------------------------------------
 
-    def _one(self, op: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes | None) -> list[Any]:
+    def _emit_vector(self, op: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes | None) -> list[Any]:
         if op.name == "arith.constant":
-            return [self.spread(op.results[0])]
+            return [self.broadcast(op.results[0])]
         if op.name == "linalg.index":
             assert at is not None
-            return [self._along(at)]
+            return [self._lane_indices(at)]
         if op.name == "memref.load":
             assert at is not None
             return [self._read(op, known, uniform, at)]
@@ -129,7 +129,7 @@ class VectorBody:
             operands[1] = arith.select(self.e.mask(self.lanes, at.active), operands[1], one)
         return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)
 
-    def _along(self, at: Lanes) -> Any:
+    def _lane_indices(self, at: Lanes) -> Any:
         """Returns the index of each lane along the vector's loop."""
         type_ = ir.VectorType.get([self.lanes], ir.IndexType.get())
         return arith.addi(vector.broadcast(type_, self.e.value(at.start)), vector.step(type_))

@@ -38,7 +38,7 @@ class KernelCalls:
         return self._weights.packed(place, panels)
 
     def streamed(self, place: Place) -> None:
-        """Tells the runner that a kernel reads the weights at `place` sequentially and in place."""
+        """Marks the weights at `place`, for the runner, as read sequentially and in place by a kernel."""
         mark_streamed(self._weights, place)
 
     def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.mlir.memory import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.passes.kernels.body import Lanes, VectorBody, cloned
+from buddy.compiler.passes.kernels.body import Lanes, VectorBody, clone_ops
 from buddy.compiler.passes.kernels.chunks import CHUNK, for_rows, work_of
 from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
 from buddy.compiler.passes.kernels.packing import PanelCopy
@@ -62,7 +62,7 @@ def _over(loops: Sequence[Loop], used: Sequence[Loop]) -> str:
 def _emit_single(e: KernelEmitter, op: Structured) -> None:
     flats = [flatten(value) for value in op.operands]
     known = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
-    known = cloned(op.block, known | op.scalars, {dim: e.value(0) for dim in op.indexed})
+    known = clone_ops(op.block, known | op.scalars, {dim: e.value(0) for dim in op.indexed})
     for scalar, flat in zip(op.yielded, flats[op.inputs :], strict=True):
         e.store_scalar(known.get(scalar, scalar), flat, 0)
 
@@ -148,7 +148,7 @@ class _Elementwise:
         indices = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True)}
         known = self.body.emit(values, Lanes(self.inner.dims[0], index, active, still, indices))
         for i, scalar in enumerate(op.yielded, start=op.inputs):
-            value = self.body.spread(still[scalar]) if scalar in still else self.body.value(scalar, known)
+            value = self.body.broadcast(still[scalar]) if scalar in still else self.body.value(scalar, known)
             self._store(value, i, starts[i], index, active)
 
     def _load(self, operand: int, start: Index, index: Index, active: int | None) -> Any:

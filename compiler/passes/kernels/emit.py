@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
-from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, WORTH_A_FORK
+from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
 Index = Any  # an int if the value is known, else an MLIR value of type `index`
 Body = Callable[[Index, list[Any]], Sequence[Any]]
@@ -20,9 +20,9 @@ def nanoseconds(flop: float = 0, moved: float = 0) -> float:
 
 
 class KernelEmitter:
-    """Emits at the current insertion point; constants are emitted at the start of `entry` and so dominate all uses.
+    """Emits at the current insertion point; emits constants at the start of `entry`, where they dominate all uses.
 
-    `shared`: the insertion point is inside a loop whose iterations threads share.
+    `shared` means that the insertion point is inside a loop whose iterations threads share.
     """
 
     def __init__(self, entry: Any, shared: bool = False) -> None:
@@ -65,7 +65,7 @@ class KernelEmitter:
             return left - right
         return arith.subi(self.value(left), self.value(right))
 
-    def divided(self, number: Index, size: int) -> tuple[Index, Index]:
+    def divide(self, number: Index, size: int) -> tuple[Index, Index]:
         """Returns quotient and remainder."""
         if isinstance(number, int):
             return divmod(number, size)
@@ -124,8 +124,8 @@ class KernelEmitter:
         level([])
 
     def shares(self, work: float) -> bool:
-        """True if threads may share a loop of `work` nanoseconds here, and that is worth a fork."""
-        return not self._shared and work >= WORTH_A_FORK
+        """True if threads may share a loop here, and its `work` in nanoseconds is worth a fork."""
+        return not self._shared and work >= MIN_PARALLEL_NANOSECONDS
 
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
         """Emits `nest` with independent iterations, as one `scf.parallel` if that is worth it.
@@ -184,7 +184,7 @@ class KernelEmitter:
     ) -> None:  # fmt: skip
         """Emits `body(numbers, active)` for one block, as in `parallel_blocks`; branches select its extents.
 
-        The first of them are `known`.
+        `known` are the extents of the first dims.
         """
         active, dim = list(known), len(known)
         if dim == len(sizes):
@@ -267,8 +267,8 @@ class KernelEmitter:
         memref.store(value, flat, [self.value(offset)])
 
 
-def across(value: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Reduces the lanes (a power of two) of a vector by `join`, halves with halves."""
+def reduce_lanes(value: Any, join: Callable[[Any, Any], Any]) -> Any:
+    """Reduces the lanes of a vector, a power of two, by `join`, which combines its halves repeatedly."""
     lanes = value.type.shape[0]
     while lanes > 1:
         lanes //= 2

@@ -1,7 +1,7 @@
 """Prologues and epilogues of kernels: element-wise ops before the first product and at the last store.
 
-A kernel passes a vector of finished sums to `KernelResults.finish` instead of storing it, and reads its first sums from
-`KernelResults.initial`. So the sums need no buffer, and no extra pass over memory.
+A kernel passes a vector of finished sums to `KernelResults.finish` instead of storing it, and gets its first sums from
+`KernelResults.initial`. The sums then need neither a buffer nor another pass over memory.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ Place = tuple[Index, ...]  # one offset per buffer
 class EpilogueOp:
     """An element-wise op in terms of a kernel's loops.
 
-    `joint` is its operand that the kernel computes (an epilogue's input, a prologue's output). `strides[i]` are those
-    of operand `i` along each of the kernel's loops, in elements; vectors are along the last loop.
+    `kernel_operand` is the number of the operand that the kernel computes (an epilogue's input) or starts from (a
+    prologue's output). `strides[i]` are those of operand `i` along each of the kernel's loops, in elements; vectors are
+    along the last loop.
     """
 
     op: Structured
-    joint: int
+    kernel_operand: int
     strides: tuple[tuple[int, ...], ...]
 
     @property
     def others(self) -> tuple[int, ...]:
         """Returns the operands that the kernel does not compute."""
-        return tuple(i for i in range(len(self.op.operands)) if i != self.joint)
+        return tuple(i for i in range(len(self.op.operands)) if i != self.kernel_operand)
 
     @property
     def values(self) -> tuple[Any, ...]:
@@ -51,26 +52,26 @@ class EpilogueOp:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Returns a key that is equal for stages with the same code."""
+        """Returns a key that stages with the same code share."""
         types = tuple(str(value.type) for value in self.op.operands)
-        return body_key(self.op), self.joint, self.strides, types
+        return body_key(self.op), self.kernel_operand, self.strides, types
 
 
-def matched(op: Any, joint: int, loops: Sequence[Extent]) -> EpilogueOp:
-    """Returns `op`, a structured op on memrefs, as a stage of a kernel whose loops index operand `joint` by `loops`.
+def match_stage(op: Any, kernel_operand: int, loops: Sequence[Extent]) -> EpilogueOp:
+    """Returns `op`, a structured op on memrefs, as a stage of a kernel that indexes `kernel_operand` by `loops`.
 
     Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `boundaries`), if vectors
     along the last loop would not be contiguous, or if the body cannot be emitted in another function.
     """
     structured = read(op)
     check_stage(structured)
-    check_walk(structured, joint)
-    strides = [_strides(structured, joint, extent) for extent in loops]
+    check_walk(structured, kernel_operand)
+    strides = [_strides(structured, kernel_operand, extent) for extent in loops]
     for i, operand in enumerate(zip(*strides, strict=True)):
         along = operand[-1] if loops[-1][0] > 1 else 1
-        if i != joint and (along not in (0, 1) or (along == 0 and i >= structured.inputs)):
+        if i != kernel_operand and (along not in (0, 1) or (along == 0 and i >= structured.inputs)):
             raise UnsupportedError("an operand is not contiguous along the kernel's vectors")
-    return EpilogueOp(structured, joint, tuple(zip(*strides, strict=True)))
+    return EpilogueOp(structured, kernel_operand, tuple(zip(*strides, strict=True)))
 
 
 def check_stage(op: Structured) -> None:
@@ -82,13 +83,13 @@ def check_stage(op: Structured) -> None:
     _check_captures(op)
 
 
-def check_walk(op: Structured, joint: int) -> None:
-    """Raises `UnsupportedError` if `op` reads an element of operand `joint` twice: a kernel computes each once."""
-    if any(loop.size > 1 and loop.strides[joint] == 0 for loop in op.loops):
+def check_walk(op: Structured, kernel_operand: int) -> None:
+    """Raises `UnsupportedError` if `op` reads an element of `kernel_operand` twice: a kernel computes each once."""
+    if any(loop.size > 1 and loop.strides[kernel_operand] == 0 for loop in op.loops):
         raise UnsupportedError("a loop without a stride in its result reads it again")
 
 
-def joint_of(op: Any, buffer: Any) -> int:
+def operand_number(op: Any, buffer: Any) -> int:
     """Returns the number of the operand of `op` that is `buffer`, or a reshape of it.
 
     Raises `UnsupportedError` unless there is exactly one.
@@ -99,9 +100,9 @@ def joint_of(op: Any, buffer: Any) -> int:
     return found[0]
 
 
-def mark_joint(op: Any, mark: str, buffer: Any) -> None:
+def mark_stage(op: Any, mark: str, buffer: Any) -> None:
     """Marks `op` as the epilogue or prologue of the op that computes `buffer`."""
-    op.attributes[mark] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), joint_of(op, buffer))
+    op.attributes[mark] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), operand_number(op, buffer))
 
 
 def is_marked(op: Any, mark: str, buffer: Any) -> bool:
@@ -111,23 +112,25 @@ def is_marked(op: Any, mark: str, buffer: Any) -> bool:
     return bool(root_of(op.operands[ir.IntegerAttr(op.attributes[mark]).value]) == root_of(buffer))
 
 
-def boundaries(op: Any, joint: int) -> list[int]:
-    """Returns the strides in operand `joint` where another operand stops being linear: kernels split loops there."""
-    return sorted(loop.strides[joint] for loop in _walk(read(op), joint) if loop.strides[joint])
+def boundaries(op: Any, kernel_operand: int) -> list[int]:
+    """Returns the strides in `kernel_operand` where another operand stops being linear: kernels split loops there."""
+    return sorted(
+        loop.strides[kernel_operand] for loop in _walk(read(op), kernel_operand) if loop.strides[kernel_operand]
+    )
 
 
-def _walk(op: Structured, joint: int) -> list[Loop]:
-    """Returns the loops of `op` by decreasing stride in operand `joint`, merged where all operands allow it."""
-    return merge(sorted(op.loops, key=lambda loop: -loop.strides[joint]))
+def _walk(op: Structured, kernel_operand: int) -> list[Loop]:
+    """Returns the loops of `op` by decreasing stride in `kernel_operand`, merged where all operands allow it."""
+    return merge(sorted(op.loops, key=lambda loop: -loop.strides[kernel_operand]))
 
 
-def _strides(op: Structured, joint: int, extent: Extent) -> list[int]:
+def _strides(op: Structured, kernel_operand: int, extent: Extent) -> list[int]:
     """Returns each operand's stride along a kernel's loop."""
     size, step = extent
     if size == 1:
         return [0] * len(op.operands)
-    for loop in _walk(op, joint):
-        stride = loop.strides[joint]
+    for loop in _walk(op, kernel_operand):
+        stride = loop.strides[kernel_operand]
         if stride and step % stride == 0 and step // stride * size <= loop.size:
             return [step // stride * other for other in loop.strides]
     raise UnsupportedError("an operand is not linear along a loop of the kernel")
@@ -147,7 +150,7 @@ def _constant(value: Any) -> bool:
 
 
 def body_key(op: Structured) -> tuple[object, ...]:
-    """Returns the body of `op` as a plain value that is equal for equal bodies."""
+    """Returns the body of `op` as a plain value, for comparison with other bodies."""
     numbers: dict[Any, int] = {argument: i for i, argument in enumerate(op.block.arguments)}
     found: list[object] = []
     for inner in op.block.operations:
@@ -213,7 +216,7 @@ class KernelResults:
     def origin(self) -> Place:
         return (0,) * len(self.flats)
 
-    def moved(self, place: Place, loop: int, index: Index) -> Place:
+    def advance(self, place: Place, loop: int, index: Index) -> Place:
         """Returns `place` advanced by `index` steps along the kernel's loop number `loop`."""
         e = self.e
         pairs = zip(place, self.strides, strict=True)
@@ -235,10 +238,10 @@ class KernelResults:
         if stage is None:
             self._store(converted(sums, self.flats[-1].type.element_type), -1, place, column, active)
             return
-        joint = converted(sums, stage.op.operands[stage.joint].type.element_type)
-        argument = stage.op.arguments[stage.joint]
+        kernel_operand = converted(sums, stage.op.operands[stage.kernel_operand].type.element_type)
+        argument = stage.op.arguments[stage.kernel_operand]
         here = place[self.before : self.before + len(stage.others)]
-        body, known = self._body(stage, here, column, active, {argument: joint})
+        body, known = self._body(stage, here, column, active, {argument: kernel_operand})
         for number, scalar in zip(range(stage.op.inputs, len(stage.op.operands)), stage.op.yielded, strict=True):
             self._store(body.value(scalar, known), self.before + stage.others.index(number), place, column, active)
 
@@ -257,7 +260,7 @@ class KernelResults:
     def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> Any:
         flat = self.flats[buffer]
         if self.strides[buffer][-1] == 0:
-            return body.spread(self.e.load_scalar(flat, offset))
+            return body.broadcast(self.e.load_scalar(flat, offset))
         return self.e.load(flat, self.e.add(offset, column), self.lanes, active)
 
     def _load(self, buffer: int, place: Place, column: int, active: int) -> Any:

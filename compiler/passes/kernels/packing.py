@@ -62,7 +62,7 @@ class Panels:
 
 
 class Packing(Protocol):
-    """A form of a parameter that a kernel reads instead of it: a value that can be compared and hashed."""
+    """A packed form of a parameter, which a kernel reads instead: a value that can be compared and hashed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -249,13 +249,13 @@ class PanelCopy:
 
         def body(column: Index, _: list[Any]) -> Sequence[Any]:
             value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
-            e.store_scalar(self._converted(value), self.target, e.add(there, column))
+            e.store_scalar(self._convert(value), self.target, e.add(there, column))
             return ()
 
         e.loop(0, active, 1, body)
 
     def _store(self, value: Any, there: Index, column: int) -> None:
-        self.e.store(self._converted(value), self.target, self.e.add(there, column), self.width - column)
+        self.e.store(self._convert(value), self.target, self.e.add(there, column), self.width - column)
 
     def _zeros(self, there: Index, first: int) -> None:
         for column in range(first, self.width, self.lanes):
@@ -295,10 +295,10 @@ class PanelCopy:
         rows += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         width = self.lanes if self.width % self.lanes == 0 else count
         for i, value in enumerate(transposed(rows)):
-            e.store(self._converted(value), self.target, e.add(there, i * self.row_stride), width)
+            e.store(self._convert(value), self.target, e.add(there, i * self.row_stride), width)
         return ()
 
-    def _converted(self, value: Any) -> Any:
+    def _convert(self, value: Any) -> Any:
         return converted(value, self.target.type.element_type, self.unsigned)
 
     @property

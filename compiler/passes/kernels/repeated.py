@@ -1,4 +1,4 @@
-"""Replaces repeated ops by calls of one function, so that equal loops are compiled once."""
+"""Outlines repeated ops to a function, so that equal loops are compiled once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from buddy.compiler.passes.kernels.calls import KernelCalls
 from buddy.compiler.passes.kernels.crossing import argument_types
 from buddy.compiler.passes.kernels.structured import KINDS
 
-# Compiling a function takes about as long as two loops over vectors.
-_OFTEN = 3
+# The number of equal ops from which on they are outlined: a function takes as long to compile as two vector loops.
+_MIN_COUNT = 3
 
 _FILL, _VIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
 
@@ -38,7 +38,7 @@ class _Run:
         """Returns the ops and the values that they pass to each other, as a plain value."""
         numbers: dict[Any, int] = {}
         found: list[Hashable] = [str(value.type) for value in self.operands]
-        constants = [value.owner.operation for op in self.ops for value in _read(op) if _is_constant(value)]
+        constants = [value.owner.operation for op in self.ops for value in _outer_values(op) if _is_constant(value)]
         inside = [inner for op in self.ops for inner in (op, *collect(op))]
         for op in (*constants, *inside):
             attributes = sorted((name, str(value)) for name, value in attributes_of(op).items())
@@ -60,7 +60,7 @@ def outline_duplicates(root: Any, locations: LocationSets) -> dict[str, list[Any
     runs = [(run, run.key) for block in blocks for run in _runs(block)]
     count = Counter(key for _, key in runs)
     for run, key in runs:
-        if count[key] >= _OFTEN:
+        if count[key] >= _MIN_COUNT:
             _outline(run, key, calls)
     calls.finish()
     return calls.called()
@@ -83,7 +83,7 @@ def _function(name: str, run: _Run) -> func.FuncOp:
     known = dict(zip(run.operands, entry.arguments, strict=True))
     with ir.InsertionPoint(entry):
         for op in run.ops:
-            for value in _read(op):
+            for value in _outer_values(op):
                 if value not in known:
                     known[value] = value.owner.clone().operation.results[0]
             copy = op.clone().operation
@@ -95,7 +95,7 @@ def _function(name: str, run: _Run) -> func.FuncOp:
     return function
 
 
-def _read(op: Any) -> list[Any]:
+def _outer_values(op: Any) -> list[Any]:
     """Returns the values from outside of `op` that it or its body uses."""
     inside = collect(op)
     own = {value for inner in inside for value in inner.results}
@@ -116,7 +116,7 @@ def _runs(block: Any) -> Iterator[_Run]:
         run = _run(op) if op.name in KINDS and not len(op.results) else None
         joins = fills and run is not None and run.last.name == _FILL and run.operands == fills[0].operands
         if not joins:
-            yield from _joined(fills)
+            yield from _join_fills(fills)
             fills = []
         if run is not None and (joins or run.last.name == _FILL):
             fills.append(run)
@@ -124,7 +124,7 @@ def _runs(block: Any) -> Iterator[_Run]:
             yield run
 
 
-def _joined(fills: Sequence[_Run]) -> Iterator[_Run]:
+def _join_fills(fills: Sequence[_Run]) -> Iterator[_Run]:
     if fills:
         yield _Run(tuple(op for run in fills for op in run.ops), fills[0].operands)
 
@@ -135,12 +135,12 @@ def _run(op: Any) -> _Run | None:
     Returns `None` if it needs other values than memrefs and constants.
     """
     ops: tuple[Any, ...] = (op,)
-    values = [value for value in _read(op) if not _is_constant(value)]
+    values = [value for value in _outer_values(op) if not _is_constant(value)]
     if op.name == _FILL and len(values) == 1 and _is_part(values[0]):
         view = values[0].owner.operation
         ops, values = (view, op), [view.operands[0]]
     operands = tuple(dict.fromkeys(values))
-    return _Run(ops, operands) if all(_crosses(value.type) for value in operands) else None
+    return _Run(ops, operands) if all(_is_passed_whole(value.type) for value in operands) else None
 
 
 def _is_constant(value: Any) -> bool:
@@ -153,7 +153,7 @@ def _is_part(value: Any) -> bool:
     return bool(made and len(list(value.uses)) == 1)
 
 
-def _crosses(type_: Any) -> bool:
+def _is_passed_whole(type_: Any) -> bool:
     """True if a value of `type_` is a memref that is passed to calls as it is."""
     try:
         return isinstance(type_, ir.MemRefType) and argument_types([type_]) == [type_]

@@ -17,8 +17,8 @@ from buddy.compiler.passes.kernels.epilogue import (
     ResultSpec,
     boundaries,
     is_marked,
-    joint_of,
-    matched,
+    match_stage,
+    operand_number,
 )
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
@@ -37,9 +37,9 @@ Cut = Callable[[Product, Sequence[int]], Product]
 
 @dataclass(frozen=True)
 class FusedNeighbours(Generic[Product]):
-    """What a kernel for `contraction` absorbs: the ops `taken`, which `erase` removes; `notes` describe them.
+    """The ops around `contraction` that its kernel absorbs: `taken`, which `erase` removes; `notes` describe them.
 
-    `locations` are those of the ops whose work the kernel does; a fill with zeros does not count.
+    `locations` are those of the ops whose work the kernel does, without a fill with zeros.
     """
 
     contraction: Product
@@ -49,7 +49,7 @@ class FusedNeighbours(Generic[Product]):
     locations: tuple[Any, ...] = field(default=())
 
     def erase(self) -> None:
-        """Erases the absorbed ops, and what only they used."""
+        """Erases the absorbed ops, and the views and allocations that only they used."""
         for op in self.taken:
             operands = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
             op.erase()
@@ -64,8 +64,8 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> FusedNeighbo
     possible.
     """
     result, notes, taken = op.operands[C], list[str](), list[Any]()
-    prologue = _before(op, PROLOGUE)
-    epilogue = _after(op, EPILOGUE)
+    prologue = _prologue_of(op, PROLOGUE)
+    epilogue = _epilogue_of(op, EPILOGUE)
     stages: dict[str, EpilogueOp | None] = {PROLOGUE: None, EPILOGUE: None}
     for mark, other in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
         if other is None:
@@ -77,7 +77,7 @@ def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> FusedNeighbo
             del other.attributes[mark]
             continue
         taken.append(other)
-        notes.append(_noted(mark, other))
+        notes.append(_describe(mark, other))
     fill = None if stages[PROLOGUE] else zero_fill_before(op, result)
     accumulate = fill is None and stages[PROLOGUE] is None
     if accumulate:
@@ -96,28 +96,28 @@ def _with_stage(
     cut: Cut[Product], contraction: Product, stages: dict[str, EpilogueOp | None], mark: str, op: Any, result: Any
 ) -> tuple[Product, dict[str, EpilogueOp | None]]:
     """Returns the contraction split for `op` too, and all stages along its loops."""
-    joint = joint_of(op, result)
-    contraction = cut(contraction, boundaries(op, joint))
-    found = {mark: matched(op, joint, extents(contraction))}
+    kernel_operand = operand_number(op, result)
+    contraction = cut(contraction, boundaries(op, kernel_operand))
+    found = {mark: match_stage(op, kernel_operand, extents(contraction))}
     for other, stage in stages.items():
         if stage is not None:
-            found[other] = matched(stage.op.op, stage.joint, extents(contraction))
+            found[other] = match_stage(stage.op.op, stage.kernel_operand, extents(contraction))
     return contraction, {**stages, **found}
 
 
-def _noted(mark: str, op: Any) -> str:
+def _describe(mark: str, op: Any) -> str:
     count = len(op.regions[0].blocks[0].operations) - 1
     kind = "starts from" if mark == PROLOGUE else "epilogue of"
     return f"{kind} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
 
 
-def _after(op: Any, mark: str) -> Any | None:
+def _epilogue_of(op: Any, mark: str) -> Any | None:
     """Returns the op with `mark` that reads the result of `op`."""
     result = op.operands[C]
     return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
 
 
-def _before(op: Any, mark: str) -> Any | None:
+def _prologue_of(op: Any, mark: str) -> Any | None:
     """Returns the op with `mark` directly before `op` that writes its result."""
     previous = None
     for user in _users(root_of(op.operands[C])):

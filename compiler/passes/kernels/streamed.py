@@ -1,4 +1,4 @@
-"""Marks weights that kernels read in place, on the entry's arguments, so that the runner prepares their memory."""
+"""Marks the entry's arguments whose weights kernels read in place, so that the runner prepares their memory."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ Index = Any  # an int if the value is known, else an MLIR value of type `index`
 
 @dataclass(frozen=True)
 class DynamicLoop:
-    """A loop of `size` iterations, `None` if dynamic. `even` means that each operand has a static stride along it.
+    """A loop of `size` iterations, `None` if dynamic.
 
-    `uses` are the dims that it indexes, as (operand, dim).
+    `static_strides` means that each operand has a static stride along the loop. `uses` are the dims that it indexes,
+    as (operand, dim).
     """
 
     size: int | None
-    even: bool
+    static_strides: bool
     uses: tuple[tuple[int, int], ...]
 
 

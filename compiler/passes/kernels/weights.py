@@ -81,8 +81,8 @@ class PackedWeights:
         assert above is not None
         return _replace_call(call, [*call.operands, self.packed(above, panels)], self)
 
-    def moved(self, old: Any, new: Any) -> None:
-        """Updates the lists of calls when `new` replaces `old`."""
+    def replace_call(self, old: Any, new: Any) -> None:
+        """Replaces the call `old` by `new` in the callee's list of calls."""
         calls = self.functions[callee_of(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
@@ -100,14 +100,14 @@ class PackedWeights:
         return written
 
     def _callees_first(self) -> list[str]:
-        """Returns the functions, callees first; recursive ones, as of MLIR's `async-parallel-for`, in any order."""
+        """Returns the functions, callees first; recursive ones, which `async-parallel-for` creates, in any order."""
         order: list[str] = []
-        begun: set[str] = set()
+        visited: set[str] = set()
 
         def visit(name: str) -> None:
-            if name in begun:
+            if name in visited:
                 return
-            begun.add(name)
+            visited.add(name)
             for call in calls_in(self.functions[name].op):
                 if callee_of(call) in self.functions:
                     visit(callee_of(call))
@@ -173,7 +173,7 @@ def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any
         new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(callee_of(call)), operands)
     for old_result, new_result in zip(call.results, new.results, strict=True):
         old_result.replace_all_uses_with(new_result)
-    weights.moved(call, new.operation)
+    weights.replace_call(call, new.operation)
     call.erase()
     return new.operation
 

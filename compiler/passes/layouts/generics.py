@@ -11,8 +11,7 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops
 from buddy.compiler.passes.layouts.values import Order, ValueLayouts, natural, rank_of
 
-# An image with so few channels is not transposed: its lines are longer than its pixels, and the transpose costs as
-# much.
+# An image with so few channels is not transposed: vectors are better along its lines, and the transpose takes time.
 FEW_CHANNELS = 4
 
 
@@ -31,7 +30,7 @@ def arrange_convolution(op: Any, layouts: ValueLayouts) -> None:
     image, weights, start = op.operands
     of_image, _, of_result = (_anchors(map_, roles) for map_ in indexing_maps(op))
     reads, writes = (_sorted_dims(anchors, loops) for anchors in (of_image, of_result))
-    if not layouts.moved(image) and _has_few_channels(image, of_image, roles):
+    if not layouts.is_permuted(image) and _has_few_channels(image, of_image, roles):
         reads = natural(rank_of(image))
     operands = [layouts.ordered(image, reads), weights, layouts.ordered(start, writes)]
     _rewrite(op, layouts, operands, loops)
@@ -83,15 +82,15 @@ def arrange(op: Any, layouts: ValueLayouts) -> None:
     Operands that would be accessed against that layout are transposed.
     """
     maps, operands = indexing_maps(op), list(op.operands)
-    number = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.moved(operands[i])))
+    number = max(range(len(operands)), key=lambda i: (prod(operands[i].type.shape), layouts.is_permuted(operands[i])))
     leader = layouts.order(operands[number])
-    loops = _walked(op, [maps[number].results[dim] for dim in leader])
-    orders = [_following(map_, value, loops, leader, layouts) for map_, value in zip(maps, operands, strict=True)]
+    loops = _loop_order(op, [maps[number].results[dim] for dim in leader])
+    orders = [_operand_order(map_, value, loops, leader, layouts) for map_, value in zip(maps, operands, strict=True)]
     operands = [layouts.ordered(value, order) for value, order in zip(operands, orders, strict=True)]
     _rewrite(op, layouts, operands, loops)
 
 
-def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
+def _loop_order(op: Any, indices: Sequence[Any]) -> list[int]:
     """Returns the loops in the order of `indices`: parallel loops that are not among them first, windows last."""
     reductions = _reductions(op)
     found = [_loops_in(index) for index in indices]
@@ -102,7 +101,7 @@ def _walked(op: Any, indices: Sequence[Any]) -> list[int]:
     return [*first, *dict.fromkeys(walked), *last]
 
 
-def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: ValueLayouts) -> Order:
+def _operand_order(map_: Any, value: Any, loops: Sequence[int], leader: Order, layouts: ValueLayouts) -> Order:
     """Returns a layout of `value` whose dims are in the order of `loops`: its own or the leader's if possible."""
     own = layouts.order(value)
     places = [min((loops.index(loop) for loop in _loops_in(e)), default=-1) for e in map_.results]
@@ -114,7 +113,7 @@ def _following(map_: Any, value: Any, loops: Sequence[int], leader: Order, layou
     return tuple(sorted(range(len(places)), key=lambda dim: places[dim]))
 
 
-# ---- both ------------------------------------------------------------------------------------------------------------
+# ---- shared functions ------------------------------------------------------------------------------------------------
 
 
 def _reductions(op: Any) -> frozenset[int]:

@@ -67,7 +67,7 @@ def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
     source, target, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(target.type.shape):
         return False
-    order = layouts.order(target) if layouts.moved(target) else layouts.order(source)
+    order = layouts.order(target) if layouts.is_permuted(target) else layouts.order(source)
     operands = layouts.ordered(source, order), layouts.ordered(target, order)
     _replace(op, layouts, tensor.insert_slice(*operands, [], [], [], *_bounds(op, order)), order)
     return True

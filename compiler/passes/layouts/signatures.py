@@ -53,10 +53,12 @@ class FunctionSignatures:
         end = block.operations[len(block.operations) - 1].operation
         attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else None
         inputs = [
-            None if attributes is not None and PARAMETER in ir.DictAttr(attributes[i]) else _take(argument)
+            None
+            if attributes is not None and PARAMETER in ir.DictAttr(attributes[i])
+            else _absorb_argument_transpose(argument)
             for i, argument in enumerate(block.arguments)
         ]
-        results = [_give(end, i) for i in range(len(end.operands))]
+        results = [_absorb_result_transpose(end, i) for i in range(len(end.operands))]
         changed = sum(order is not None and order != natural(len(order)) for order in (*inputs, *results))
         if changed:
             self.orders[symbol_of(function)] = inputs, results
@@ -72,11 +74,11 @@ class FunctionSignatures:
             if isinstance(value.type, ir.RankedTensorType):
                 call.operands[number] = layouts.ordered(value, order) if order is not None else layouts.plain(value)
         for result, order in zip(call.results, results, strict=True):
-            result.set_type(_permuted(result.type, order))
+            result.set_type(_permute_type(result.type, order))
             layouts.put(result, order)
 
 
-def _take(argument: Any) -> Order | None:
+def _absorb_argument_transpose(argument: Any) -> Order | None:
     """Gives `argument` the layout of its transposes, if they are equal and its only uses. Returns the layout."""
     uses = [use.owner.operation for use in argument.uses]
     orders = {tuple(_permutation(op)) for op in uses if op.name == "linalg.transpose" and op.operands[0] == argument}
@@ -86,12 +88,12 @@ def _take(argument: Any) -> Order | None:
     for op in uses:
         op.results[0].replace_all_uses_with(argument)
         op.erase()
-    argument.set_type(_permuted(argument.type, order))
+    argument.set_type(_permute_type(argument.type, order))
     return order
 
 
-def _give(end: Any, number: int) -> Order:
-    """If result `number` is a transpose, returns its source instead. Returns the layout of the result."""
+def _absorb_result_transpose(end: Any, number: int) -> Order:
+    """Makes the function return the source of result `number`, if it is a transpose. Returns the result's layout."""
     value = end.operands[number]
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.transpose":
         return natural(rank_of(value)) if isinstance(value.type, ir.RankedTensorType) else ()
@@ -104,7 +106,7 @@ def _permutation(op: Any) -> Sequence[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
 
 
-def _permuted(type_: Any, order: Order) -> Any:
+def _permute_type(type_: Any, order: Order) -> Any:
     if not isinstance(type_, ir.RankedTensorType):
         return type_
     return ir.RankedTensorType.get([type_.shape[dim] for dim in order], type_.element_type)

@@ -24,9 +24,9 @@ def rank_of(value: Any) -> int:
 class ValueLayouts:
     """The layouts of the values of one function; values that are not `known` have the original layout.
 
-    Known are results of convolutions and of ops that follow them, moved or not: transposes of these change the layout
-    and make no copies. The type of a known value is already that of its layout. `changed` is called with each transpose
-    that is emitted.
+    The known values are results of convolutions and of ops that depend on them, whatever their layout: a transpose of
+    such a value changes its layout and copies nothing. The type of a known value is that of its layout. `changed` is
+    called with each transpose that is emitted.
     """
 
     changed: Callable[[Any, Order], None]
@@ -36,7 +36,7 @@ class ValueLayouts:
     def order(self, value: Any) -> Order:
         return self.known.get(value) or natural(rank_of(value))
 
-    def moved(self, value: Any) -> bool:
+    def is_permuted(self, value: Any) -> bool:
         """True if `value` has another layout than the original one."""
         return self.order(value) != natural(rank_of(value))
 
@@ -54,7 +54,7 @@ class ValueLayouts:
         if self.order(value) == order:
             return value
         if (value, order) not in self._copies:
-            place = _behind(value)
+            place = _insertion_point_after(value)
             with place, value.location:
                 self._copies[value, order] = self.put(self._copy(value, order), order)
         return self._copies[value, order]
@@ -67,7 +67,7 @@ class ValueLayouts:
         old = self.order(value)
         permutation = [old.index(dim) for dim in order]
         shape = [value.type.shape[p] for p in permutation]
-        made = _made_again(value, shape)
+        made = _recreate(value, shape)
         if made is not None:
             return made
         moving = [p for p in permutation if value.type.shape[p] != 1]
@@ -79,7 +79,7 @@ class ValueLayouts:
         ).results[0]
 
 
-def _made_again(value: Any, shape: Sequence[int]) -> Any | None:
+def _recreate(value: Any, shape: Sequence[int]) -> Any | None:
     """Returns `value` in another shape, if it is a splat or empty tensor; otherwise `None`."""
     maker = value.owner.name if isinstance(value, ir.OpResult) else ""
     if maker not in ("tensor.empty", "linalg.fill"):
@@ -88,7 +88,7 @@ def _made_again(value: Any, shape: Sequence[int]) -> Any | None:
     return made if maker == "tensor.empty" else linalg.fill(value.owner.operands[0], outs=[made])
 
 
-def _behind(value: Any) -> Any:
+def _insertion_point_after(value: Any) -> Any:
     """Returns the insertion point after the definition of `value`."""
     if isinstance(value, ir.BlockArgument):
         return ir.InsertionPoint.at_block_begin(value.owner)

@@ -126,7 +126,7 @@ def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampl
 
 def _notes(found: CycleCounter, same: bool, told: float, whole: float) -> Sequence[str]:
     notes = []
-    if not found.even:
+    if not found.constant_rate:
         notes.append(
             f"the {found.name} of this processor has no constant rate: times are only comparable between nodes"
         )

@@ -11,12 +11,12 @@ import msgspec
 
 from buddy.compiler.protocol.worker_messages import LoadProgram
 from buddy.compiler.support.cluster import (
+    CONNECT_TIMEOUT,
     RETRIES,
-    START,
     ClusterError,
     distributed,
     no_scheduler_error,
-    without_workers,
+    no_workers_error,
 )
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, LoadForTuning, RecipesCompared, RecipeTried, TryRecipe
@@ -56,9 +56,9 @@ async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> A
         raise JobFailed(error.diagnostic) from error
     async with client:
         try:
-            await client.wait_for_workers(1, timeout=START)
+            await client.wait_for_workers(1, timeout=CONNECT_TIMEOUT)
         except TimeoutError as error:
-            raise JobFailed(without_workers(address).diagnostic) from error
+            raise JobFailed(no_workers_error(address).diagnostic) from error
         threads = await client.nthreads()
         begin = msgspec.msgpack.encode(LoadForTuning(load, graph))
         yield [ClusterTuneWorker(client, begin) for _ in range(sum(threads.values()))]
@@ -67,6 +67,6 @@ async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> A
 async def _connected(address: str) -> Any:
     package = distributed()
     try:
-        return await package.Client(address, asynchronous=True, timeout=START)
+        return await package.Client(address, asynchronous=True, timeout=CONNECT_TIMEOUT)
     except (OSError, ValueError) as error:
         raise no_scheduler_error(address, error) from error

@@ -248,19 +248,19 @@ def test_the_binding_takes_the_arguments_that_it_is_called_with() -> None:
     launch = Launch("f", (2, 1, 1), (32, 8, 1), (Pointer(0), KernelScalar("i64", 3)))
     acts = (
         lambda: device.functions(".version 6.3\n", ["f"]),
-        lambda: device._ask("cuModuleGetFunction", api.CUmodule(0), b"f"),
-        lambda: device._ask("cuDevicePrimaryCtxRetain", api.CUdevice(0)),
-        lambda: device._ask("cuCtxSetCurrent", api.CUcontext(0)),
-        lambda: device._ask("cuDeviceGetName", 128, api.CUdevice(0)),
+        lambda: device._call("cuModuleGetFunction", api.CUmodule(0), b"f"),
+        lambda: device._call("cuDevicePrimaryCtxRetain", api.CUdevice(0)),
+        lambda: device._call("cuCtxSetCurrent", api.CUcontext(0)),
+        lambda: device._call("cuDeviceGetName", 128, api.CUdevice(0)),
         lambda: device.allocate(64),
         lambda: device.upload(1 << 40, 1 << 41, 64),
         lambda: device.download(1 << 41, 1 << 40, 64),
         lambda: device.copy(1 << 40, 1 << 41, 64),
         lambda: device.launch(api.CUfunction(0), launch, {0: 1 << 40}),
         lambda: device.mark(),
-        lambda: device._ask("cuEventRecord", api.CUevent(0), 0),
+        lambda: device._call("cuEventRecord", api.CUevent(0), 0),
         lambda: device.milliseconds(api.CUevent(0), api.CUevent(0)),
-        lambda: device._ask("cuEventElapsedTime", api.CUevent(0), api.CUevent(0)),
+        lambda: device._call("cuEventElapsedTime", api.CUevent(0), api.CUevent(0)),
     )
     for act in acts:
         with pytest.raises(RuntimeError, match="driver"):

@@ -111,7 +111,7 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
 
 
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "_there", lambda name: True)
+    monkeypatch.setattr(installed, "_is_importable", lambda name: True)
     with pytest.raises(JobFailed, match="target aarch64 is for this compiler's own code"):
         needs_backend(Recipe(backend=IREE, target="aarch64"))
     needs_backend(Recipe(target="aarch64"))
@@ -119,7 +119,7 @@ def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pyte
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installed, "_there", lambda name: name != "iree.compiler")
+    monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
     assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
         needs_backend(Recipe(backend=IREE))

@@ -105,7 +105,7 @@ def test_classic_fusion_leaves_what_is_no_linear() -> None:
         lambda c, a, w: torch.addmm(c, a, w.t(), beta=2), torch.ones(4), torch.ones(2, 3), torch.ones(4, 3)
     )
     (note,) = apply_classic_fusion(graph)
-    assert note.text == "left: it scales what it adds"
+    assert note.text == "left: it scales its operands"
 
 
 def test_a_max_pool_whose_indices_nobody_reads_gives_its_values_alone() -> None:

@@ -12,10 +12,10 @@ import pytest
 from buddy.compiler.mlir.bindings import arith, ir, passmanager
 from buddy.compiler.passes.base import MlirPass, PassContext
 from buddy.compiler.passes.kernels.emit import KernelEmitter, nanoseconds
-from buddy.compiler.support.target import WORTH_A_FORK
+from buddy.compiler.support.target import MIN_PARALLEL_NANOSECONDS
 from tests.support.mlir_jit import LOWER, Compiled
 
-PLENTY, LITTLE = 10 * WORTH_A_FORK, WORTH_A_FORK / 10
+PLENTY, LITTLE = 10 * MIN_PARALLEL_NANOSECONDS, MIN_PARALLEL_NANOSECONDS / 10
 Emit = Callable[[KernelEmitter, Any], None]
 
 

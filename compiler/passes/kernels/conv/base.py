@@ -21,11 +21,11 @@ class ConvKernel:
     def emit(self) -> None:
         raise NotImplementedError
 
-    def moved(self, place: Place, **steps: Index) -> Place:
+    def advance(self, place: Place, **steps: Index) -> Place:
         """Returns `place` advanced along the loops that `steps` names: `line`, `pixel` or `column`, the last one."""
         numbers = {"line": -3, "pixel": -2, "column": -1}
         for name, index in steps.items():
-            place = self.results.moved(place, numbers[name], index)
+            place = self.results.advance(place, numbers[name], index)
         return place
 
     def element(self, offset: Index) -> Any:

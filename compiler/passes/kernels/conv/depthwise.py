@@ -66,7 +66,7 @@ class Depthwise(ConvKernel):
         def line(indices: list[Index]) -> None:
             a, place = self.e.dot(indices, [loop.strides[0] for loop in outer]), self.results.origin
             for loop, index in enumerate(indices):
-                place = self.results.moved(place, loop, index)
+                place = self.results.advance(place, loop, index)
             for_blocks(self.e, conv.groups[0].size, self.lanes, lambda n, active: self._line(a, place, n, active))
 
         self.e.parallel([loop.size for loop in outer], line, nanoseconds(flop=conv.flops, moved=read))
@@ -79,8 +79,8 @@ class Depthwise(ConvKernel):
         def block(first: Index, count: int) -> None:
             pixel = e.mul(first, self.block.pixels)
             here = e.dot([channel, pixel], [1, pixels.strides[0]], a)
-            there = self.moved(place, pixel=pixel, column=channel)
-            places = [self.moved(there, pixel=i) for i in range(count)]
+            there = self.advance(place, pixel=pixel, column=channel)
+            places = [self.advance(there, pixel=i) for i in range(count)]
             sums = [self.results.initial(where, 0, active) for where in places]
             for where, value in zip(places, self._windows(here, b, sums, active), strict=True):
                 self.results.finish(value, where, 0, active)

@@ -51,11 +51,11 @@ class ImplicitGemm(ConvKernel):
         b = e.dot([*numbers[:groups], batch], [*self.panels.outer_strides, block.panels * self.panels.panel])
         place = self.results.origin
         for loop, index in enumerate(outer):
-            place = self.results.moved(place, loop, index)
-        place = self.moved(place, line=first, column=e.mul(batch, block.panels * block.columns))
+            place = self.results.advance(place, loop, index)
+        place = self.advance(place, line=first, column=e.mul(batch, block.panels * block.columns))
 
         def panel(number: Index, columns: int) -> None:
-            there = self.moved(place, column=e.mul(number, block.columns))
+            there = self.advance(place, column=e.mul(number, block.columns))
             self._pixels(a, e.add(b, e.mul(number, self.panels.panel)), there, active[-1], columns)
 
         for_blocks(e, active[groups], block.columns, panel)
@@ -67,7 +67,7 @@ class ImplicitGemm(ConvKernel):
         def block(number: Index, count: int) -> None:
             first = e.mul(number, self.block.pixels)
             here = e.add(a, e.mul(first, pixels.strides[0]))
-            self._block(here, b, self.moved(place, pixel=first), (lines, count), columns)
+            self._block(here, b, self.advance(place, pixel=first), (lines, count), columns)
 
         for_blocks(e, pixels.size, self.block.pixels, block)
 
@@ -77,7 +77,7 @@ class ImplicitGemm(ConvKernel):
         positions = list(product(range(size[0]), range(size[1])))
         reads = [line * conv.lines.strides[0] + pixel * conv.pixels.strides[0] for line, pixel in positions]
         firsts = range(0, columns, lanes)
-        places = [(self.moved(place, line=i, pixel=j), first) for i, j in positions for first in firsts]
+        places = [(self.advance(place, line=i, pixel=j), first) for i, j in positions for first in firsts]
         sums = [self.results.initial(where, first, columns - first) for where, first in places]
         for (where, first), value in zip(places, self._reduced(a, b, reads, len(firsts), sums), strict=True):
             self.results.finish(value, where, first, columns - first)

@@ -32,9 +32,9 @@ _SQRT_HALF = 0.7071067811865476
 
 
 def gelu(x: Any) -> Any:
-    """x Φ(x), as max(x, 0) - |x| Φ(-|x|); at most 2e-7 |x| from the exact value, 1.5 ULP for positive x.
+    """Returns x Φ(x), as max(x, 0) - |x| Φ(-|x|); at most 2e-7 |x| from the exact value, 1.5 ULP for positive x.
 
-    Eager's `x / 2 * (1 + erf(x / √2))` suffers from cancellation: for negative x this one is more exact.
+    For negative x it is more exact than eager's `x / 2 * (1 + erf(x / √2))`, which suffers from cancellation.
     """
     s = FloatArithmetic(x.type)
     t = s.clamped(math.absf(x), None, _TAIL_END)
@@ -63,7 +63,7 @@ def one_plus_exp(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Activation:
-    """An op `replaced` whose result `emit(argument)` computes more cheaply; `dead` are the ops that only it needs."""
+    """An op `replaced` whose result `emit(argument)` computes in less time; `dead` are the ops that only it uses."""
 
     name: str
     argument: Any

@@ -1,4 +1,4 @@
-"""Double-precision arithmetic inside single-precision functions: with 29 spare bits no special care is needed."""
+"""Double-precision arithmetic inside single-precision functions, whose 29 spare bits absorb rounding errors."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _POWERS = (
 def sin(x: Any) -> Any:
     """The sine; at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
-    r, quadrant = _reduced(s, x)
+    r, quadrant = _reduce_argument(s, x)
     result = _of_quadrant(s, quadrant, _sin(s, r), _cos(s, r))
     return s.where("oeq", x, 0.0, x, result)  # keeps the sign of zero
 
@@ -39,14 +39,14 @@ def sin(x: Any) -> Any:
 def cos(x: Any) -> Any:
     """The cosine; at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
-    r, quadrant = _reduced(s, x)
+    r, quadrant = _reduce_argument(s, x)
     return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
 
 
 def tan(x: Any) -> Any:
     """The tangent; at most 3.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
-    r, quadrant = _reduced(s, x)
+    r, quadrant = _reduce_argument(s, x)
     sine, cosine = _sin(s, r), _cos(s, r)
     odd = _has_bit(s, quadrant, 1)
     result = arith.divf(arith.select(odd, arith.negf(cosine), sine), arith.select(odd, sine, cosine))
@@ -119,7 +119,7 @@ def _has_bit(s: FloatArithmetic, number: Any, bit: int) -> Any:
     return arith.cmpi(arith.CmpIPredicate.ne, arith.andi(number, s.integer(bit)), s.integer(0))
 
 
-def _reduced(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
+def _reduce_argument(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `x` minus a number of right angles, within ±π/4, and that number modulo 4 or more; NaN for infinities."""
     d = DoubleArithmetic(x.type)
     wide = d.of(x)
@@ -127,9 +127,9 @@ def _reduced(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
     y, parts = _scaled(d, wide)
     high = arith.select(large, arith.mulf(y, parts[0]), wide)
     middle, low = (arith.select(large, arith.mulf(y, part), d.number(0.0)) for part in parts[1:])
-    first, n = _turned(d, high)
-    second, more = _turned(d, middle)
-    last, few = _turned(d, arith.addf(first, arith.addf(second, low)))
+    first, n = _subtract_quadrants(d, high)
+    second, more = _subtract_quadrants(d, middle)
+    last, few = _subtract_quadrants(d, arith.addf(first, arith.addf(second, low)))
     quadrant = arith.trunci(s.integers, arith.addi(n, arith.addi(more, few)))
     return arith.truncf(s.type, last), quadrant
 
@@ -146,7 +146,7 @@ def _scaled(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
     return arith.mulf(x, scale), parts
 
 
-def _turned(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
+def _subtract_quadrants(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
     """Returns `x` minus the nearest number of right angles, and that number as an integer (its low bits)."""
     rounded = math.fma(x, d.number(_2_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))

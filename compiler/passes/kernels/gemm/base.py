@@ -41,7 +41,7 @@ class GemmKernel:
         """Returns the offset of results for one value of the outer loops, from `row` and `column` on."""
         place = self.results.origin
         for loop, index in enumerate([*outer, row, column]):
-            place = self.results.moved(place, loop, index)
+            place = self.results.advance(place, loop, index)
         return place
 
     @property
@@ -62,13 +62,13 @@ class GemmKernel:
     def move(
         self, rows: int, columns: int, source: KernelResults, start: Place, target: KernelResults, there: Place
     ) -> None:
-        """Finishes in `target` at `there` what `source` starts with at `start`, `rows` x `columns` of it."""
+        """Moves `rows` x `columns` sums from `source` at `start` to `target` at `there`, which finishes them."""
 
         def row(index: Index, _: list[Any]) -> Sequence[Any]:
-            here, to = source.moved(start, self.m_loop, index), target.moved(there, self.m_loop, index)
+            here, to = source.advance(start, self.m_loop, index), target.advance(there, self.m_loop, index)
 
             def one(column: Index, active: int) -> None:
-                at, onto = source.moved(here, self.n_loop, column), target.moved(to, self.n_loop, column)
+                at, onto = source.advance(here, self.n_loop, column), target.advance(to, self.n_loop, column)
                 target.finish(source.initial(at, 0, active), onto, 0, active)
 
             self.vectors(columns, one)

@@ -165,7 +165,7 @@ class BlockedGemm(GemmKernel):
             here = replace(
                 tile,
                 a=e.add(tile.a, e.mul(row, m.strides[0])),
-                place=results.moved(tile.place, self.m_loop, row),
+                place=results.advance(tile.place, self.m_loop, row),
                 rows=count,
             )
             if tile.raw_ahead is not None:
@@ -196,7 +196,7 @@ class BlockedGemm(GemmKernel):
     def _spots(self, tile: _Tile, results: KernelResults) -> list[tuple[Place, int, int]]:
         """Returns place, column and active lanes of each vector of a tile."""
         return [
-            (results.moved(tile.place, self.m_loop, row), column, tile.columns - column)
+            (results.advance(tile.place, self.m_loop, row), column, tile.columns - column)
             for row in range(tile.rows)
             for column in range(0, tile.columns, self.lanes)
         ]

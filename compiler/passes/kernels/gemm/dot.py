@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import memref
 from buddy.compiler.passes.kernels.arithmetic import add, multiply_add
-from buddy.compiler.passes.kernels.emit import Index, across
+from buddy.compiler.passes.kernels.emit import Index, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import Place
 from buddy.compiler.passes.kernels.gemm.base import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
@@ -77,12 +77,12 @@ class DotProducts(GemmKernel):
         while len(sums) > 1:
             pairs = [add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
             sums = pairs + sums[len(pairs) * 2 :]
-        return across(sums[0], add)
+        return reduce_lanes(sums[0], add)
 
     def _finish(self, buffer: Any, place: Place, columns: int) -> None:
         e, lanes = self.e, self.lanes
         for row in range(self.c.m.size):
-            here = self.results.moved(place, self.m_loop, row)
+            here = self.results.advance(place, self.m_loop, row)
             for column in range(0, columns, lanes):
                 active = columns - column
                 totals = e.load(buffer, row * COLUMNS + column, lanes)

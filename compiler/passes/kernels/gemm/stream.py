@@ -53,7 +53,7 @@ class StreamedRows(GemmKernel):
         def one(column: Index, active: int) -> None:
             others = [self.factor(1, e.load(self.b, e.add(at, column), self.lanes, active)) for at in starts]
             for row, of_row in enumerate(factors):
-                place = sums.moved(sums.moved(sums.origin, self.m_loop, row), self.n_loop, column)
+                place = sums.advance(sums.advance(sums.origin, self.m_loop, row), self.n_loop, column)
                 total = sums.initial(place, 0, active)
                 for factor, other in zip(of_row, others, strict=True):
                     total = multiply_add(factor, other, total)

@@ -60,8 +60,8 @@ def leading_rows(op: Structured) -> int:
     return count
 
 
-def refined(bounds: Bounds, op: Structured) -> Bounds | None:
-    """Returns `bounds` refined by those of the op's own loops, or `None` if they are incompatible."""
+def refine_bounds(bounds: Bounds, op: Structured) -> Bounds | None:
+    """Returns `bounds`, refined by those of the op's own loops, or `None` if they are incompatible."""
     done, found = 1, set(bounds)
     for loop in op.loops:
         if done * loop.size >= bounds[-1]:

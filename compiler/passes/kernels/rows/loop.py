@@ -24,9 +24,9 @@ class RowLoop:
         *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
         self.chunk = rows_in_chunk(self.rows, max(row_bytes(op) for stage in stages for op in stage.ops))
         self.chunks = [*self.outer, -(-self.rows // self.chunk)]
-        self.scratch = {root: self._allocated(root) for root in scratch}
+        self.scratch = {root: self._allocate_row(root) for root in scratch}
 
-    def _allocated(self, root: Any) -> tuple[Any, int, int]:
+    def _allocate_row(self, root: Any) -> tuple[Any, int, int]:
         """Allocates a row of `root` per chunk.
 
         Returns the buffer, the distance of chunks, the first element of a row.

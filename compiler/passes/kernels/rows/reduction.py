@@ -13,11 +13,11 @@ from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody
 from buddy.compiler.passes.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, across
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
 from buddy.compiler.passes.kernels.structured import Structured
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-ACCUMULATORS = FMA_LATENCY  # enough to hide it
+ACCUMULATORS = FMA_LATENCY  # enough to hide the latency
 
 _INFINITY = float("inf")
 _NEUTRAL: dict[str, Callable[[int], float]] = {
@@ -60,7 +60,7 @@ class RowReduction:
 def folds_of(op: Structured) -> dict[int, RowReduction]:
     """Returns the fold of each output, by its operand number; outputs that the body does not read are only stored.
 
-    Raises `UnsupportedError` for bodies that are no plain folds.
+    Raises `UnsupportedError` for bodies that are not plain folds.
     """
     folds = {}
     for number, scalar in enumerate(op.yielded, start=op.inputs):
@@ -86,7 +86,7 @@ def _fold(yielded: Any, argument: Any) -> RowReduction:
 def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     """Emits `op` at the insertion point and returns a description.
 
-    Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is no plain fold.
+    Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is not a plain fold.
     """
     folds = folds_of(op)
     lanes = lanes_for(op, target)
@@ -94,14 +94,14 @@ def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     if not op.indexed <= set(along.dims if along is not None else ()):
         raise UnsupportedError("a reduction that reads another index than that of its contiguous loop")
     if along is not None:
-        _Along(e, op, folds, along, lanes).emit()
+        _AlongReduction(e, op, folds, along, lanes).emit()
         return f"{along.size} elements folded in vectors of {lanes}"
     across = vector_loop(op, op.parallel)
     if across is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
     if len(folds) < op.outputs:
         raise UnsupportedError("an output varies along a reduction")
-    _Across(e, op, folds, across, lanes).emit()
+    _AcrossColumns(e, op, folds, across, lanes).emit()
     return f"columns folded in vectors of {lanes}"
 
 
@@ -135,7 +135,7 @@ class _Reduction:
         """Returns the offset of each operand for the indices of the outer loops."""
         return [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
 
-    def _over_reduced(
+    def _emit_reductions(
         self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
     ) -> list[Any]:
         """Emits `body(offsets of the inputs, sums) -> sums` inside the reduction loops other than the vector loop."""
@@ -145,7 +145,7 @@ class _Reduction:
 
         def level(index: Index, inner: list[Any]) -> Sequence[Any]:
             here = [e.add(start, e.mul(index, stride)) for start, stride in zip(starts, loop.strides, strict=True)]
-            return self._over_reduced(here, inner, body, depth + 1)
+            return self._emit_reductions(here, inner, body, depth + 1)
 
         return e.loop(0, loop.size, 1, level, sums)
 
@@ -160,7 +160,7 @@ class _Reduction:
             if op.reads(i) and self.inner.strides[i]:
                 values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
             elif op.reads(i):
-                values[op.arguments[i]] = self.body.spread(e.load_scalar(self.flats[i], starts[i]))
+                values[op.arguments[i]] = self.body.broadcast(e.load_scalar(self.flats[i], starts[i]))
         # The body's `linalg.index` is along the vector loop, which then consists of one dim.
         at = Lanes(self.inner.dims[0], index, active, {}, {}) if op.indexed else None
         known = self.body.emit(values, at)
@@ -175,30 +175,30 @@ class _Reduction:
             arith.select(mask, term, fold.neutral(e, self.lanes)) for term, fold in zip(terms, self.folds, strict=True)
         ]
 
-    def _joined(self, sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+    def _combine(self, sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
         return [fold.join(a, b) for fold, a, b in zip(self.folds * len(sums), sums, terms, strict=False)]
 
 
-class _Along(_Reduction):
+class _AlongReduction(_Reduction):
     """The vector loop is a reduction: vectors are folded into accumulators, and these across their lanes."""
 
     def emit(self) -> None:
         rows = [loop.size for loop in self.outer]
         row_bytes = moved_bytes(self.op, math.prod(rows))
-        for_rows(self.e, rows, row_bytes, work_of(self.op), lambda outer: self._from(self._starts(outer)))
+        for_rows(self.e, rows, row_bytes, work_of(self.op), lambda outer: self._fold_row(self._starts(outer)))
 
-    def _from(self, starts: list[Index]) -> None:
+    def _fold_row(self, starts: list[Index]) -> None:
         e, size = self.e, self.inner.size
         count = max(1, min(ACCUMULATORS, size // self.lanes))
         sums = [fold.neutral(e, self.lanes) for _ in range(count) for fold in self.folds]
-        sums = self._over_reduced(starts, sums, lambda here, inner: self._row(here, inner, count))
+        sums = self._emit_reductions(starts, sums, lambda here, inner: self._row(here, inner, count))
         width = len(self.folds)
         total = sums[:width]
         for i in range(width, len(sums), width):
-            total = self._joined(total, sums[i : i + width])
+            total = self._combine(total, sums[i : i + width])
         for i, fold, value in zip(self.folded, self.folds, total, strict=True):
             start = e.load_scalar(self.flats[i], starts[i])
-            e.store_scalar(fold.join(start, across(value, fold.join)), self.flats[i], starts[i])
+            e.store_scalar(fold.join(start, reduce_lanes(value, fold.join)), self.flats[i], starts[i])
 
     def _row(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
         e, size, lanes = self.e, self.inner.size, self.lanes
@@ -208,19 +208,19 @@ class _Along(_Reduction):
 
         def blocks(index: Index, inner: list[Any]) -> Sequence[Any]:
             terms = [term for i in range(count) for term in self._terms(starts, e.add(index, i * lanes))]
-            return self._joined(inner, terms)
+            return self._combine(inner, terms)
 
         def singles(index: Index, inner: list[Any]) -> Sequence[Any]:
-            return [*self._joined(inner[:width], self._terms(starts, index)), *inner[width:]]
+            return [*self._combine(inner[:width], self._terms(starts, index)), *inner[width:]]
 
         sums = e.loop(0, many, block, blocks, sums)
         sums = e.loop(many, full, lanes, singles, sums)
         if full < size:
-            sums = [*self._joined(sums[:width], self._terms(starts, full, size - full)), *sums[width:]]
+            sums = [*self._combine(sums[:width], self._terms(starts, full, size - full)), *sums[width:]]
         return sums
 
 
-class _Across(_Reduction):
+class _AcrossColumns(_Reduction):
     """The vector loop is parallel: a block of columns stays in accumulators over all reductions."""
 
     def emit(self) -> None:
@@ -257,7 +257,7 @@ class _Across(_Reduction):
         sums = [e.load(self.flats[i], place, self.lanes, active) for i, place in places]
 
         def body(here: list[Index], inner: list[Any]) -> list[Any]:
-            return self._joined(inner, [term for column in columns for term in self._terms(here, column, active)])
+            return self._combine(inner, [term for column in columns for term in self._terms(here, column, active)])
 
-        for (i, place), value in zip(places, self._over_reduced(starts, sums, body), strict=True):
+        for (i, place), value in zip(places, self._emit_reductions(starts, sums, body), strict=True):
             e.store(value, self.flats[i], place, active)

@@ -7,21 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, linalg
-from buddy.compiler.passes.kernels.body import cloned
+from buddy.compiler.passes.kernels.body import clone_ops
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.rows.kernel import OperandAccess, RowOp
 
-View = Callable[
-    [OperandAccess, Sequence[int]], Any
-]  # the memref of an access; the sizes of the loops along which it moves
+# Returns the memref of an access, given the sizes of the loops along which it moves.
+View = Callable[[OperandAccess, Sequence[int]], Any]
 
 
 @dataclass(frozen=True)
 class RowStage:
-    """Ops with the same loops within a row, fused; `forgotten` are buffers that need not be stored."""
+    """Ops with the same loops within a row, fused; `unstored` are buffers that need not be stored."""
 
     ops: tuple[RowOp, ...]
-    forgotten: frozenset[Any] = frozenset()
+    unstored: frozenset[Any] = frozenset()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -48,17 +47,17 @@ def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[RowStage]:
     stages = [RowStage((op,)) for op in ops]
     number = 0
     while number < len(stages):
-        before = next((i for i in reversed(range(number)) if _may_join(stages, i, number)), None)
+        before = next((i for i in reversed(range(number)) if _can_fuse(stages, i, number)), None)
         if before is None:
             number += 1
             continue
         stages[number] = RowStage(stages[before].ops + stages[number].ops)
         del stages[before]
         number -= 1
-    return [replace(stage, forgotten=_known_only_to(stage, stages, temporary)) for stage in stages]
+    return [replace(stage, unstored=_private_buffers(stage, stages, temporary)) for stage in stages]
 
 
-def _may_join(stages: Sequence[RowStage], first: int, second: int) -> bool:
+def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
     """True if stage `first` may be fused with stage `second`, which reads what it writes."""
     a, b = stages[first], stages[second]
     if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(True) & b.roots(False):
@@ -82,7 +81,7 @@ def _same_place(a: OperandAccess, b: OperandAccess) -> bool:
     return (a.root, a.offset, a.rows, a.inner) == (b.root, b.offset, b.rows, b.inner)
 
 
-def _known_only_to(stage: RowStage, stages: Sequence[RowStage], temporary: Iterable[Any]) -> frozenset[Any]:
+def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporary: Iterable[Any]) -> frozenset[Any]:
     """Returns the temporary buffers that are written and read within `stage` and used by no other stage."""
     if len(stage.ops) == 1:
         return frozenset()
@@ -118,14 +117,14 @@ def _operands(stage: RowStage) -> tuple[list[OperandAccess], list[OperandAccess]
     outputs: list[OperandAccess] = []
     for op in stage.ops:
         for number, access in enumerate(op.accesses):
-            known = outputs if access.written else [*inputs, *_made_before(stage, op)]
+            known = outputs if access.written else [*inputs, *_written_before(stage, op)]
             used = access.written or op.op.reads(number)
-            if used and access.root not in stage.forgotten and not any(_same_place(access, k) for k in known):
+            if used and access.root not in stage.unstored and not any(_same_place(access, k) for k in known):
                 (outputs if access.written else inputs).append(access)
     return inputs, outputs
 
 
-def _made_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
+def _written_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
     return [access for other in stage.ops[: stage.ops.index(op)] for access in other.accesses if access.written]
 
 
@@ -146,7 +145,7 @@ def _emit_body(
             value = _at(access, accumulated) if access.written else _at(access, made) or _at(access, read)
             if value is not None:
                 known[argument] = value
-        known = cloned(op.op.block, known, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
+        known = clone_ops(op.op.block, known, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
         yielded = [known.get(scalar, scalar) for scalar in op.op.yielded]
         made += list(zip(op.accesses[op.op.inputs :], yielded, strict=True))
     linalg.yield_([_at(access, made) for access in outputs])

@@ -115,7 +115,7 @@ class Winograd(ConvKernel):
         e, conv, step = self.e, self.conv, self.block.outputs
         digits: list[Index] = []
         for size in reversed(self.tiles[1:]):
-            number, digit = e.divided(number, size)
+            number, digit = e.divide(number, size)
             digits.insert(0, digit)
         *images, line, pixel = number, *digits
         first = (e.mul(line, step), e.mul(pixel, step))
@@ -126,7 +126,7 @@ class Winograd(ConvKernel):
         start = e.dot([*images, *first], [loop.strides[0] for loop in (*conv.images, conv.lines, conv.pixels)])
         place = self.results.origin
         for loop, index in enumerate((*images, *first)):
-            place = self.results.moved(place, loop, index)
+            place = self.results.advance(place, loop, index)
         return _Tile(start, place, e.minimum(left[0], step), e.minimum(left[1], step))
 
     # ---- input -------------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class Winograd(ConvKernel):
 
         def channels(number: Index, active: int) -> None:
             column = e.mul(e.add(before, number), lanes)
-            there = replace(tile, place=self.moved(tile.place, column=column))
+            there = replace(tile, place=self.advance(tile.place, column=column))
             values = self._values(sums, e.add(e.mul(slot, width), e.mul(number, lanes)))
             branch = scf.IfOp(self._finite(values), has_else=True)
             with ir.InsertionPoint(branch.then_block):
@@ -215,7 +215,7 @@ class Winograd(ConvKernel):
         """Stores the values that are within the image, through the epilogue if there is one."""
         positions = product(range(self.block.outputs), repeat=2)
         for (i, j), value in zip(positions, values, strict=True):
-            to = self.moved(tile.place, line=i, pixel=j)
+            to = self.advance(tile.place, line=i, pixel=j)
             self.e.when([(i, tile.lines), (j, tile.pixels)], partial(self._store, value, to, lanes))
 
     def _store(self, value: Any, place: Place, lanes: int) -> None:
@@ -232,7 +232,7 @@ class Winograd(ConvKernel):
         def one(indices: list[Index]) -> None:
             line, pixel = indices
             value = self._windows(e.dot(indices, strides, tile.start), column, lanes)
-            self._store(value, self.moved(tile.place, line=line, pixel=pixel), lanes)
+            self._store(value, self.advance(tile.place, line=line, pixel=pixel), lanes)
 
         e.nest([tile.lines, tile.pixels], one)
 
@@ -245,7 +245,7 @@ class Winograd(ConvKernel):
         def one(number: Index, total: list[Any]) -> list[Any]:
             here, there = start, e.mul(column, n)
             for loop in reversed(self.conv.k):
-                number, k = e.divided(number, loop.size)
+                number, k = e.divide(number, loop.size)
                 here, there = (e.add(at, e.mul(k, step)) for at, step in zip((here, there), loop.strides, strict=False))
             weights = vector.gather(self.vector, self.raw, [e.value(there)], apart, mask, zero)
             return [multiply_add(self.element(here), weights, total[0])]
