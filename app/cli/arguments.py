@@ -18,7 +18,7 @@ from typing import Any
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.ssh import PATIENCE, PROGRAM, RemoteHost, check_host
 from buddy.app.workspace.input_parsing import typed_seed
-from buddy.compiler.protocol.recipe import BACKENDS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.recipe import BACKENDS, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
@@ -137,6 +137,8 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)
     text = "run nodes in eager PyTorch: a name from the FX table, or a pattern such as 'gelu*'"
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
+    text = "what happens to values that eager rejects (indices out of range): raise as eager does, or omit the checks"
+    group.add_argument("--checks", choices=CHECKS, help=text)
     group.add_argument("--threads", type=thread_number, metavar="N", help="threads of compiled code and of eager")
     text = "only this graph of the program: its name or its number, starting at 0"
     group.add_argument("--graph", metavar="N|NAME", help=text)

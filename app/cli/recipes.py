@@ -60,7 +60,7 @@ def _changed(
         raise UsageError(str(error)) from error
     if options.pipeline is not None:
         recipe = msgspec.structs.replace(recipe, steps=_pipeline(options.pipeline, recipe.steps, options.trust))
-    changes = {key: getattr(options, key) for key in ("partition", "threads", "backend", "target")}
+    changes = {key: getattr(options, key) for key in ("partition", "checks", "threads", "backend", "target")}
     changes = {key: value for key, value in changes.items() if value is not None}
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:

@@ -45,14 +45,13 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[s
     if preset is None:
         return ["--recipe", str(kept)]
     words = _frontend_options(recipe, preset)
-    for name in ("partition", "threads", "backend", "target"):
+    for name in ("partition", "checks", "threads", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
     switched = _switches(recipe.steps, preset.steps)
     eager = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
-    others = any(getattr(recipe, name) != getattr(preset, name) for name in ("opt_level", "checks"))
-    if switched is None or len(eager) < len(recipe.choices) or others:
+    if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
         return ["--recipe", str(kept)]
     return words + switched + [word for node in eager for word in ("--eager", node)]
 

@@ -16,7 +16,7 @@ import msgspec
 from buddy.compiler.codegen.machines import codegen_version, machine_of, object_of
 from buddy.compiler.codegen.objects import CompiledObject, new_context, objects_of
 from buddy.compiler.codegen.objects.remarks import OPTIONS, ObjectRemark, remarks_of
-from buddy.compiler.mlir.bindings import PACKAGE, ir, version
+from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm, version
 from buddy.compiler.mlir.llvm_text import llvm_text
 from buddy.compiler.mlir.memory import ONCE
 from buddy.compiler.mlir.provenance import FILE, LocationSets
@@ -167,6 +167,7 @@ def _separate_module(function: Any, symbols: dict[str, Any], locations: Location
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
         copy = function.clone()
+        _access_bfloat16_as_integers(copy)
         needed, sets = _renumber(copy, locations)
         for name in needed:
             if name == _name(function) or name not in symbols:
@@ -183,6 +184,37 @@ def _separate_module(function: Any, symbols: dict[str, Any], locations: Location
     written = io.BytesIO()
     module.operation.write_bytecode(written)
     return written.getvalue(), sets
+
+
+def _access_bfloat16_as_integers(function: Any) -> None:
+    """Makes scalar loads and stores of bfloat16 in `function` those of i16, which are bitcast.
+
+    LLVM 24 aborts (`Cannot select`) on processors with AVX512-BF16 if a bfloat16 is stored that is an element of a
+    vector, as the loop vectorizer makes them of stores with a stride.
+    """
+    bfloat16 = ir.BF16Type.get()
+    accesses: list[Any] = []
+
+    def visit(op: Any) -> Any:
+        if (op.name == "llvm.load" and op.results[0].type == bfloat16) or (
+            op.name == "llvm.store" and op.operands[0].type == bfloat16
+        ):
+            accesses.append(op)
+        return ir.WalkResult.ADVANCE
+
+    function.walk(visit)
+    bits = ir.IntegerType.get_signless(16)
+    for op in accesses:
+        with op.location:
+            if op.name == "llvm.store":
+                with ir.InsertionPoint(op):
+                    op.operands[0] = llvm.bitcast(bits, op.operands[0])
+                continue
+            (loaded,) = op.results
+            loaded.set_type(bits)
+            with ir.InsertionPoint.after(op):
+                value = llvm.bitcast(bfloat16, loaded)
+            loaded.replace_all_uses_except(value, value.owner.operation)
 
 
 def _declare(function: Any) -> None:

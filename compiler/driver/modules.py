@@ -9,15 +9,16 @@ from buddy.compiler.codegen import calling_convention, functions
 from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.compile_graph import run_in_place
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.partition import Partition
+from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import NodeError, lower, new_context
 from buddy.compiler.ops.packed_parameters import pack_parameters
-from buddy.compiler.protocol.artifact import TensorSpec
+from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -80,7 +81,8 @@ def lower_to_llvm(graph: Graph) -> None:
 def runnable(found: TopLevelModule, graph: Graph) -> Run:
     """A top-level module that computes `graph`, compiled in place and linked.
 
-    The callable takes torch tensors as the module's function takes them, one after the other, and returns a list.
+    The callable takes torch tensors as the module's function takes them, one after the other, and numbers that symbolic
+    sizes are read from, in order. It returns a list.
     Raises `CompilationError` as `run_in_place` does.
     """
     from buddy.compiler.runtime import LoadedProgram
@@ -96,10 +98,27 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]
     program = LoadedProgram(
-        calling_convention.artifact(name, entry, module.operation, images, arguments, results, calls, recipe.threads)
+        calling_convention.artifact(
+            name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(found, graph)
+        )
     )
-    return lambda *tensors: program(tensors)
+
+    def run(*values: Any) -> list[Any]:
+        numbers = [value for value in values if isinstance(value, int)]
+        return program([value for value in values if not isinstance(value, int)], numbers)
+
+    return run
+
+
+def _symbols(found: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
+    """Where a call finds the symbols of `graph`: packed parameters change the numbers of the inputs."""
+    places = {id(meta): number for number, meta in enumerate(found.arguments)}
+    sources = [places.get(id(op.tensor_meta), -1) for op in graph.placeholders]
+    return [
+        ArtifactSymbol(symbol.name, sources[symbol.source] if symbol.source >= 0 else -1, symbol.index)
+        for symbol in symbols_of(graph)
+    ]
 
 
 def _spec(meta: TensorMeta) -> TensorSpec:
-    return TensorSpec(meta.shape, meta.dtype.value)
+    return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)

@@ -8,6 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, tensor
+from buddy.compiler.ops.sizes import RESULTS
 from buddy.compiler.ops.structured import reshape
 from buddy.compiler.ops.utils import tensor_type
 
@@ -28,11 +29,14 @@ def pack_parameters(
     """
     with module.context, ir.Location.unknown():
         old = next(op for op in module.body if op.operation.name == "func.func" and _name(op) == name)
-        numbers = {_source(attributes): number for number, attributes in enumerate(ir.ArrayAttr(old.arg_attrs))}
+        flags = [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(old.arg_attrs)]
+        numbers = {_source(found): number for number, found in enumerate(flags) if _SOURCE in found}
         packed = [(numbers[source], dtype) for source, dtype in parameters if source in numbers]
         dtypes = sorted({dtype for _, dtype in packed}, key=lambda dtype: dtype.name)
         packs = [TensorMeta((_elements(old, packed, dtype),), dtype) for dtype in dtypes]
         kept = {numbers[source]: len(packs) + i for i, source in enumerate(inputs) if source in numbers}
+        # Symbolic sizes are arguments without a source: they stay the last ones.
+        kept |= {number: -1 for number, found in enumerate(flags) if _SOURCE not in found}
         new = _signature(old, [tensor_type(pack.shape, pack.dtype) for pack in packs], kept)
         values = list(new.entry_block.arguments)
         with ir.InsertionPoint(new.entry_block):
@@ -60,15 +64,22 @@ def _elements(function: Any, packed: Sequence[Parameter], dtype: TensorDType) ->
 
 
 def _signature(old: Any, packs: list[Any], kept: Mapping[int, int]) -> Any:
-    """Creates an empty function before `old` with `packs` and the `kept` arguments of `old` (number to source)."""
+    """Creates an empty function before `old` with `packs` and the `kept` arguments of `old`.
+
+    `kept` gives the new source of each by its number, -1 for one without a source.
+    """
     attributes, place = ir.ArrayAttr(old.arg_attrs), old.operation.location
     inputs = [*packs, *(old.arguments[number].type for number in kept)]
     pack = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False), "buddy.parameter": ir.UnitAttr.get()})
     flags = [_from(pack, source) for source in range(len(packs))]
-    flags += [_from(attributes[number], source) for number, source in kept.items()]
+    flags += [
+        attributes[number] if source < 0 else _from(attributes[number], source) for number, source in kept.items()
+    ]
     with ir.InsertionPoint(old):
         new = func.FuncOp(_name(old), ir.FunctionType.get(inputs, list(old.type.results)), loc=place)
     new.arg_attrs = ir.ArrayAttr.get(flags)
+    if RESULTS in old.attributes:
+        new.attributes[RESULTS] = old.attributes[RESULTS]
     new.add_entry_block([place] * len(packs) + [old.arguments[number].location for number in kept])
     return new
 

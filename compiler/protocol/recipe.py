@@ -26,6 +26,7 @@ Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
 
+CHECKS: tuple[Checks, ...] = get_args(Checks)
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 FRONTENDS: tuple[Frontend, ...] = get_args(Frontend)
 

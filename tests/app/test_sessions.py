@@ -185,6 +185,8 @@ def test_the_command_line_says_what_options_can_say_and_else_names_the_file(reci
     assert command(preset, preset, kept, shown) == (
         "buddy-tui diff m.py --stage lower --stage 'canonicalize#2' --structural"
     )
+    unchecked = replace(preset, checks="none")
+    assert command(unchecked, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py --checks none"
     longer = replace(preset, steps=(*preset.steps, PassStep("cse")))
     assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 

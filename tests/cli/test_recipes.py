@@ -41,8 +41,10 @@ def test_without_options_it_is_the_default_preset() -> None:
 
 
 def test_options_change_their_fields() -> None:
-    found = recipe("--preset", "upstream", "--dialect", "tosa", "--partition", "whole", "--threads", "2")
+    words = ("--preset", "upstream", "--dialect", "tosa", "--partition", "whole", "--threads", "2", "--checks", "none")
+    found = recipe(*words)
     assert (found.preset, found.dialect, found.partition, found.threads) == ("upstream", "tosa", "whole", 2)
+    assert found.checks == "none"
     assert found.steps == presets()["upstream"].recipe.steps
 
 

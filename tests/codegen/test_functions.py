@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import platform
 from pathlib import Path
 
 import pytest
 import torch
 
 from buddy.compiler.codegen import functions
+from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, digest
 from buddy.compiler.support import disk_cache
@@ -104,3 +108,41 @@ def test_the_object_of_a_function_defines_it_alone(cache: Path) -> None:
 def test_functions_get_objects_at_every_level() -> None:
     for level in range(4):
         assert_same(Line(*stack(2)).run(Recipe(steps=default_recipe().steps, opt_level=level)), expected())
+
+
+# Elements of a vector, as the loop vectorizer makes them of a copy with a stride, for a processor with AVX512-BF16.
+_STRIDED = """
+llvm.func @strided(%source: !llvm.ptr, %target: !llvm.ptr) attributes {
+    target_cpu = "cooperlake", target_features = #llvm.target_features<["+64bit"]>} {
+  %zero = llvm.mlir.constant(0 : i64) : i64
+  %one = llvm.mlir.constant(1 : i64) : i64
+  %count = llvm.mlir.constant(16 : i64) : i64
+  %stride = llvm.mlir.constant(9 : i64) : i64
+  llvm.br ^head(%zero : i64)
+^head(%i: i64):
+  %more = llvm.icmp "slt" %i, %count : i64
+  llvm.cond_br %more, ^body, ^end
+^body:
+  %from = llvm.getelementptr %source[%i] : (!llvm.ptr, i64) -> !llvm.ptr, bf16
+  %x = llvm.load %from : !llvm.ptr -> bf16
+  %place = llvm.mul %i, %stride : i64
+  %to = llvm.getelementptr %target[%place] : (!llvm.ptr, i64) -> !llvm.ptr, bf16
+  llvm.store %x, %to : bf16, !llvm.ptr
+  %next = llvm.add %i, %one : i64
+  llvm.br ^head(%next : i64)
+^end:
+  llvm.return
+}
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the code generator of x86-64")
+def test_strided_stores_of_bfloat16_do_not_end_the_process(cache: Path) -> None:
+    def compile_strided() -> None:
+        with ir.Context(), ir.Location.unknown():
+            functions.compile_functions(ir.Module.parse(_STRIDED).operation, LocationSets(), 2)
+
+    compiling = multiprocessing.get_context("fork").Process(target=compile_strided)
+    compiling.start()
+    compiling.join()
+    assert compiling.exitcode == 0

@@ -81,11 +81,6 @@ VALUES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], tuple[torc
         (TABLE, INSIDE, torch.tensor([1, 2])),
         (TABLE, INSIDE, torch.tensor([0, 2])),
     ),
-    "falling offsets of bags": (
-        lambda w, i, o: F.embedding_bag(i, w, o, mode="sum"),
-        (TABLE, INSIDE, torch.tensor([0, 2, 1])),
-        (TABLE, INSIDE, torch.tensor([0, 1, 2])),
-    ),
     "masked_scatter": (
         lambda x, y: x.masked_scatter(x > 8, y),
         (TABLE, torch.tensor([1.0, 2.0])),
@@ -153,6 +148,29 @@ def test_a_value_that_eager_refuses_is_refused_in_its_words_and_the_next_call_is
         assert f"called at {__file__}" in str(found)
         with torch.no_grad():
             torch.testing.assert_close(program(*right), function(*right))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_offsets_of_bags_that_fall_are_refused_with_any_number_of_threads(mode: str, threads: int) -> None:
+    """With one thread, eager reads memory outside of its arguments instead of raising."""
+
+    def bags(table: torch.Tensor, indices: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        return F.embedding_bag(indices, table, offsets, mode=mode)
+
+    falling, rising = torch.tensor([0, 2, 1]), torch.tensor([0, 1, 2])
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        program = compiled(bags)
+        found = error_of(program, (TABLE, INSIDE, falling))
+        assert isinstance(found, RuntimeError)
+        assert "Expected" in str(found)
+        assert f"called at {__file__}" in str(found)
+        with torch.no_grad():
+            torch.testing.assert_close(program(TABLE, INSIDE, rising), bags(TABLE, INSIDE, rising))
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_eager_gives_the_results_where_it_takes_values_that_compiled_code_takes_for_wrong() -> None:

@@ -431,6 +431,24 @@ def test_a_compiled_graph_reads_weights_as_they_are_given() -> None:
             layer.weight.data.mul_(-2)
 
 
+@pytest.mark.parametrize("pack", [False, True])
+def test_a_compiled_graph_takes_sizes_that_change(pack: bool) -> None:
+    layer, compiler = nn.Linear(7, 4), DynamoCompiler()
+
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(layer(x)) * x.shape[0]
+
+    rows = {0: torch.export.Dim("rows", min=2)}
+    with torch.no_grad():
+        (graph,) = compiler.importer_by_export(Scaled(), torch.randn(5, 7), dynamic_shapes=(rows,))
+        run, weights = graph.compile(pack), compiler.imported_params[graph]
+        given = [torch.cat([weight.reshape(-1) for weight in weights])] if pack else weights
+        for count in (5, 9, 3):
+            x = torch.randn(count, 7)
+            torch.testing.assert_close(run(*given, x), [Scaled()(x)])
+
+
 def test_each_run_packs_weights_as_they_are() -> None:
     net, x = Net().eval(), image()
     with torch.no_grad():
