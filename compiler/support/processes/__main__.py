@@ -52,12 +52,12 @@ def serve(function: Any, read_fd: int, write_fd: int) -> None:
     """Calls `function` with the channel to the process that started this one."""
     from buddy.compiler.support.processes.channel import Channel
     from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
-    from buddy.compiler.support.scratch import have_temporary_folder
+    from buddy.compiler.support.scratch import ensure_temporary_folder
 
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)
     prefer_as_oom_victim(WORKER_FIRST)
-    have_temporary_folder()
+    ensure_temporary_folder()
     function(Channel(read_fd, write_fd, function.requests))
 
 
