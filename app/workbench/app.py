@@ -241,7 +241,7 @@ class Workbench(App[int]):
             self._handle_exception(error)
 
     async def on_unmount(self) -> None:
-        self.sessions.keep()
+        self.sessions.save()
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -358,7 +358,7 @@ class Workbench(App[int]):
 
     def update_chrome(self) -> None:
         """Draw the header, the status line and the keys again where they differ; what has changed is kept, too."""
-        self.sessions.note()
+        self.sessions.schedule_save()
         try:
             for line in self.screen_stack[0].query(CellLine).results(CellLine):
                 line.update()

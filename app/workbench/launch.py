@@ -56,7 +56,7 @@ def run_workbench(
     bench.session.shapes, bench.session.trusts = shapes, trusts
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT]
-    bench.sessions.news = problems
+    bench.sessions.startup_messages = problems
     code = asyncio.run(_stay(bench, mouse))
     return code if code is not None else bench.return_code or 0
 

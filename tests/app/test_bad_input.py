@@ -64,9 +64,9 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
             said = messages(app)
             await bench.press("space", "+")
             assert app.workspace.recipe != before, "the edit is made all the same"
-            await bench.until(lambda: any("layout could not be kept" in each for each in said), "the layout's turn")
+            await bench.until(lambda: any("layout could not be saved" in each for each in said), "the layout's turn")
             recipe = next(at for at, each in enumerate(said) if "the recipe could not be saved" in each)
-            layout = next(at for at, each in enumerate(said) if "layout could not be kept" in each)
+            layout = next(at for at, each in enumerate(said) if "layout could not be saved" in each)
             assert layout < recipe or "the recipe could not be saved" in said[layout], "neither hides the other"
             app.sessions.write_reproducer(str(tmp_path / "folder"))
             await bench.until(lambda: any("folder could not be written" in each for each in said), "what is wrong")

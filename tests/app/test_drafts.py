@@ -90,10 +90,11 @@ async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_star
     draft = EditorDraft(app.workspace.path_of(0), "x")
     draft.keep("typed", "was")
     draft.close()
-    app.sessions.news = ["the settings are not used"]
+    app.sessions.startup_messages = ["the settings are not used"]
     async with app.run_test(size=(80, 24)) as pilot:
         while not all(
-            part in app.context.status.message for part in ("typed and not accepted", "the settings are not used")
+            part in app.context.status.message
+            for part in ("unsaved input of the last session", "the settings are not used")
         ):
             await pilot.pause(0.05)
 

@@ -18,7 +18,7 @@ Open = Callable[..., Any]
 def test_kinds_are_told_apart_by_commas_and_spaces() -> None:
     assert parse_kinds("object, asm object") == ("object", "asm")
     for text in ("", "elf", "object,,x"):
-        with pytest.raises(ValueError, match="there are asm, object"):
+        with pytest.raises(ValueError, match="known: asm, object"):
             parse_kinds(text)
 
 
@@ -30,14 +30,14 @@ async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open,
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         await bench.settled()
-        app.exporting._use("aarch64")
+        app.exporting._use_target("aarch64")
         await bench.settled()
         assert "--target aarch64" in app.sessions.command_line()
         await bench.sees("aarch64")
-        app.exporting._kinds_typed("asm llvm-ir")
+        app.exporting._ask_folder("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")
-        app.exporting._folder_typed(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
+        app.exporting._export_to(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
         await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
         assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
         readme = (tmp_path / "out" / "README.md").read_text()

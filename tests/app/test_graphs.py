@@ -82,7 +82,7 @@ def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> Non
 
 
 def test_a_break_says_where_and_why() -> None:
-    assert graph_break_text(BROKEN) == "breaks off at two.py:13: a branch on a tensor's value"
+    assert graph_break_text(BROKEN) == "graph break at two.py:13: a branch on a tensor's value"
     assert graph_break_text(p.GraphInfo("whole", ())) == ""
 
 
@@ -190,7 +190,7 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
         await bench.press("g", "t")
         await bench.settled()
         await bench.sees("[1 Gate #2 compiled]")
-        await bench.sees("breaks off at two_models.py:17: a branch on a tensor's value")
+        await bench.sees("graph break at two_models.py:17: a branch on a tensor's value")
         assert app.workspace.recipe.choices == ()
         assert app.state.report is None
         assert not app.workspace.can_undo, "an edit of another graph is not undone here"
@@ -222,7 +222,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
             await bench.settled()
             assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (graph, graph)
         await bench.press("g", "l")
-        await bench.sees("breaks off at two_models.py:16: Unsupported Tensor.item()")
+        await bench.sees("graph break at two_models.py:16: Unsupported Tensor.item()")
         await bench.type("#3")
         await bench.press("enter")
         await bench.settled()

@@ -180,8 +180,8 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
 
 
 async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "AGAIN_SECONDS", 0.02)
-    monkeypatch.setattr(sessions, "KEEP_SECONDS", 0.02)
+    monkeypatch.setattr(sessions, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(sessions, "SAVE_SECONDS", 0.02)
     full, tried, real, told = True, 0, session_file.write_kept, []
 
     def write(path: Path, kept: SavedScreen) -> None:
@@ -196,12 +196,12 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
     monkeypatch.setattr(app.context.status, "say", told.append)
     async with app.run_test(size=(100, 24)) as pilot:
         await until(pilot, lambda: tried > 5, "a few tries")
-        assert [text for text in told if "could not be kept" in text] == [
-            "runs, bookmarks and layout could not be kept: No space left on device"
+        assert [text for text in told if "could not be saved" in text] == [
+            "runs, bookmarks and layout could not be saved: No space left on device"
         ]
         full = False
         await until(pilot, app.sessions._path.exists, "the file")
-    assert sum("could not be kept" in text for text in told) == 1
+    assert sum("could not be saved" in text for text in told) == 1
 
 
 async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
@@ -221,7 +221,7 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
         await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
         kept = read_kept(path)[0]
         assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
-        app.running._kind_chosen("script")
+        app.running._use_input_kind("script")
         go_on.set()
         await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")
         assert app.session.inputs == InputChoice(), "what is chosen meanwhile stays"

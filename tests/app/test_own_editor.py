@@ -41,13 +41,13 @@ def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> No
 @pytest.mark.parametrize(
     ("body", "said", "kept"),
     [
-        ("sys.exit(3)", "ended with 3", 0),
-        ("path.write_text('mine'); sys.exit(1)", "nothing is taken; what it wrote is in", 1),
-        ("path.write_text('mine'); os.kill(os.getpid(), signal.SIGKILL)", "what it wrote is in", 1),
-        ("path.unlink()", "no text to take: No such file", 0),
-        ("path.rename(path.with_name('other'))", "what it wrote is in", 1),
-        ("path.unlink(); path.parent.rmdir()", "no text to take", 0),
-        ("path.unlink(); path.mkdir()", "no text to take", 1),
+        ("sys.exit(3)", "exited with status 3", 0),
+        ("path.write_text('mine'); sys.exit(1)", "the text is not used; its output is in", 1),
+        ("path.write_text('mine'); os.kill(os.getpid(), signal.SIGKILL)", "its output is in", 1),
+        ("path.unlink()", "left no readable text: No such file", 0),
+        ("path.rename(path.with_name('other'))", "its output is in", 1),
+        ("path.unlink(); path.parent.rmdir()", "left no readable text", 0),
+        ("path.unlink(); path.mkdir()", "left no readable text", 1),
     ],
 )
 def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
@@ -87,6 +87,6 @@ def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path, monkeypat
     row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
     for recipe in (Recipe(threads=2), app.workspace.recipe):
         app.texts._resume(recipe, row, "before", "after")
-        path = Path(said.pop().rpartition(" in ")[2])
+        path = Path(said.pop().rpartition(" to ")[2])
         assert path.read_text() == "after"
         path.unlink()

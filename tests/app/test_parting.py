@@ -54,7 +54,7 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
         said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
         assert "torch.float32" in said.stdout
 
-        bench.app.parting._begin("any", "1, 200 s")
+        bench.app.parting._begin_search("any", "1, 200 s")
         await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")

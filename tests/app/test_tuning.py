@@ -62,11 +62,11 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app, said = bench.app, messages(bench.app)
         with app.context.jobs.wait():
-            app.tuner._begin("600")  # seconds: it does not end by itself
+            app.tuner._begin_search("600")  # seconds: it does not end by itself
             await bench.until(lambda: app.context.jobs.waits == 2, "the search")
             app.tuner.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
-            assert any("a search is under way" in each for each in said)
+            assert any("a search is running" in each for each in said)
             app.context.layout.show_pane("passes")
             await bench.press("ctrl+c")
             await bench.until(lambda: app.context.jobs.waits == 1, "the end of the search")

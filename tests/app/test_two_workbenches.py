@@ -206,7 +206,7 @@ async def test_a_second_workbench_says_so_and_lists_the_others_edits(tmp_path: P
     one = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     two = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with one.run_test(size=(100, 24)), two.run_test(size=(100, 24)) as pilot:
-        assert "open in another workbench too" in two.context.status.message
+        assert "also open in another workbench" in two.context.status.message
         assert "open in another workbench" not in one.context.status.message
         for app in (one, two):
             app.workspace.begin(recipe)

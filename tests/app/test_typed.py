@@ -50,7 +50,7 @@ def test_a_path_may_begin_at_home() -> None:
         lambda app: app.context.files.write(NOBODY, "text"),
         lambda app: app.running._use_file(NOBODY),
         lambda app: app.sessions.write_reproducer(NOBODY),
-        lambda app: app.versus._read(NOBODY),
+        lambda app: app.versus._compare_with_file(NOBODY),
     ],
     ids=["write", "inputs", "reproducer", "recipe"],
 )

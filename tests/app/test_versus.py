@@ -22,7 +22,7 @@ async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workben
     async with workbench("mlp.py", size=(120, 40)) as bench:
         ir, passes = bench.app.ir, bench.app.passes
         await bench.press("B")
-        await bench.type("as it is now")
+        await bench.type("the current recipe")
         await bench.press("enter")
         await bench.until(lambda: ir.comparison.others is not None, "the other side")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
@@ -31,7 +31,7 @@ async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workben
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
         await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
         assert ir.document.diff.hunks
-        assert "from fuse-elementwise by the recipe as it is now" in ir.diff_parts()
+        assert "from fuse-elementwise by the current recipe" in ir.diff_parts()
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the diff")
         assert not ir.document.diff.hunks
@@ -55,7 +55,7 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         )
         theirs = tmp_path / "theirs.toml"
         theirs.write_text(to_toml(replace(bench.app.workspace.recipe, plugins=(PluginFile("theirs.py"),))))
-        bench.app.versus._read(str(theirs))
+        bench.app.versus._compare_with_file(str(theirs))
         await bench.until(lambda: ir.comparison.others.title == theirs.name, "the other recipe")
         assert [recipe.plugins for recipe in asked] == [()]
 

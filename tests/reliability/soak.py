@@ -261,7 +261,7 @@ class Day:
             await self._press(*(("n",) if pane == "ir" else ()))
 
     async def _export(self) -> None:
-        self.app.exporting._folder_typed(str(self._folder / "made"), ("object",))
+        self.app.exporting._export_to(str(self._folder / "made"), ("object",))
         await self._settled()
         shutil.rmtree(self._folder / "made", ignore_errors=True)
 

@@ -187,7 +187,7 @@ class User:
 
     async def _export(self) -> None:
         if self.app.state.captured:
-            self.app.exporting._folder_typed(self._file(".export"), ("object",))
+            self.app.exporting._export_to(self._file(".export"), ("object",))
 
     async def _save(self) -> None:
         self.app.editing._save_to(self._file(".recipe.toml"))
@@ -198,7 +198,7 @@ class User:
 
     async def _bisect(self) -> None:
         if self.app.state.captured and not self.app.parting.search.running:
-            self.app.parting._begin("differs", "1, 20 s")
+            self.app.parting._begin_search("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:
         self.app.context.layout.show_pane("ir")
