@@ -22,5 +22,5 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
 def waiting_text(state: State, what: str, glyphs: formatting.Glyphs) -> str:
     """The reason why `what`, such as the graph, is not available yet."""
     if state.problem is not None:
-        return f"there is no {what}: Outputs says why"
-    return progress_text(state, glyphs) or f"the {what} comes once the program has been captured"
+        return f"no {what}: see Outputs"
+    return progress_text(state, glyphs) or f"the {what} appears after capture"

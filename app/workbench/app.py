@@ -143,7 +143,7 @@ class Workbench(App[int]):
         status = Status(self, self.update_chrome)
         session.say = lambda message: status.say(message)
         layout, queries = Layout(self, status), StageQueries(session, session.say)
-        jobs = Jobs(self, status, queries, self._note_busy)
+        jobs = Jobs(self, status, queries, self._update_busy)
         dialogs = Dialogs(self, session.say, glyphs)
         return WorkbenchContext(
             session=session,
@@ -343,10 +343,10 @@ class Workbench(App[int]):
             pane.update_from(topics)
         if self.passes.has_focus:
             self._show_pass_stage()
-        self._note_busy()
+        self._update_busy()
         self.update_chrome()
 
-    def _note_busy(self) -> None:
+    def _update_busy(self) -> None:
         """The time that is left is told anew every second while there is work; the bell rings when long work ends."""
         busy = self.situation().busy
         if busy:
@@ -366,7 +366,7 @@ class Workbench(App[int]):
             return
 
     def _second(self) -> None:
-        self._note_busy()
+        self._update_busy()
         self.update_chrome()
 
     # ---- keys ----------------------------------------------------------------------------------------------------

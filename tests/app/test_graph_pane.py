@@ -76,7 +76,7 @@ async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: 
         graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
         await bench.press("n")
         await bench.opened(PickerScreen)
-        await bench.sees("read by")
+        await bench.sees("user")
         await bench.press("enter")
         assert graph.current.name == "addmm"
         await bench.press("w")

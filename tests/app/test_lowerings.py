@@ -65,9 +65,9 @@ async def test_the_table_says_which_registry_lowers_a_node_and_why_not_the_first
         bench.app.graph.show_node(nodes(bench, "aten.mm.default")[1].stable)
         await bench.press("plus")
         await bench.drawn()
-        await bench.sees("linalg tosa: no f64 matmul")
+        await bench.sees("linalg   tosa: no f64 matmul")
         await bench.press("o")
-        await bench.until(lambda: any("lowered" in line and "linalg" in line for line in bench.screen), "the node")
+        await bench.until(lambda: any("lowering" in line and "linalg" in line for line in bench.screen), "the node")
         await bench.until(
             lambda: any("why" in line and "tosa: no f64 matmul" in line for line in bench.screen), "the reason"
         )

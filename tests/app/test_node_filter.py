@@ -74,17 +74,17 @@ def test_what_a_filter_shows(text: str, names: list[str]) -> None:
 
 
 def test_numbers_that_nobody_has_measured_are_told_of() -> None:
-    with pytest.raises(FilterError, match="g c profiles"):
-        read_filter("mm -time>1ms", {"time": "no node has been timed yet: g c profiles"})
+    with pytest.raises(FilterError, match="press g c to profile"):
+        read_filter("mm -time>1ms", {"time": "no node has been timed yet: press g c to profile"})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time>1kB", "'kB' in 'time>1kB' is no unit; there are us, ms and s"),
-        ("colour:red", "no field 'colour'; there are op, name"),
-        ("size>3", "no number 'size'; there are mem"),
-        ("mem>3lb", "'lb' in 'mem>3lb' is no unit"),
+        ("time>1kB", "unknown unit 'kB' in 'time>1kB'; known: us, ms, s"),
+        ("colour:red", "unknown field 'colour'; known: op, name"),
+        ("size>3", "unknown numeric field 'size'; known: mem"),
+        ("mem>3lb", "unknown unit 'lb' in 'mem>3lb'"),
         ("mem:3", "mem is a number: mem>1"),
     ],
 )

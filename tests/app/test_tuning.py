@@ -63,13 +63,13 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
         app, said = bench.app, messages(bench.app)
         with app.context.jobs.wait():
             app.tuner._begin_search("600")  # seconds: it does not end by itself
-            await bench.until(lambda: app.context.jobs.waits == 2, "the search")
+            await bench.until(lambda: app.context.jobs.wait_count == 2, "the search")
             app.tuner.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
             assert any("a search is running" in each for each in said)
             app.context.layout.show_pane("passes")
             await bench.press("ctrl+c")
-            await bench.until(lambda: app.context.jobs.waits == 1, "the end of the search")
+            await bench.until(lambda: app.context.jobs.wait_count == 1, "the end of the search")
             assert app.situation().busy, "the other job goes on"
             await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
         assert not app.context.jobs.waiting

@@ -29,7 +29,7 @@ async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench
 
 async def test_running_compares_with_eager(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        await bench.sees("runs the program and compares it with eager")
+        await bench.sees("to run and compare with eager")
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the report")
         await bench.settled()
