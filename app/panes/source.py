@@ -51,7 +51,7 @@ class SourcePane(Pane, CodeView):
         message = self._problem or "the Python line of the selected node is unknown"
         return [[(f" {piece}", "dim")] for piece in wrap_text(message, max(width - 2, 10))]
 
-    # ---- synchronisation -----------------------------------------------------------------------------------------
+    # ---- synchronisation ---------------------------------------------------------------------------------------------
 
     def mark_node(self, before: str) -> None:
         self.follow()
@@ -108,7 +108,7 @@ class SourcePane(Pane, CodeView):
         if line is not None and line.nodes:
             self.context.selection.lead(line.nodes)
 
-    # ---- actions -------------------------------------------------------------------------------------------------
+    # ---- actions -----------------------------------------------------------------------------------------------------
 
     def go_line_node(self) -> None:
         """Go to a node of the line in the graph pane."""

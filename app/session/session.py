@@ -209,7 +209,7 @@ class Session:
         self.state.silent = seconds
         self.changed(STATUS)
 
-    def mend_link(self) -> None:
+    def reconnect(self) -> None:
         """Reconnect to the engine at once."""
         if self._client is not None:
             self._client.hurry()

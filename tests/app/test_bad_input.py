@@ -68,7 +68,7 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
             recipe = next(at for at, each in enumerate(said) if "the recipe could not be saved" in each)
             layout = next(at for at, each in enumerate(said) if "layout could not be saved" in each)
             assert layout < recipe or "the recipe could not be saved" in said[layout], "neither hides the other"
-            app.sessions.write_reproducer(str(tmp_path / "folder"))
+            app.session_commands.write_reproducer(str(tmp_path / "folder"))
             await bench.until(lambda: any("folder could not be written" in each for each in said), "what is wrong")
             await bench.settled()
         assert saved.read_text() == "as it was"

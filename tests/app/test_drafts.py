@@ -34,13 +34,13 @@ async def main(source, store):
     async with app.run_test(size=(120, 40)) as pilot:
         while app.state.compiled is None or app.state.busy:
             await asyncio.sleep(0.05)
-        app.editing._use_threads(2)
+        app.recipe_edit_commands._use_threads(2)
         while app.state.compiled != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.context.layout.show_pane("ir")
         while app.ir.shown is None:
             await asyncio.sleep(0.05)
-        app.texts.edit_ir_here()
+        app.text_edit_commands.edit_ir_here()
         while not isinstance(app.screen, EditorScreen) or not app.screen.area.has_focus:
             await asyncio.sleep(0.05)
         await pilot.press(*"// mine")
@@ -90,7 +90,7 @@ async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_star
     draft = EditorDraft(app.workspace.path_of(0), "x")
     draft.keep("typed", "was")
     draft.close()
-    app.sessions.startup_messages = ["the settings are not used"]
+    app.session_commands.startup_messages = ["the settings are not used"]
     async with app.run_test(size=(80, 24)) as pilot:
         while not all(
             part in app.context.status.message
@@ -109,14 +109,14 @@ def _opened(app: Any) -> bool:
 
 async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        bench.app.texts.edit_pipeline()
+        bench.app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(bench.app), "the editor")
         await bench.press(*"cse,")
         typed = bench.app.screen.area.text
     async with workbench("arith_add.py") as bench:
         app = bench.app
         assert saved_drafts(app.workspace.path).left == ["pipeline"]
-        app.texts.edit_pipeline()
+        app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text == typed
         await bench.press("ctrl+c")
@@ -124,7 +124,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         await bench.press("ctrl+c")
         await bench.until(lambda: not _opened(app), "the end of the editor")
         assert saved_drafts(app.workspace.path) == ([], [])
-        app.texts.edit_pipeline()
+        app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
@@ -151,7 +151,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench:
         assert app.workspace.recipe.threads == 2
         assert len(saved_drafts(app.workspace.path).left) == 1
         app.context.layout.show_pane("ir")
-        app.texts.edit_ir_here()
+        app.text_edit_commands.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")
         assert "// mine" in app.screen.area.text
         await bench.press("ctrl+c", "ctrl+c")

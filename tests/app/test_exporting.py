@@ -30,14 +30,14 @@ async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open,
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         await bench.settled()
-        app.exporting._use_target("aarch64")
+        app.export_commands._use_target("aarch64")
         await bench.settled()
-        assert "--target aarch64" in app.sessions.command_line()
+        assert "--target aarch64" in app.session_commands.command_line()
         await bench.sees("aarch64")
-        app.exporting._ask_folder("asm llvm-ir")
+        app.export_commands._ask_folder("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")
-        app.exporting._export_to(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
+        app.export_commands._export_to(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
         await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
         assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
         readme = (tmp_path / "out" / "README.md").read_text()

@@ -133,7 +133,7 @@ async def test_the_frontend_is_chosen_and_undone(workbench: Open, program: Path)
         recipe = app.workspace.recipe
         assert (recipe.frontend, recipe.dialect, recipe.preset) == ("torch-mlir", "tosa", "torch-mlir-tosa")
         assert "tosa" in [row.stage.phase for row in app.ir.rows]
-        assert app.sessions.command_line().endswith("--frontend torch-mlir --dialect tosa")
+        assert app.session_commands.command_line().endswith("--frontend torch-mlir --dialect tosa")
         app.context.layout.show_pane("passes")
         await bench.press("F")
         await bench.settled()

@@ -251,7 +251,7 @@ async def test_the_stage_that_is_read_stays_when_the_graph_changes(workbench: Op
 @pytest.mark.slow
 async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
-        bench.app.graphs.run_all()
+        bench.app.graph_commands.run_all()
         await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
         assert all(bench.app.state.of(k).report.ok for k in range(4))
         await bench.until(lambda: bench.shows("3 Head ok"), "the list of graphs")

@@ -133,7 +133,7 @@ def test_a_run_is_kept_without_pictures_of_its_values() -> None:
 async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Path) -> None:
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
-        path = app.sessions._path
+        path = app.session_commands._path
         app.state.runs = list(runs(1.0))
         app.context.bookmarks.marks = Bookmarks.from_data(marks(7)).marks
         app.update_chrome()
@@ -147,7 +147,7 @@ async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Pat
 
 async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
     app = opened(tmp_path)
-    path = app.sessions._path
+    path = app.session_commands._path
     _, file = of_file(path)
     file.want(SavedScreen("ir", bookmarks=["of another kind"]))
     file.write()
@@ -176,7 +176,9 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         await until(pilot, lambda: app.context.layout.pane_id != before, "the next pane")
         assert at_it[0] is not threading.main_thread()
         go_on.set()
-        await until(pilot, lambda: read_kept(app.sessions._path)[0].pane == app.context.layout.pane_id, "the pane")
+        await until(
+            pilot, lambda: read_kept(app.session_commands._path)[0].pane == app.context.layout.pane_id, "the pane"
+        )
 
 
 async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +202,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
             "runs, bookmarks and layout could not be saved: No space left on device"
         ]
         full = False
-        await until(pilot, app.sessions._path.exists, "the file")
+        await until(pilot, app.session_commands._path.exists, "the file")
     assert sum("could not be saved" in text for text in told) == 1
 
 
@@ -221,7 +223,7 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
         await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
         kept = read_kept(path)[0]
         assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
-        app.running._use_input_kind("script")
+        app.run_commands._use_input_kind("script")
         go_on.set()
         await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")
         assert app.session.inputs == InputChoice(), "what is chosen meanwhile stays"

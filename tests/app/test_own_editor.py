@@ -86,7 +86,7 @@ def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path, monkeypat
     app.workspace.begin(Recipe())
     row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
     for recipe in (Recipe(threads=2), app.workspace.recipe):
-        app.texts._resume(recipe, row, "before", "after")
+        app.text_edit_commands._resume(recipe, row, "before", "after")
         path = Path(said.pop().rpartition(" to ")[2])
         assert path.read_text() == "after"
         path.unlink()

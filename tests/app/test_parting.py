@@ -49,12 +49,12 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
         await bench.until(lambda: bench.app.state.report is not None, "the run")
         assert bench.app.state.report.ok
 
-        bench.app.parting._save_script(str(tmp_path / "gelu.py"))
+        bench.app.subgraph_commands._save_script(str(tmp_path / "gelu.py"))
         await bench.until((tmp_path / "gelu.py").exists, "the script")
         said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
         assert "torch.float32" in said.stdout
 
-        bench.app.parting._begin_search("any", "1, 200 s")
+        bench.app.subgraph_commands._begin_search("any", "1, 200 s")
         await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")

@@ -97,9 +97,9 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         app = bench.app
         pid = app.state.welcome.pid
         (far / "down").touch()
-        await bench.until(lambda: bench.shows("link lost"), "the loss")
+        await bench.until(lambda: bench.shows("disconnected"), "the loss")
         await bench.until(lambda: "reconnecting in" in app.state.link, "the next try")
-        await bench.until(lambda: bench.shows("R tries now"), "what to do")
+        await bench.until(lambda: bench.shows("press R to reconnect"), "what to do")
         assert app.state.engine == "ready"
         assert app.ir.document.lines
         await bench.press("space")
@@ -132,7 +132,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
             await bench.until(lambda: app.state.link, "the loss of the link")
             (far / "down").unlink()
             await bench.until(lambda: bench.shows("does not answer"), "the engine's silence")
-            await bench.until(lambda: bench.shows("R starts another"), "what to do")
+            await bench.until(lambda: bench.shows("press R to restart"), "what to do")
             await bench.press("R")
             await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
             assert await gone(*below)

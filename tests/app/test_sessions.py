@@ -63,17 +63,17 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         rows = [row for row in bench.app.state.info.rows if row.opcode == "placeholder"]
         shapes = [tuple(map(int, row.shape.split("x"))) for row in rows]
         np.savez(tmp_path / "x.npz", *[np.full(shape, k + 1, np.float32) for k, shape in enumerate(shapes)])
-        bench.app.running._use_file(str(tmp_path / "x.npz"))
+        bench.app.run_commands._use_file(str(tmp_path / "x.npz"))
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run")
         (output,) = bench.app.state.report.outputs
         assert bench.app.state.report.ok
         assert output.low == output.high == sum(range(1, len(rows) + 1))
-        bench.app.running._use_file(str(tmp_path / "nosuch.npz"))
+        bench.app.run_commands._use_file(str(tmp_path / "nosuch.npz"))
         await bench.until(lambda: bench.shows("No such file"), "the refusal")
-        bench.app.running._use_timeout("0.001")
+        bench.app.run_commands._use_timeout("0.001")
         await bench.press("r")
         await bench.until(lambda: bench.shows("longer than 0.001 s"), "the end of the run's time")
-        kept_path = bench.app.sessions._path
+        kept_path = bench.app.session_commands._path
     saved = (tmp_path / "x.npz").read_bytes()
     assert saved not in kept_path.read_bytes(), "files of inputs are read again, not kept"
     async with workbench("arith_add.py", size=(120, 40)) as bench:
@@ -89,7 +89,7 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
 async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         folder = tmp_path / "it"
-        bench.app.sessions.write_reproducer(str(folder))
+        bench.app.session_commands.write_reproducer(str(folder))
         await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert len(described["stages"]) == len(bench.app.ir.rows)
@@ -112,11 +112,11 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
     await bench.press("y")
     assert mine.read_text() == "theirs"
     (folder / "replay.sh").unlink()
-    bench.app.sessions.write_reproducer(str(folder))
+    bench.app.session_commands.write_reproducer(str(folder))
     await bench.press("n")
     await bench.pilot.pause(0.2)
     assert not (folder / "replay.sh").exists()
-    bench.app.sessions.write_reproducer(str(folder))
+    bench.app.session_commands.write_reproducer(str(folder))
     await bench.press("y")
     await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
 
@@ -134,7 +134,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
 
     bench.app.session.run_values = cancelled
     for target in (folder, other):
-        bench.app.sessions.write_reproducer(str(target))
+        bench.app.session_commands.write_reproducer(str(target))
         await bench.press(*(["y"] if target is folder else []))
         await bench.until(lambda name=target.name: bench.shows(f"{name} could not be written"), "the end")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -205,7 +205,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
     script.write_text("import torch\nfrom parts.act import act\nmodel = act\nexample_inputs = (torch.ones(3, 5),)\n")
     async with workbench(script, size=(120, 40)) as bench:
         folder = tmp_path / "made"
-        bench.app.sessions.write_reproducer(str(folder))
+        bench.app.session_commands.write_reproducer(str(folder))
         await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert described["files"] == ["script/parts/act.py"]

@@ -138,7 +138,7 @@ async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
         assert app.pane.pane_id == "passes"
         await pilot.press("X")
         await passed_on(pilot)
-        assert "zoom" in app.strokes.hint
+        assert "zoom" in app.key_sequences.hint
         await pilot.press("w")
         await passed_on(pilot)
         assert app.context.layout.folded

@@ -62,9 +62,9 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app, said = bench.app, messages(bench.app)
         with app.context.jobs.wait():
-            app.tuner._begin_search("600")  # seconds: it does not end by itself
+            app.tune_commands._begin_search("600")  # seconds: it does not end by itself
             await bench.until(lambda: app.context.jobs.wait_count == 2, "the search")
-            app.tuner.ask_tuning()
+            app.tune_commands.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
             assert any("a search is running" in each for each in said)
             app.context.layout.show_pane("passes")
@@ -73,6 +73,6 @@ async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last
             assert app.situation().busy, "the other job goes on"
             await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
         assert not app.context.jobs.waiting
-        app.tuner.ask_tuning()
+        app.tune_commands.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.
         assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

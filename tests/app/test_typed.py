@@ -48,9 +48,9 @@ def test_a_path_may_begin_at_home() -> None:
     "ask",
     [
         lambda app: app.context.files.write(NOBODY, "text"),
-        lambda app: app.running._use_file(NOBODY),
-        lambda app: app.sessions.write_reproducer(NOBODY),
-        lambda app: app.versus._compare_with_file(NOBODY),
+        lambda app: app.run_commands._use_file(NOBODY),
+        lambda app: app.session_commands.write_reproducer(NOBODY),
+        lambda app: app.compare_commands._compare_with_file(NOBODY),
     ],
     ids=["write", "inputs", "reproducer", "recipe"],
 )
@@ -70,7 +70,7 @@ def test_a_seed_has_64_bits() -> None:
 def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(
     app: Workbench, said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app.running._use_seed("9" * 23)
+    app.run_commands._use_seed("9" * 23)
     assert "is not a seed" in said[0]
     parser = Parser("run", "")
     add_input_options(parser)

@@ -55,7 +55,7 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         )
         theirs = tmp_path / "theirs.toml"
         theirs.write_text(to_toml(replace(bench.app.workspace.recipe, plugins=(PluginFile("theirs.py"),))))
-        bench.app.versus._compare_with_file(str(theirs))
+        bench.app.compare_commands._compare_with_file(str(theirs))
         await bench.until(lambda: ir.comparison.others.title == theirs.name, "the other recipe")
         assert [recipe.plugins for recipe in asked] == [()]
 

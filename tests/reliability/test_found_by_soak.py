@@ -26,7 +26,7 @@ from buddy.app.session.lines import KEEP, LineCache
 from buddy.app.session.state import LOGGED, State
 from buddy.app.workbench import app
 from buddy.app.workbench.app import BenchScreen, Workbench
-from buddy.app.workbench.terminal_disconnect import is_gone
+from buddy.app.workbench.terminal_disconnect import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.reprinting import MAX_FORMS, ReprintHandler
@@ -103,9 +103,9 @@ def test_a_terminal_that_hung_up_is_seen() -> None:
     """Such a terminal reads as empty immediately: the workbench used a full core, and never ended."""
     master, slave = pty.openpty()
     try:
-        assert not is_gone(slave)
+        assert not is_disconnected(slave)
         os.close(master)
-        assert is_gone(slave)
+        assert is_disconnected(slave)
     finally:
         os.close(slave)
 
