@@ -127,8 +127,8 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
         f"{formatting.thread_count(report.plain.threads)}; caches are faster"
     )
     x, y = (
-        PlotAxis("operations per byte", log=True, told=_three_digits),
-        PlotAxis("GFLOP/s", log=True, told=_three_digits),
+        PlotAxis("operations per byte", log=True, format=_three_digits),
+        PlotAxis("GFLOP/s", log=True, format=_three_digits),
     )
     return Plot("Roofline", series, x, y, note if report.peak.gflops else "the peak of the machine was not measured")
 

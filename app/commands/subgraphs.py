@@ -84,7 +84,7 @@ class SubgraphCommands:
             return
         existing = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]
         question = f"{' and '.join(existing)} already exist{'s' * (len(existing) == 1)}. Overwrite?" if existing else ""
-        self._context.files.unless_no(question, lambda: self._save_files(path, made))
+        self._context.files.after_confirmation(question, lambda: self._save_files(path, made))
 
     def _save_files(self, path: Any, made: Script) -> None:
         try:

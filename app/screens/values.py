@@ -40,7 +40,7 @@ class ValueGrid(CursorView):
 
     def __init__(self, tell: Callable[[], object], want: Callable[[], object]) -> None:
         super().__init__()
-        self._tell, self._want = tell, want
+        self._update_text, self._request_missing = tell, want
         self.side: Which = "output"
         self.pages = ValuePages()
         self.map: DifferenceMap | None = None
@@ -67,7 +67,7 @@ class ValueGrid(CursorView):
         self.column = max(0, min(self.column, self.columns - 1))
         self.first = min(self.first, self.column)
         self.rows_changed()
-        self._tell()
+        self._update_text()
 
     @property
     def row_count(self) -> int:
@@ -123,15 +123,15 @@ class ValueGrid(CursorView):
 
     def move_to(self, row: int, *, tell: bool = True) -> None:
         super().move_to(row, tell=tell)
-        self._want()
-        self._tell()
+        self._request_missing()
+        self._update_text()
 
     def move_across(self, by: int) -> None:
         """Move to another column, and scroll to it."""
         self.column = max(0, min(self.column + by, self.columns - 1))
         self.first = max(min(self.first, self.column), self.column - self.shown + 1, 0)
-        self._want()
-        self._tell()
+        self._request_missing()
+        self._update_text()
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
@@ -162,7 +162,7 @@ class ValuesScreen(ListScreen[None]):
     def __init__(
         self, graph: int, reports: tuple[OutputReport, ...], session: Session, *, as_map: bool = False
     ) -> None:
-        self._grid = ValueGrid(self._tell, self._want)
+        self._grid = ValueGrid(self._update_text, self._request_missing)
         super().__init__("Values", "", self._grid)
         self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
@@ -171,7 +171,7 @@ class ValuesScreen(ListScreen[None]):
         self._slices = ""
         self._problem = ""
         self._pages: dict[tuple[int, str, str], ValuePages] = {}
-        self._line = ValueLine(self._told)
+        self._line = ValueLine(self._detail_lines)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="plot"):
@@ -194,7 +194,7 @@ class ValuesScreen(ListScreen[None]):
                 self.action_toggle_map()
         elif found:
             self._problem = "the graph has neither inputs nor outputs"
-        self._tell()
+        self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
         """The engine's answer, or `None` with an error shown under the table."""
@@ -203,7 +203,7 @@ class ValuesScreen(ListScreen[None]):
 
     def _tell_problem(self, problem: str) -> None:
         self._problem = problem
-        self._tell()
+        self._update_text()
 
     # ---- content -------------------------------------------------------------------------------------------------
 
@@ -218,22 +218,22 @@ class ValuesScreen(ListScreen[None]):
         report = self._reports.get(self.entry.tensor.name)
         pages = self._pages.setdefault((self._number, side, self._slices), ValuePages(*self._known_size()))
         self._grid.show(side, pages, report.max_abs if report else 0.0)
-        self._want()
-        self._entitle()
+        self._request_missing()
+        self._update_titles()
 
     def _known_size(self) -> tuple[int, int]:
         """The height and width of the sliced tensor, if known from another side, else zeros."""
         known = (self._pages.get((self._number, side, self._slices)) for side in self.entry.sides)
         return next(((pages.height, pages.width) for pages in known if pages and pages.known), (0, 0))
 
-    def _entitle(self) -> None:
+    def _update_titles(self) -> None:
         box, side = self.query_one("#box"), "difference map" if self._grid.map is not None else self._grid.side
         several = f" ({self._number + 1} of {len(self._entries)})"
         box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
-    def _want(self) -> None:
+    def _request_missing(self) -> None:
         """Request the values on the screen that are not cached."""
         if self._entries and self._grid.map is None:
             start_worker(self, "values", self._fetch)
@@ -254,10 +254,10 @@ class ValuesScreen(ListScreen[None]):
 
     # ---- lines under the table -----------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _update_text(self) -> None:
         self._line.refresh()
 
-    def _told(self, width: int) -> list[Cells]:
+    def _detail_lines(self, width: int) -> list[Cells]:
         """The value under the cursor, and the distribution of the tensor's values."""
         if self._problem:
             return [[(f" {self._problem}", "warn")]]
@@ -329,7 +329,7 @@ class ValuesScreen(ListScreen[None]):
             start_worker(self, "values", self._fetch_map)
         else:
             self._problem = "only outputs can be compared with eager"
-            self._tell()
+            self._update_text()
 
     async def _fetch_map(self) -> None:
         name, grid = self.entry.tensor.name, self._grid
@@ -338,7 +338,7 @@ class ValuesScreen(ListScreen[None]):
         found = await self._request(MapDifferences(0, self._graph, name, self._slices, rows, columns))
         if found is not None:
             grid.show_map(found)
-            self._entitle()
+            self._update_titles()
 
     def action_enter_block(self) -> None:
         """Go from a block of the map to its values."""

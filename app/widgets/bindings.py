@@ -15,7 +15,7 @@ def pane_bindings(pane: Pane) -> list[BindingType]:
 
 
 def screen_bindings() -> list[BindingType]:
-    """The bindings that work in whichever pane has focus."""
+    """The bindings that work in every pane."""
     return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
 
 

@@ -134,7 +134,7 @@ PLOT = Plot(
 
 
 def without_times(screen: Any) -> None:
-    screen._came(msgspec.structs.replace(screen._report, seconds=1.0, compile_seconds=1.0))
+    screen._show_report(msgspec.structs.replace(screen._report, seconds=1.0, compile_seconds=1.0))
 
 
 PANES = {
@@ -201,7 +201,7 @@ SCREENS = {
     "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
-    "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml is there already. Replace it?")),
+    "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),
     "hot": Shown(HotSpotScreen, made=lambda app: HotSpotScreen(SAMPLING, {"add": "add"})),
     "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
     "presets-beside": Shown(

@@ -42,7 +42,7 @@ def test_on_a_logarithmic_axis_zero_stands_below_all_and_what_is_negative_nowher
     assert scale.place(0.0) == -9
     assert scale.place(-1.0) is None
     assert scale.place(math.nan) is None
-    assert [scale.told(place) for place in scale.ticks(-9, -5, 10)] == ["0", "1e-08", "1e-07", "1e-06", "1e-05"]
+    assert [scale.label_at(place) for place in scale.ticks(-9, -5, 10)] == ["0", "1e-08", "1e-07", "1e-06", "1e-05"]
 
 
 def test_marks_are_round_and_no_more_than_fit() -> None:
@@ -50,7 +50,7 @@ def test_marks_are_round_and_no_more_than_fit() -> None:
     assert round_steps(3.0, 97.0, 5) == pytest.approx([20, 40, 60, 80])
     assert round_steps(2.0, 2.0, 5) == [2.0]
     within_a_decade = scale_of(PlotAxis(log=True), [2.0, 6.0])
-    assert [within_a_decade.told(place) for place in within_a_decade.ticks(math.log10(2), math.log10(6), 5)] == [
+    assert [within_a_decade.label_at(place) for place in within_a_decade.ticks(math.log10(2), math.log10(6), 5)] == [
         "2", "3", "4", "5", "6",
     ]  # fmt: skip
     assert scale_of(PlotAxis(log=True), [1.0, 1e30]).ticks(0, 30, 4) == [0, 8, 16, 24]
@@ -93,10 +93,10 @@ async def test_the_cursor_goes_along_a_series_and_to_the_nearest_point_of_anothe
     app = Bare(GROWTH, BARS, chooses="goes to the node")
     async with app.run_test(size=(100, 30)) as pilot:
         await passed_on(pilot)
-        told = "\n".join(app.text())
-        assert "max|d| (log)" in told
-        assert "1e-05" in told
-        assert "2 points left out: below 0 or not finite" in told
+        text = "\n".join(app.text())
+        assert "max|d| (log)" in text
+        assert "1e-05" in text
+        assert "2 points left out: below 0 or not finite" in text
         await pilot.press("l", "l", "l")
         await passed_on(pilot)
         assert any("4/8 d" in line and "2e-07" in line for line in app.text())

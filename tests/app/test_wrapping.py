@@ -11,7 +11,7 @@ import pytest
 from buddy.app.reports.text.constant_expansion import Expansions, find_gaps
 from buddy.app.reports.text.wrapping import wrap_segments
 from buddy.app.session.lines import AnnotatedLine
-from buddy.app.widgets.tall_rows import RowLine, above, below, scrolled, showing
+from buddy.app.widgets.tall_rows import RowLine, line_above, lines_below, scroll_top, top_to_show
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
 HEIGHTS = [1, 3, 1, 9, 1, 2, 1, 1, 4, 1]
@@ -41,28 +41,30 @@ SPOTS = [RowLine(row, line) for row, lines in enumerate(HEIGHTS) for line in ran
 
 
 def test_lines_below_and_above_are_counted_over_rows() -> None:
-    assert below(RowLine(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
-    assert below(RowLine(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
+    assert lines_below(RowLine(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
+    assert lines_below(RowLine(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
     for place, spot in enumerate(SPOTS):
         for lines in range(12):
-            assert above(spot, lines, height) == SPOTS[max(0, place - lines)]
+            assert line_above(spot, lines, height) == SPOTS[max(0, place - lines)]
 
 
 @pytest.mark.parametrize("top", SPOTS)
 @pytest.mark.parametrize("row", range(len(HEIGHTS)))
 def test_the_cursor_s_row_is_whole_on_the_screen_where_it_fits(row: int, top: RowLine) -> None:
-    shown = [spot for spot in below(showing(row, top, PAGE, height), PAGE, len(HEIGHTS), height) if spot.row == row]
+    shown = [
+        spot for spot in lines_below(top_to_show(row, top, PAGE, height), PAGE, len(HEIGHTS), height) if spot.row == row
+    ]
     assert len(shown) == min(HEIGHTS[row], PAGE)
-    visible = below(top, PAGE, len(HEIGHTS), height)
+    visible = lines_below(top, PAGE, len(HEIGHTS), height)
     if [spot for spot in visible if spot.row == row] == [RowLine(row, line) for line in range(HEIGHTS[row])]:
-        assert showing(row, top, PAGE, height) == top, "what is on the screen stays where it is"
+        assert top_to_show(row, top, PAGE, height) == top, "what is on the screen stays where it is"
 
 
 @pytest.mark.parametrize("lines", [-20, -3, -1, 1, 2, 4, 30])
 def test_scrolling_goes_by_lines_and_stops_at_the_ends(lines: int) -> None:
     last = len(SPOTS) - PAGE
     for place, spot in enumerate(SPOTS[: last + 1]):
-        assert scrolled(spot, lines, PAGE, len(HEIGHTS), height) == SPOTS[max(0, min(place + lines, last))]
+        assert scroll_top(spot, lines, PAGE, len(HEIGHTS), height) == SPOTS[max(0, min(place + lines, last))]
 
 
 def test_constants_are_put_back_one_at_a_time_and_elided_again() -> None:

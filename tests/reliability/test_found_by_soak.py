@@ -86,7 +86,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
         app.push_screen(screen, answers.append)
         await pilot.pause()
         screen.action_leave()
-        screen._answer("text")
+        screen._close_with("text")
         while not answers:
             await pilot.pause(0.05)
         assert app.is_running
@@ -214,8 +214,8 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
         screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
-        screen._want()
-        screen._want()
+        screen._request_missing()
+        screen._request_missing()
         await pilot.pause()
         gc.collect()
     assert [str(said.message) for said in recwarn if said.category is RuntimeWarning] == []
