@@ -39,7 +39,7 @@ class ProfileCommands:
         report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
         if report is None:
             return
-        self._context.state.profiled(recipe, report)
+        self._context.state.record_profile(recipe, report)
         self._context.session.changed(frozenset({"graph"}))
         self._context.say(
             f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort"

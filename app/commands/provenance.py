@@ -164,7 +164,7 @@ class ProvenanceCommands:
             from buddy.app.screens.code import CodeScreen
 
             screen = CodeScreen(
-                self._context.session.told_path(path),
+                self._context.session.display_path(path),
                 self._context.session.cache,
                 answer.text,
                 answer.lines,

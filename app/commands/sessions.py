@@ -95,7 +95,7 @@ class SessionCommands:
             try:
                 self._context.bookmarks.marks = Bookmarks.from_data(saved.bookmarks).marks
             except ValueError as error:
-                self._file.put_aside()
+                self._file.mark_invalid()
                 return f"the saved bookmarks could not be read: {error}"
         return ""
 
@@ -110,7 +110,7 @@ class SessionCommands:
             return
         if self._save_timer is not None:
             self._save_timer.stop()
-        self._file.want(self._current_screen(self._active_ir))
+        self._file.set_session(self._current_screen(self._active_ir))
         self._report_problem(self._write_file())
         self._open_lock.release()
         self._active_ir = None
@@ -119,7 +119,7 @@ class SessionCommands:
         self._save_timer = None
         if self._active_ir is None:
             return
-        self._file.want(self._current_screen(self._active_ir))
+        self._file.set_session(self._current_screen(self._active_ir))
         if not (self._file.is_written or self._writing):
             self._context.jobs.begin("keeping", self._write_in_background)
 

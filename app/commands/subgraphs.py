@@ -50,7 +50,7 @@ class SubgraphCommands:
         choices = tuple(choice for choice in recipe.choices if choice.node in known)
         self.origins[found.graph] = recipe.graph
         self._graph.picked = set()
-        self._context.session.take_extract(found, replace(recipe, graph=found.graph, choices=choices))
+        self._context.session.add_extract(found, replace(recipe, graph=found.graph, choices=choices))
         self._graphs.show(found.graph)
         self._context.say(f"extracted {found.info.name} with its real inputs; press g b to go back")
 

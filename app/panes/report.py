@@ -83,7 +83,7 @@ def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
 def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str]) -> list[Cells]:
     report = state.report
     assert report is not None
-    previous = {output.name: output for output in (state.was.outputs if state.was else ())}
+    previous = {output.name: output for output in (state.previous_report.outputs if state.previous_report else ())}
     lines: list[Cells] = []
     lines += [stale] if (stale := _stale_line(state, recipe, changed)) else []
     for output in report.outputs:
@@ -163,7 +163,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
     lines = [_timing_line("eager", report.eager, slowest, room, "bar-other", glyphs), own]
     if report.compiled.median > 0:
         ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
-        lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.was)])
+        lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.previous_report)])
     for side in ran:
         lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, room, "bar-other", glyphs))
         lines.append(_side_line(side, report.eager, glyphs))

@@ -44,7 +44,7 @@ class SourcePane(Pane, CodeView):
             self._select_line_node()
 
     def head(self, width: int) -> list[Cells]:
-        path = self.context.session.told_path(self._path)
+        path = self.context.session.display_path(self._path)
         return [[(f" {path[-(width - 1) :]}", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:

@@ -15,7 +15,7 @@ _KINDS = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(found: Deviation | None) -> str:
-    """The maximum difference of a tensor in at most seven characters, "" if it was not measured."""
+    """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if found is None:
         return ""
     if found.share < 0:
@@ -78,8 +78,8 @@ def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str,
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
     too = f" (also in {reference})" if origin.side == "compiled" and "eager" in both else ""
-    whence = "an input has one already" if origin.inputs_have else "none of its inputs has one"
-    return f"the first {what} in {side} is in {name}{too}: {whence}"
+    source = "an input has one already" if origin.inputs_have else "none of its inputs has one"
+    return f"the first {what} in {side} is in {name}{too}: {source}"
 
 
 def _seen_sentences(report: NumericsReport) -> list[str]:

@@ -146,7 +146,9 @@ def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str
 
 def folded_stacks(root: FlameNode) -> str:
     """One line per stack, `module;module;node nanoseconds`: the format of flamegraph.pl, inferno and speedscope."""
-    return "".join(f"{';'.join(path)} {told}\n" for path, seconds in _own(root, ()) if (told := round(seconds * 1e9)))
+    return "".join(
+        f"{';'.join(path)} {nanoseconds}\n" for path, seconds in _own(root, ()) if (nanoseconds := round(seconds * 1e9))
+    )
 
 
 def _own(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:

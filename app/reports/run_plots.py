@@ -21,7 +21,7 @@ def plots_of(state: State) -> list[Plot]:
 def timings(runs: list[RunRecord]) -> Plot:
     """The seconds of compiled code and of eager for each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
-    names = tuple(_told(run) for run in runs)
+    names = tuple(_run_label(run) for run in runs)
     return Plot(
         "Timings over the runs",
         (
@@ -33,7 +33,7 @@ def timings(runs: list[RunRecord]) -> Plot:
     )
 
 
-def _told(run: RunRecord) -> str:
+def _run_label(run: RunRecord) -> str:
     return f"{run.clock} {recipe_summary(run.recipe, None)}"
 
 

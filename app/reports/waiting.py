@@ -12,7 +12,7 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
     progress = state.progress
     if progress is None:
         return ""
-    left = f"  {elapsed_text(state.seconds_at_it) or remaining_text(state.seconds_left)}".rstrip()
+    left = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
     if progress.done < 0:
         return f"{progress.what}{glyphs.ellipsis}{left}"
     bar = formatting.bar(progress.done, 12, glyphs).ljust(12)

@@ -61,7 +61,7 @@ class EditorScreen(AnsweringScreen[str]):
         left = draft.left(self._original) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
             text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.older else _RESTORED)
-        elif draft is not None and draft.beside and wrong is None:
+        elif draft is not None and draft.open_elsewhere and wrong is None:
             self._wrong = TextProblem(_ALSO_OPEN)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 

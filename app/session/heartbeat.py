@@ -28,22 +28,22 @@ class HeartbeatTarget(Protocol):
 
 
 class Heartbeat:
-    """Monitors one engine at a time. `told` is called with the seconds of silence, and with 0 when it ends."""
+    """Monitors one engine at a time. `report` is called with the seconds of silence, and with 0 when it ends."""
 
-    def __init__(self, told: Callable[[int], object]) -> None:
-        self._told = told
+    def __init__(self, report: Callable[[int], object]) -> None:
+        self._report = report
         self._task: asyncio.Task[None] | None = None
 
     def start(self, client: HeartbeatTarget) -> None:
         self.stop()
-        self._task = asyncio.ensure_future(self._listen(client))
+        self._task = asyncio.ensure_future(self._monitor(client))
 
     def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
-    async def _listen(self, client: HeartbeatTarget) -> None:
+    async def _monitor(self, client: HeartbeatTarget) -> None:
         asked, silent, looked = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(LOOK)
@@ -60,4 +60,4 @@ class Heartbeat:
             late = now - max(asked, client.heard) > (SILENT if client.greeted else SILENT_START)
             before, silent = silent, int(quiet) if late else 0
             if silent != before:
-                self._told(silent)
+                self._report(silent)

@@ -236,7 +236,7 @@ class Workbench(App[int]):
     @work(group="session")
     async def _run_session(self) -> None:
         try:
-            await self.session.live()
+            await self.session.keep_running()
         except Exception as error:
             # Without a session nothing compiles, so this error must end the workbench.
             self._handle_exception(error)

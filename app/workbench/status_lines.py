@@ -128,7 +128,7 @@ def _compile_summary(state: State) -> str:
 def _job_cells(state: State) -> Cells:
     if not state.busy:
         return []
-    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_at_it) else " cancels ", "dim")]
+    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:

@@ -120,7 +120,7 @@ class History:
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, "" if there is none."""
+        """Undo one edit. Returns its title, or an empty string without one."""
         if not self._past:
             return ""
         title = self._now.title
@@ -129,7 +129,7 @@ class History:
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, "" if there is none."""
+        """Redo the last undone edit. Returns its title, or an empty string without one."""
         if not self._future:
             return ""
         self._past.append(self._now)

@@ -27,7 +27,7 @@ TIMING = p.Timing(0.1, 0.09, 0.11, 10)
 
 def program(*graphs: p.GraphInfo) -> State:
     state = State()
-    state.began("open", 1)
+    state.record_start("open", 1)
     state.apply(p.Captured(1, graphs))
     return state
 
@@ -51,7 +51,7 @@ def report(graph: int, verdict: Any = "ok", in_eager: int = 0) -> p.RunReport:
 
 def run(state: State, workspace: Workspace, graph: int, **result: Any) -> None:
     request = 100 + graph
-    state.began("run", request, workspace.recipe_of(graph))
+    state.record_start("run", request, workspace.recipe_of(graph))
     state.apply(p.Compiled(request, graph, (), 0.1))
     state.apply(p.Ran(request, report(graph, **result)))
 
@@ -65,7 +65,7 @@ def line(state: State, workspace: Workspace, width: int = 80) -> str:
 
 def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> None:
     assert graph_status(state, workspace, 0)[0] == ""
-    state.began("compile", 2, workspace.recipe_of(0))
+    state.record_start("compile", 2, workspace.recipe_of(0))
     assert graph_status(state, workspace, 0)[0] == "compiling"
     state.apply(p.Assigned(2, 0, (p.Assignment("a", "eager"), p.Assignment("b", "linalg"))))
     state.apply(p.Compiled(2, 0, (), 0.1))
@@ -76,7 +76,7 @@ def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> Non
     assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["ok", "MISMATCH", "ok, 1 in eager"]
     workspace.edit(workspace.recipe.toggled(0), "off")
     assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["stale", "MISMATCH", "ok, 1 in eager"]
-    state.began("compile", 9, workspace.recipe)
+    state.record_start("compile", 9, workspace.recipe)
     state.apply(p.Failed(9, p.Diagnostic("no")))
     assert [graph_status(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
 
@@ -156,7 +156,7 @@ async def test_a_line_of_cells_reports_the_column_that_is_clicked() -> None:
 
 def test_what_is_told_of_one_graph_leaves_the_others(state: State, workspace: Workspace) -> None:
     for graph in (0, 1):
-        state.began("compile", 10 + graph, workspace.recipe_of(graph))
+        state.record_start("compile", 10 + graph, workspace.recipe_of(graph))
     state.apply(p.StageDone(10, 0, p.Stage(0, "fx", "torch", "t0", 3)))
     state.apply(p.Failed(11, p.Diagnostic("no")))
     assert state.problem is None

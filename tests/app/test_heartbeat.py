@@ -124,7 +124,7 @@ async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.
     monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
-    living = asyncio.ensure_future(session.live())
+    living = asyncio.ensure_future(session.keep_running())
     await asyncio.sleep(1.5)
     assert (session.state.engine, session.state.silent) == ("starting", 0)
     living.cancel()
@@ -155,7 +155,7 @@ async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: 
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         app.state.apply(WorkerState("runner", "stopped"))
-        app.state.began("run", 1000, app.workspace.recipe)
+        app.state.record_start("run", 1000, app.workspace.recipe)
         await bench.until(lambda: app.state.workers, "the workers")
         os.kill(pid, signal.SIGSTOP)  # it takes its time to end
         # At once: it is killed after a while, and the other one may be there before keys have come to where they go.

@@ -16,7 +16,7 @@ from buddy.app.workbench.app import Workbench
 from buddy.app.workspace import session_file
 from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.app.workspace.runs import RunRecord, recorded
-from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_kept
+from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice, OutputReport, RunReport, SideReport, Timing
@@ -63,9 +63,9 @@ def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_awa
         (two, SavedScreen("passes", bookmarks=[], runs=runs(2.0, 4.0))),
         (one, SavedScreen("ir", zoomed=True, bookmarks=marks(3), runs=runs(1.0, 3.0))),
     ):
-        mine.want(kept)
+        mine.set_session(kept)
         mine.write()
-    kept, problem = read_kept(path)
+    kept, problem = read_session(path)
     assert (kept.pane, kept.zoomed, kept.bookmarks, problem) == ("ir", True, marks(3), "")
     assert kept.runs == runs(1.0, 2.0, 3.0, 4.0)
     assert [file.name for file in tmp_path.iterdir()] == ["x.session"]
@@ -74,10 +74,10 @@ def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_awa
 def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     _, file = of_file(path)
-    file.want(SavedScreen("ir", runs=runs(1.0)))
+    file.set_session(SavedScreen("ir", runs=runs(1.0)))
     file.write()
     before = path.stat()
-    file.want(SavedScreen("ir", runs=runs(1.0)))
+    file.set_session(SavedScreen("ir", runs=runs(1.0)))
     assert file.is_written
     file.write()
     assert path.stat().st_mtime_ns == before.st_mtime_ns
@@ -85,27 +85,27 @@ def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
 
 def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk is slow, and the workbench is left meanwhile."""
-    go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_kept
+    go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_session
 
     def slow(path: Path, kept: SavedScreen) -> None:
         at_it.set()
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
-    monkeypatch.setattr(session_file, "write_kept", slow)
+    monkeypatch.setattr(session_file, "write_session", slow)
     _, file = of_file(tmp_path / "x.session")
-    file.want(SavedScreen("ir"))
+    file.set_session(SavedScreen("ir"))
     writers = [threading.Thread(target=file.write) for _ in range(3)]
     writers[0].start()
     assert at_it.wait(PATIENCE)
-    file.want(SavedScreen("passes"))
+    file.set_session(SavedScreen("passes"))
     for writer in writers[1:]:
         writer.start()
     assert not file.is_written
     go_on.set()
     for writer in writers:
         writer.join(PATIENCE)
-    assert (read_kept(tmp_path / "x.session")[0].pane, file.is_written) == ("passes", True)
+    assert (read_session(tmp_path / "x.session")[0].pane, file.is_written) == ("passes", True)
 
 
 def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> 
     file = SessionFile(path)
     assert "could not be read" in file.read()[1]
     assert path.read_bytes() == b"mine"
-    file.want(SavedScreen("ir"))
+    file.set_session(SavedScreen("ir"))
     file.write()
-    assert (path.with_name("x.session.unread").read_bytes(), read_kept(path)[0].pane) == (b"mine", "ir")
+    assert (path.with_name("x.session.unread").read_bytes(), read_session(path)[0].pane) == (b"mine", "ir")
 
 
 def test_a_run_is_kept_without_pictures_of_its_values() -> None:
@@ -139,27 +139,29 @@ async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Pat
         app.update_chrome()
         assert Bookmarks.from_data(app.context.bookmarks.to_data()).marks == app.context.bookmarks.marks
         await until(
-            pilot, lambda: (read_kept(path)[0].runs, read_kept(path)[0].bookmarks) == (runs(1.0), marks(7)), "both"
+            pilot,
+            lambda: (read_session(path)[0].runs, read_session(path)[0].bookmarks) == (runs(1.0), marks(7)),
+            "both",
         )
         await pilot.press("tab")
-        await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "graph", "the pane")
+        await until(pilot, lambda: read_session(path)[0].pane == app.context.layout.pane_id != "graph", "the pane")
 
 
 async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
     app = opened(tmp_path)
     path = app.session_commands._path
     _, file = of_file(path)
-    file.want(SavedScreen("ir", bookmarks=["of another kind"]))
+    file.set_session(SavedScreen("ir", bookmarks=["of another kind"]))
     file.write()
     before = path.read_bytes()
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.press("tab")
-        await until(pilot, lambda: read_kept(path)[0].bookmarks == [], "a write")
+        await until(pilot, lambda: read_session(path)[0].bookmarks == [], "a write")
     assert path.with_name(f"{path.name}.unread").read_bytes() == before
 
 
 async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on, real = threading.Event(), session_file.write_kept
+    go_on, real = threading.Event(), session_file.write_session
     at_it: list[threading.Thread] = []
 
     def stuck(path: Path, kept: SavedScreen) -> None:
@@ -167,7 +169,7 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         assert go_on.wait(PATIENCE)
         real(path, kept)
 
-    monkeypatch.setattr(session_file, "write_kept", stuck)
+    monkeypatch.setattr(session_file, "write_session", stuck)
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await until(pilot, lambda: bool(at_it), "a write")
@@ -177,14 +179,14 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         assert at_it[0] is not threading.main_thread()
         go_on.set()
         await until(
-            pilot, lambda: read_kept(app.session_commands._path)[0].pane == app.context.layout.pane_id, "the pane"
+            pilot, lambda: read_session(app.session_commands._path)[0].pane == app.context.layout.pane_id, "the pane"
         )
 
 
 async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(sessions, "SAVE_SECONDS", 0.02)
-    full, tried, real, told = True, 0, session_file.write_kept, []
+    full, tried, real, told = True, 0, session_file.write_session, []
 
     def write(path: Path, kept: SavedScreen) -> None:
         nonlocal tried
@@ -193,7 +195,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, kept)
 
-    monkeypatch.setattr(session_file, "write_kept", write)
+    monkeypatch.setattr(session_file, "write_session", write)
     app = opened(tmp_path)
     monkeypatch.setattr(app.context.status, "say", told.append)
     async with app.run_test(size=(100, 24)) as pilot:
@@ -212,16 +214,16 @@ async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
     """The stage that was shown is there once it is compiled, and inputs once their file has been read."""
     go_on = threading.Event()
     monkeypatch.setattr(run, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
-    path = opened(tmp_path).sessions._path
+    path = opened(tmp_path).session_commands._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)
-    file.want(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen))
+    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen))
     file.write()
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.press("tab")
-        await until(pilot, lambda: read_kept(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
-        kept = read_kept(path)[0]
+        await until(pilot, lambda: read_session(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
+        kept = read_session(path)[0]
         assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
         app.run_commands._use_input_kind("script")
         go_on.set()

@@ -25,17 +25,17 @@ def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
     clock = Clock()
     pace = ProgressRate(clock)
     pace.note(7, 0.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
     clock.now = 10.0
     pace.note(7, 0.25)
-    assert pace.left() == pytest.approx(30)
+    assert pace.seconds_left() == pytest.approx(30)
     clock.now = 15.0
-    assert pace.left() == pytest.approx(25)
+    assert pace.seconds_left() == pytest.approx(25)
     pace.note(8, 0.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
     clock.now = 30.0
     pace.note(8, -1.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
 
 
 def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
@@ -69,8 +69,8 @@ def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage])
 
 def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
     clock, state = Clock(), State()
-    state._pace = ProgressRate(clock)
-    state.began("compile", 7, Recipe())
+    state._rate = ProgressRate(clock)
+    state.record_start("compile", 7, Recipe())
     state.apply(Progress(7, "pass 3/60 tile", 0.04))
     clock.now = 3.0
     assert "for" not in progress_text(state, formatting.UNICODE)

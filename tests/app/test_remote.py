@@ -160,7 +160,7 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     place = RemoteHost("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
-    living = asyncio.ensure_future(session.live())
+    living = asyncio.ensure_future(session.keep_running())
     while not (tried.exists() and tried.read_text().endswith("\n")):
         await asyncio.sleep(0.05)
     session.start_over()

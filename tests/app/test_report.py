@@ -42,7 +42,7 @@ def shown(state: State, recipe: Recipe, width: int = 90, glyphs: formatting.Glyp
 @pytest.fixture
 def state(recipe: Recipe) -> State:
     made = State(captured=True)
-    made.shown.reported(recipe, report())
+    made.shown.record_run(recipe, report())
     return made
 
 
@@ -81,7 +81,7 @@ def test_a_mismatch_is_a_word_and_says_where(state: State, recipe: Recipe) -> No
 
 
 def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(state: State, recipe: Recipe) -> None:
-    state.shown.was = report(max_abs=3.1e-2)
+    state.shown.previous_report = report(max_abs=3.1e-2)
     text = shown(state, recipe.toggled(0))
     assert "STALE" in text
     assert "(was 3.1e-02)" in text
@@ -145,7 +145,7 @@ def test_inputs_that_changed_are_never_hidden(state: State, recipe: Recipe) -> N
 
 def test_a_problem_says_what_where_and_what_to_do_and_the_printout_stays(recipe: Recipe) -> None:
     state = State(printout=["hello", ""])
-    state.began("open", 1)
+    state.record_start("open", 1)
     state.apply(p.Failed(1, p.Diagnostic("it raised", "model.py:3", "mend it")))
     text = shown(state, recipe)
     assert text.index("it raised") < text.index("model.py:3") < text.index("mend it") < text.index("hello")

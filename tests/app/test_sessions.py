@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.runs import recipe_summary
-from buddy.app.workspace.session_file import is_first_script, read_kept
+from buddy.app.workspace.session_file import is_first_script, read_session
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
@@ -144,7 +144,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
 @pytest.mark.parametrize("junk", [b"junk", b"\x81\xa4pane\xa1\xff", b"\x81\xa9bookmarks" + b"\x91" * 100_000])
 def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
     (tmp_path / "x.session").write_bytes(junk)
-    kept, problem = read_kept(tmp_path / "x.session")
+    kept, problem = read_session(tmp_path / "x.session")
     assert kept.pane == "graph"
     assert "could not be read" in problem
     one = Workspace("x.py", (), tmp_path)

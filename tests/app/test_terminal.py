@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.workspace.session_file import SavedScreen, read_kept
+from buddy.app.workspace.session_file import SavedScreen, read_session
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.
@@ -116,7 +116,7 @@ def test_runs_and_bookmarks_of_a_workbench_that_is_killed_are_the_next_ones(
 
 
 def kept_in(folder: Path) -> list[SavedScreen]:
-    return [read_kept(path)[0] for path in folder.rglob("*.session")]
+    return [read_session(path)[0] for path in folder.rglob("*.session")]
 
 
 def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> None:

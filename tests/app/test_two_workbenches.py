@@ -18,7 +18,7 @@ from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
 from buddy.app.workspace.locks import FileLock, exclusive_lock, is_held
 from buddy.app.workspace.runs import RunRecord
-from buddy.app.workspace.session_file import SavedScreen, merged, read_kept
+from buddy.app.workspace.session_file import SavedScreen, merged, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -60,7 +60,7 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     recipe = tmp_path / "program.toml"
     with typing_elsewhere(recipe, "theirs") as other:
         mine = EditorDraft(recipe, "pipeline")
-        assert (mine.beside, mine.left("was")) == (True, None)
+        assert (mine.open_elsewhere, mine.left("was")) == (True, None)
         assert saved_drafts(recipe) == ([], ["pipeline"])
         mine.keep("mine", "was")
         mine.drop()
@@ -71,7 +71,7 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     found = set()
     for _ in range(2):
         draft = EditorDraft(recipe, "pipeline")
-        assert not draft.beside
+        assert not draft.open_elsewhere
         found.add(draft.left("was"))
         draft.drop()
         draft.close()
@@ -86,7 +86,7 @@ def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> No
         other.wait()
         assert saved_drafts(tmp_path / "program.toml") == (["pipeline of graph 2"], [])
         draft = EditorDraft(recipe, "pipeline")
-        assert (draft.left("was"), draft.beside) == (SavedDraft("typed", False), False)
+        assert (draft.left("was"), draft.open_elsewhere) == (SavedDraft("typed", False), False)
         draft.close()
 
 
@@ -255,4 +255,4 @@ def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
     assert path.exists(), "one has it still"
     one.release()
     assert list(tmp_path.iterdir()) == []
-    assert read_kept(path) == (SavedScreen(), "")
+    assert read_session(path) == (SavedScreen(), "")
