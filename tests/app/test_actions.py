@@ -1,4 +1,4 @@
-"""The registry of actions: every key leads somewhere, no two to different places, and what is impossible says why."""
+"""The registry of actions: every action has one method, keys do not conflict, and disabled actions give a reason."""
 
 from __future__ import annotations
 
@@ -121,14 +121,14 @@ def test_every_key_of_an_action_reaches_it(action: Action) -> None:
 
 
 def bound(pane: str) -> list[tuple[str, str]]:
-    """What each key of a pane calls."""
+    """The action that each key of a pane performs."""
     bindings = [*pane_bindings(pane), *screen_bindings()]  # type: ignore[arg-type]
     made = Binding.make_bindings(bindings)
     return [(binding.action, binding.key) for binding in made]
 
 
 def spelled_out(key: str) -> str:
-    """A key by the name that bindings have it under."""
+    """The name of a key in bindings."""
     return next(iter(Binding.make_bindings([Binding(key, "x")]))).key
 
 

@@ -1,4 +1,4 @@
-"""A full disk while something is saved, an engine killed while it works: nothing of the user's is lost."""
+"""A full disk during a save, and an engine killed during work: no user data is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ example_inputs = (torch.ones(4),)
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process can grow; its children, which are there already, are left alone."""
+    """Prevent writes to files by this process. Existing child processes are not affected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -91,7 +91,7 @@ async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbe
         gate.touch()
         await comes_back(bench)
         recipe = bench.app.workspace.recipe
-        # Its host stands still, so the run is under way for as long as it takes to be seen.
+        # The host is stopped, so the run stays active until the screen shows it.
         (host,) = (pid for pid in children(bench.app.state.welcome.pid) if "engine.host" in command(pid))
         os.kill(host, signal.SIGSTOP)
         await bench.press("r")
@@ -103,7 +103,7 @@ async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbe
 
 
 async def comes_back(bench: Any) -> None:
-    """Kill the engine, and wait until the next one has done what was under way."""
+    """Kill the engine, and wait until the next one has finished the interrupted work."""
     pid = bench.app.state.welcome.pid
     os.kill(pid, signal.SIGKILL)
     await bench.until(lambda: bench.app.state.welcome.pid != pid, "another engine")

@@ -1,4 +1,4 @@
-"""The rows of a diff: every line is there once, folds hide equal lines alone, and rows and lines lead to each other."""
+"""The rows of a diff: every line has one row, folds hide only equal lines, and rows map to lines and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed in an editor outlives the workbench, however that ends, until it is accepted or thrown away."""
+"""Input of an editor survives any exit of the workbench, until it is accepted or discarded."""
 
 from __future__ import annotations
 

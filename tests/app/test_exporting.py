@@ -1,4 +1,4 @@
-"""Code for elsewhere from the workbench: the machine is an edit like any other, an export is asked for."""
+"""Exports from the workbench. The target is an edit of the recipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows and lines where regions are folded or one function is shown alone; bookmarks; what a search found; types."""
+"""Rows and lines with folded regions or only one function; bookmarks; search matches; type names."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_type_has_one_name_in_all_texts() -> None:
     names.take("a", [LongType(view, 2, 5), LongType(struct, 3, 9)])
     names.take("b", [LongType(struct, 4, 1), LongType(wide, 2, 2)])
     assert names.show("a")
-    assert not names.show("a"), "nothing is to be drawn anew"
+    assert not names.show("a"), "no redraw is needed"
     line = f"%0 = x : {view} to {struct}, {wide}"
     assert names.named(line) == f"%0 = x : !T1 to !T2, {wide}"
     assert names.inside(line) == {"!T1": view, "!T2": struct}

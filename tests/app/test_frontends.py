@@ -38,7 +38,7 @@ def program(tmp_path: Path) -> Path:
 
 
 async def beside(bench: Any) -> Any:
-    """The screen, once both sides have come."""
+    """The comparison screen, after both sides are compiled."""
     await bench.until(lambda: isinstance(bench.app.screen, FrontendComparisonScreen), "the screen")
     screen = bench.app.screen
     await settled(bench, screen)

@@ -1,4 +1,4 @@
-"""The graph pane on the real engine: modules, several nodes at once, neighbours, code."""
+"""The graph pane on the real engine: the tree of modules, picked nodes, neighbours, code."""
 
 from __future__ import annotations
 

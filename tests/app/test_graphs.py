@@ -1,4 +1,4 @@
-"""Several graphs of one program: the line that lists them, and what each keeps for itself."""
+"""Several graphs of one program: the line of graph tabs, and the separate state of each graph."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
 
 
 def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
-    """For each column of the line, the number that the tab drawn there begins with; None where there is no tab."""
+    """For each column of the line, the number of the tab drawn there; `None` without a tab."""
     found: list[int | None] = []
     for text, _ in graph_cells(state, workspace, 80, formatting.UNICODE):
         number = re.match(r"[ [](\d+)", text)
@@ -113,7 +113,7 @@ def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
 
 
 def clicked(state: State, workspace: Workspace) -> list[int | None]:
-    """For each column of the screen, the graph that a click on the line of graphs shows."""
+    """For each column of the screen, the graph that a click on the line of graph tabs shows."""
     return [graph_at(state, workspace, 80, formatting.UNICODE, x) for x in range(80)]
 
 

@@ -1,4 +1,4 @@
-"""Handlers of messages, which Textual calls in every class of a widget's bases by itself."""
+"""Message handlers, which Textual itself calls for every base class of a widget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ APP = Path(__file__).resolve().parents[2] / "app"
 
 
 def twice(function: ast.AST) -> bool:
-    """Whether a handler calls its base's, which Textual would do after it; `prevent_default` keeps it from that."""
+    """Whether a handler calls the handler of its base class without `prevent_default`, so that it would run twice."""
     calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
     named = [call for call in calls if isinstance(call, ast.Attribute)]
     base = any(call.attr == function.name and ast.unparse(call.value) == "super()" for call in named)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""An engine that is there and says nothing is noticed; one that answers, or was slept through, is not."""
+"""The heartbeat reports an engine that does not answer, but not one that answers or a suspended workbench."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Open = Callable[..., Any]
 
 
 class Engine:
-    """Answers a ping where `answers`, as the client of an engine does."""
+    """A client of an engine, which answers pings if `answers` is true."""
 
     def __init__(self, answers: bool, greeted: bool = True) -> None:
         self.heard, self.greeted, self.pings = time.monotonic(), greeted, 0
@@ -47,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[int]:
-    """What was told until a condition on it held."""
+    """The reported values, until they meet a condition."""
     told: list[int] = []
     beat = Heartbeat(told.append)
     beat.start(engine)
@@ -120,7 +120,7 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
 
 
 async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A login takes longer than any start here, and to give such an engine up would leave it running there."""
+    """A login may take longer than a local start, and an abandoned remote engine would keep running."""
     monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
@@ -151,7 +151,7 @@ async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open)
 
 @pytest.mark.slow
 async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: Open) -> None:
-    """A run whose number none of the fresh engine's requests had was under way for ever."""
+    """A run whose request number the new engine did not use stayed active forever."""
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         app.state.apply(WorkerState("runner", "stopped"))

@@ -1,4 +1,4 @@
-"""What is kept of a session is written as it changes, beside the keys, and outlives a workbench that is killed."""
+"""The session is saved in the background as it changes, and survives a killed workbench."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
 
 
 def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk is slow, and the workbench is left meanwhile."""
+    """The workbench exits during a slow write."""
     go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_session
 
     def slow(path: Path, kept: SavedScreen) -> None:
@@ -211,7 +211,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
 async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stage that was shown is there once it is compiled, and inputs once their file has been read."""
+    """The saved stage is shown after it is compiled, and the inputs are restored after their file is read."""
     go_on = threading.Event()
     monkeypatch.setattr(run, "file_choice", lambda path: go_on.wait(PATIENCE) and InputChoice("file", title="x"))
     path = opened(tmp_path).session_commands._path

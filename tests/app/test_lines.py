@@ -13,13 +13,13 @@ TOTAL = PAGE * (KEEP + 10)
 
 
 async def fetched(cache: LineCache) -> None:
-    """Wait until nothing that was asked for is still to come."""
+    """Wait until all requested lines have arrived."""
     while cache._tasks:
         await asyncio.sleep(0)
 
 
 class Source:
-    """A text whose line `k` says `line k`, and what has been asked of it."""
+    """A text whose line `k` is `line k`, and the requests for its lines."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -1,4 +1,4 @@
-"""The file of `--log`: it turns over, and a disk that is full costs no more than the log."""
+"""The file of `--log`: rotation, and a full disk."""
 
 from __future__ import annotations
 

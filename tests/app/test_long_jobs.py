@@ -1,4 +1,4 @@
-"""How long work may still take, and the bell at the end of what took long."""
+"""The estimated remaining time, and the bell at the end of a long job."""
 
 from __future__ import annotations
 

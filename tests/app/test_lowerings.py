@@ -1,4 +1,4 @@
-"""Which registry lowers a node, why not another, and the choice among them: in the graph pane, by keys."""
+"""The lowering of a node, its reason, and the choice of another one in the graph pane."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nodes(bench: Any, target: str) -> list[Any]:
 
 
 async def choose(bench: Any, title: str) -> None:
-    """Open the chooser on the node under the cursor and take an entry."""
+    """Choose a lowering for the node under the cursor."""
     await bench.press("enter")
     assert isinstance(bench.app.screen, PickerScreen)
     await bench.type(title)

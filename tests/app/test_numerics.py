@@ -1,4 +1,4 @@
-"""Numerics as the screen and the command line tell them: who is wrong first, in words, in a plot, in a filter."""
+"""The comparison of every node with eager: the summary, the plot and the filter fields."""
 
 from __future__ import annotations
 

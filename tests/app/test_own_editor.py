@@ -1,4 +1,4 @@
-"""The user's own editor: real processes that write, fail, rename or are interrupted, and what is taken of it."""
+"""The user's external editor: processes that write, fail, rename the file or are interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where texts are handed over."""
+    """The folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""Extracts, scripts of them, and bisection, in the workbench."""
+"""Extracted subgraphs, their scripts, and bisection in the workbench."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOUND = BisectionResult(
 
 @pytest.mark.slow
 async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, tmp_path: Path) -> None:
-    """`x` goes on with a node, `X` saves it as a script that plain Python runs, `g b` goes back; `b` finds nothing."""
+    """`x` extracts a node, `X` saves it as a Python script, `g b` goes back; `b` finds no failure."""
     async with workbench("mlp.py") as bench:
         whole = bench.app.state.graphs
         bench.app.graph.show_node(next(row.stable for row in whole[0].rows if row.target == "aten.gelu.default"))

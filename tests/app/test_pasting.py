@@ -1,4 +1,4 @@
-"""What is pasted is text, whatever is in it; what is typed stays keys."""
+"""Pasted input is text, whatever it contains; typed input stays keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def read(*parts: str) -> list[events.Event | object]:
 
 
 def pasted(*parts: str) -> list[str]:
-    """The texts of pastes; nothing else may have come."""
+    """The pasted texts. Fails for any other event."""
     found = read(*parts)
     assert all(isinstance(event, events.Paste) for event in found), found
     return [event.text for event in found if isinstance(event, events.Paste)]

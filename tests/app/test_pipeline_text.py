@@ -1,4 +1,4 @@
-"""The pipeline as text: what is written can be read again, and what cannot be read is told with its place."""
+"""The pipeline as text: printed text parses again, and errors have a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots: where values stand on their axes, and the screen with a cursor that goes from point to point."""
+"""Plots: positions of values on their axes, and the plot screen with its cursor."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_long_line_keeps_the_extremes_of_every_column() -> None:
 
 
 class Bare(App[None]):
-    """An application that has a plot and nothing else."""
+    """An application with only a plot screen."""
 
     CSS_PATH = "../../app/workbench/workbench.tcss"
 

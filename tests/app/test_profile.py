@@ -1,4 +1,4 @@
-"""Profiles as the screen and the command line tell them: rates, shares of the machine, the tree of modules."""
+"""The text and the data of profiles: rates, shares of the peak, the tree of modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A profile in the workbench: columns, filter and order of the table, the tree of modules, the roof."""
+"""A profile in the workbench: columns, filter and order of the table, the tree of modules, the roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The workbench on an engine behind a slow link: what is moved, how soon it is there, and what a lost link costs."""
+"""The workbench with a remote engine over a slow connection: traffic, latency, and lost connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.engine_processes import gone, lives, stopped
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
 DELAY = 0.2
-# In round trips of the link as it is just then: two of them in turn would be two.
+# In current round trips of the connection: two sequential requests would take two.
 FIRST_PAGE = 1.75
 
 
@@ -49,7 +49,7 @@ def remote(far: Path) -> RemoteHost:
 
 
 async def compiled(bench: Any) -> None:
-    """An engine behind a slow link, on a busy machine, may take longer to start than tests otherwise wait."""
+    """A remote engine on a busy machine may take longer to start than the usual time limit of tests."""
     end = time.monotonic() + 400
     while bench.app.state.compiled is None and time.monotonic() < end:
         await bench.pilot.pause(0.05)
@@ -119,7 +119,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
 async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
     workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is said of the edit makes room for what lasts.
+    # The message about the edit disappears, so that the status is visible.
     monkeypatch.setattr("buddy.app.panes.status.MESSAGE_SECONDS", 0.1)
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
@@ -156,7 +156,7 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
 
 
 async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
-    """Another one is begun in its place, and nothing of the first is left."""
+    """Another engine starts, and all processes of the first one have exited."""
     tried = tmp_path / "tried"
     place = RemoteHost("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
@@ -174,14 +174,14 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
 
 
 async def test_a_link_that_is_given_up_while_it_begins_is_ended(tmp_path: Path) -> None:
-    """`R` for a silent engine comes between two tries as well as in one whose process is not there yet."""
-    begun = tmp_path / "begun"
+    """`R` for a silent engine works between two attempts to reconnect, and during one before its process exists."""
+    started = tmp_path / "started"
     link = ResumingTransport(
-        RemoteHost("far", ("sh", "-c", f"echo $$ > {begun}; exec sleep 600")), NO_LOG, lambda _: None
+        RemoteHost("far", ("sh", "-c", f"echo $$ > {started}; exec sleep 600")), NO_LOG, lambda _: None
     )
     opening = asyncio.ensure_future(link.open())
     await asyncio.sleep(0)
     link.kill()
     with pytest.raises(EngineLost):
         await opening
-    assert not begun.exists() or not begun.read_text().strip() or not lives(int(begun.read_text()))
+    assert not started.exists() or not started.read_text().strip() or not lives(int(started.read_text()))

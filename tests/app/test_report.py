@@ -1,4 +1,4 @@
-"""What the outputs pane, the header, the status line and the line of keys say."""
+"""The text of the outputs pane, the header, the status line and the line of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a request has no answer is said once, by whoever asked; a path is looked at and asked about before it is used."""
+"""A failed request shows its reason once. A path is checked, and confirmed if necessary, before it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.protocol import DescribeOp
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """One whose engine has not been started."""
+    """A workbench whose engine has not been started."""
     return Session(Workspace("x.py", store=tmp_path), lambda topics: None)
 
 

@@ -1,4 +1,4 @@
-"""What outlasts a session, and what is written for others: on the real engine."""
+"""Saved sessions, and reproducers, on the real engine."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
 
 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
-    """The run is cancelled when all that comes before it has been written."""
+    """The run is cancelled after all earlier files have been written."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     other, run = folder.with_name("other"), bench.app.session.run_values
 

@@ -1,4 +1,4 @@
-"""The user's settings file: what is in it, other keys for actions, and what is said of one that is broken."""
+"""The user's settings file: its fields, keys of actions, and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.app.picturing import passed_on
 
 @pytest.fixture(autouse=True)
 def own_keys() -> Iterator[None]:
-    """Afterwards every action has its own keys again."""
+    """Restore the default keys of all actions after the test."""
     yield
     replace_keys({})
 

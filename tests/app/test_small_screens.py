@@ -1,4 +1,4 @@
-"""What stays to be seen where the screen has room for little."""
+"""The content that remains visible on small screens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of a compilation is shown while it goes on, and after it has failed."""
+"""The stages shown during a compilation, and after a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of the engine folded into what the panes draw from."""
+"""The state that the engine's frames build."""
 
 from __future__ import annotations
 

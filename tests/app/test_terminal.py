@@ -1,4 +1,4 @@
-"""The workbench in a real pseudo-terminal: what is written to it, and what is left behind."""
+"""The workbench in a pseudo-terminal: its output, and its processes and files after exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="t
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    """What the benchmark opens terminals with."""
+    """The module with which the benchmark opens terminals."""
     spec = importlib.util.spec_from_file_location("terminals", ROOT / "benchmarks" / "support" / "terminal.py")
     assert spec is not None
     assert spec.loader is not None
@@ -55,7 +55,7 @@ def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., An
 
 
 def ends(one: Any) -> int:
-    """Leave; the exit code."""
+    """Quit. Returns the exit code."""
     os.write(one.master, b"q")
     with contextlib.suppress(OSError):  # The terminal is closed. Until then it is read: one that is full is waited for.
         one.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""Copying in a real tmux, as it is set up by default."""
+"""Copying in tmux with its default configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tmux = Callable[..., str]
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    """A tmux of its own, without anybody's configuration."""
+    """A separate tmux server without user configuration."""
     socket = tmp_path / "tmux"
 
     def run(*words: str) -> str:

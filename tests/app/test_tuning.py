@@ -1,4 +1,4 @@
-"""Tuning from the passes pane: what is asked, told, and taken only when the user says so."""
+"""Tuning from the passes pane: the prompt, the messages, and the question before the recipe is used."""
 
 from __future__ import annotations
 

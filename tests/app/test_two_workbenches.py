@@ -1,4 +1,4 @@
-"""Several workbenches have one program open: none takes, hides or writes over what another one holds."""
+"""Several workbenches with one program: none takes, hides or overwrites data of another one."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
     one, two = FileLock(path), FileLock(path)
     assert (one.take(), two.take(), is_held(path)) == (True, False, True)
     with exclusive_lock(path):
-        """Whoever was stopped over one write keeps nobody waiting."""
+        """A process that is stopped during a write does not block the others."""
     one.release()
     assert (path.exists(), two.share(), one.share(), is_held(path)) == (False, False, True, True)
     two.release()

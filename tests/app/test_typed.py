@@ -1,4 +1,4 @@
-"""What the user types for a path or a seed: read, or refused with a reason, and never the end of the program."""
+"""Typed paths and seeds: accepted or rejected with a reason, never a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = "~nobodyofthatname/x.toml"
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a workbench tells the user, which does not run here."""
+    """The messages of a workbench that is not running."""
     told: list[str] = []
     monkeypatch.setattr(Status, "say", lambda status, message: told.append(message))
     return told

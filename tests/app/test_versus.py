@@ -1,4 +1,4 @@
-"""A/B in the workbench: the recipe on the screen beside another, and presets side by side. On the real engine."""
+"""Comparison of the current recipe with another one, and of all presets, on the real engine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
         assert ir.document.diff.hunks
-        # A recipe of somebody's is compiled without the code that it names.
+        # A recipe of another user is compiled without the plug-ins that it names.
         asked, compile_beside = [], bench.app.session.compile_beside
         monkeypatch.setattr(
             bench.app.session, "compile_beside", lambda recipe: asked.append(recipe) or compile_beside(recipe)

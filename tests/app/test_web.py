@@ -1,4 +1,4 @@
-"""The workbench in a browser: real requests to the real server."""
+"""The workbench in a browser: requests to the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The address that a server prints, with its token."""
+    """The address with the token that a server prints."""
     for _ in range(3):
         words = command("--web-port", str(free_port()))
         with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

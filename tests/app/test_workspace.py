@@ -1,4 +1,4 @@
-"""The recipe being edited: history, coalescing, and what is kept between sessions."""
+"""The current recipe: history, merged edits, and storage between sessions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Long lines on several lines of the screen: the pieces, what is on the screen, and constants put back."""
+"""Wrapped long lines: the pieces, scrolling, and expanded constants."""
 
 from __future__ import annotations
 
