@@ -58,7 +58,7 @@ class EditorScreen(AnsweringScreen[str]):
         self._warned = self._answered = False
         self._draft = draft
         self._draft_timer: Timer | None = None
-        left = draft.left(self._original) if draft is not None and wrong is None else None
+        left = draft.read_saved(self._original) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
             text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.older else _RESTORED)
         elif draft is not None and draft.open_elsewhere and wrong is None:

@@ -51,7 +51,7 @@ class ValueGrid(CursorView):
 
     def show(self, side: Which, pages: ValuePages, worst: float) -> None:
         self.side, self.pages, self.worst, self.map = side, pages, worst, None
-        self.arrived()
+        self.redraw_values()
 
     def go_home(self) -> None:
         """Move to the first value."""
@@ -60,10 +60,10 @@ class ValueGrid(CursorView):
     def show_map(self, found: DifferenceMap) -> None:
         self.map = found
         self.go_home()
-        self.arrived()
+        self.redraw_values()
 
-    def arrived(self) -> None:
-        """Redraw after values arrived."""
+    def redraw_values(self) -> None:
+        """Redraw after values redraw_values."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first = min(self.first, self.column)
         self.rows_changed()
@@ -81,7 +81,7 @@ class ValueGrid(CursorView):
         return self.pages.width
 
     @property
-    def shown(self) -> int:
+    def visible_columns(self) -> int:
         """The number of columns that fit on the screen."""
         room = max(self.width - _NAME - 2, CELL)
         return room if self.map is not None else room // CELL
@@ -93,7 +93,7 @@ class ValueGrid(CursorView):
         return [[(f"{'':{_NAME + 2}}", "dim"), ("".join(f"{name:>{CELL - 1}} " for name in names), "dim")]]
 
     def _visible(self) -> range:
-        return range(self.first, min(self.first + self.shown, self.columns))
+        return range(self.first, min(self.first + self.visible_columns, self.columns))
 
     def row_cells(self, row: int, width: int) -> Cells:
         marker = (">" if row == self.cursor else " ", "key")
@@ -129,13 +129,13 @@ class ValueGrid(CursorView):
     def move_across(self, by: int) -> None:
         """Move to another column, and scroll to it."""
         self.column = max(0, min(self.column + by, self.columns - 1))
-        self.first = max(min(self.first, self.column), self.column - self.shown + 1, 0)
+        self.first = max(min(self.first, self.column), self.column - self.visible_columns + 1, 0)
         self._request_missing()
         self._update_text()
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
-        self.move_across(by * self.shown)
+        self.move_across(by * self.visible_columns)
 
 
 class ValuesScreen(ListScreen[None]):
@@ -240,13 +240,15 @@ class ValuesScreen(ListScreen[None]):
 
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
-        places = pages.missing(max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.shown)
+        places = pages.missing(
+            max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.visible_columns
+        )
         for row, column in places:
             found = await self._request(self._frame(row, column))
             if found is None:
                 return
             pages.take(found)
-            grid.arrived()
+            grid.redraw_values()
 
     def _frame(self, row: int, column: int) -> FetchValues:
         name, side = self.entry.tensor.name, self._grid.side

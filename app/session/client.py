@@ -83,7 +83,7 @@ class EngineClient:
         self._lost: EngineLost | None = None
         self.welcome: Welcome | None = None
         self.received_bytes = 0
-        self.heard = time.monotonic()
+        self.last_data_time = time.monotonic()
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ class EngineClient:
 
         Raises `EngineLost` if it does not start, does not answer, or has another protocol version.
         """
-        self._lost, self._frames, self.heard = None, asyncio.Queue(), time.monotonic()
+        self._lost, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
         transport = self._make_transport()
         await self._open(transport)
         self._transport = transport
@@ -131,7 +131,7 @@ class EngineClient:
         return self.welcome is not None
 
     def ping(self) -> None:
-        """Send a ping, whose answer updates `heard`."""
+        """Send a ping, whose answer updates `last_data_time`."""
         with contextlib.suppress(EngineLost):
             self.send(Ping(self.next_request()))
 
@@ -145,10 +145,10 @@ class EngineClient:
         """The seconds since a connected remote engine last sent data."""
         return self._transport.silent if isinstance(self._transport, ResumingTransport) else 0
 
-    def hurry(self) -> None:
+    def reconnect_now(self) -> None:
         """Try to reconnect at once."""
         if isinstance(self._transport, ResumingTransport):
-            self._transport.hurry()
+            self._transport.reconnect_now()
 
     async def close(self) -> None:
         """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
@@ -230,7 +230,7 @@ class EngineClient:
         try:
             while data := await transport.read():
                 self.received_bytes += len(data)
-                self.heard = time.monotonic()
+                self.last_data_time = time.monotonic()
                 for body in buffer.feed(data):
                     reason = self._dispatch(decoder.decode(body), greeted) or reason
             buffer.finish()

@@ -19,7 +19,7 @@ SILENT_START = 20.0
 class HeartbeatTarget(Protocol):
     """An engine: the time of its last data, by `time.monotonic`, and whether the handshake is complete."""
 
-    heard: float
+    last_data_time: float
 
     @property
     def greeted(self) -> bool: ...
@@ -50,14 +50,14 @@ class Heartbeat:
             now = time.monotonic()
             if now - looked > 2 * QUIET:
                 # This process was suspended: the engine's data has not been read yet.
-                client.heard = now
+                client.last_data_time = now
             looked = now
-            quiet = now - client.heard
-            if client.greeted and quiet > QUIET and asked <= client.heard:
+            quiet = now - client.last_data_time
+            if client.greeted and quiet > QUIET and asked <= client.last_data_time:
                 client.ping()
                 asked = now
             # Silence counts from the ping, because an idle engine sends nothing.
-            late = now - max(asked, client.heard) > (SILENT if client.greeted else SILENT_START)
+            late = now - max(asked, client.last_data_time) > (SILENT if client.greeted else SILENT_START)
             before, silent = silent, int(quiet) if late else 0
             if silent != before:
                 self._report(silent)

@@ -34,9 +34,9 @@ class LogFile:
 
     def __init__(self, path: Path, largest: int = LARGEST) -> None:
         self._path, self._largest = path, largest
-        self._file: BinaryIO = self._opened()
+        self._file: BinaryIO = self._open_file()
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         # Readable only by the user, because errors quote lines of programs.
         return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
@@ -73,7 +73,7 @@ class LogFile:
         self._reopen()
 
     def _reopen(self) -> None:
-        reopened = self._opened()
+        reopened = self._open_file()
         self._file.close()
         self._file = reopened
 

@@ -54,7 +54,7 @@ class ResumingTransport:
 
     async def open(self) -> None:
         try:
-            self._received = await self._connect(self._remote.start(self._name))
+            self._received = await self._connect(self._remote.start_command(self._name))
         except GoneError as error:
             raise EngineLost(f"the engine does not start on {self._remote.host}: {error}", lasting=True) from error
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
@@ -115,7 +115,7 @@ class ResumingTransport:
             if link is not None:
                 link.kill()
 
-    def hurry(self) -> None:
+    def reconnect_now(self) -> None:
         """Try to reconnect at once, if the connection is lost."""
         self._retry_now.set()
 
@@ -139,7 +139,11 @@ class ResumingTransport:
         nowhere = subprocess.DEVNULL
         try:
             ending = subprocess.Popen(
-                self._remote.end(self._name), stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+                self._remote.stop_command(self._name),
+                stdin=nowhere,
+                stdout=nowhere,
+                stderr=nowhere,
+                start_new_session=True,
             )
         except OSError:
             return
@@ -161,7 +165,7 @@ class ResumingTransport:
             await self._wait(delay)
             try:
                 if not self._closing:
-                    self._received = await self._connect(self._remote.back(self._name))
+                    self._received = await self._connect(self._remote.reconnect_command(self._name))
                     self._unanswered = False
                     self._link_changed("")
                     return True

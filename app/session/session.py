@@ -213,7 +213,7 @@ class Session:
     def reconnect(self) -> None:
         """Reconnect to the engine at once."""
         if self._client is not None:
-            self._client.hurry()
+            self._client.reconnect_now()
 
     def start_over(self) -> None:
         """Start another engine, and run the script again."""
@@ -253,7 +253,7 @@ class Session:
             # A remote path may name a different file on this machine.
             self.disk.take(() if isinstance(self._place, RemoteHost) else frame.files)
             self.workspace.plugins = frame.plugins
-            self.workspace.opened(frame.graphs)
+            self.workspace.set_graphs(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
             self._choose_graph()
             self.build()

@@ -59,7 +59,7 @@ class EditorDraft:
             self.open_elsewhere = True
         raise AssertionError("unreachable: the numbers are unlimited")
 
-    def left(self, start: str) -> SavedDraft | None:
+    def read_saved(self, start: str) -> SavedDraft | None:
         """The draft for an editor with the initial text `start`, `None` if there is none."""
         try:
             began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")

@@ -105,7 +105,7 @@ class History:
         self.restored = False
         return True
 
-    def kept(self) -> Edits:
+    def edits_to_save(self) -> Edits:
         """The edits nearest to the current one, to be saved."""
         past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
         now = _plain(self._now)

@@ -34,7 +34,7 @@ class FileLock:
 
     def _try_lock(self, how: int) -> bool:
         while True:
-            fd = self._fd if self._fd >= 0 else self._opened()
+            fd = self._fd if self._fd >= 0 else self._open_file()
             if not _lock(fd, how):
                 if fd != self._fd:
                     os.close(fd)
@@ -45,7 +45,7 @@ class FileLock:
             # The last holder deleted the file in between: another process may hold a new file with that name.
             os.close(fd)
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 

@@ -85,10 +85,10 @@ class Workspace:
         """Load the saved recipe of each graph, or use `preset`. Shows the graph that was shown last."""
         self._preset, self.ready = preset, True
         self._histories.clear()
-        self.graph = self._shown_last()
+        self.graph = self._read_shown_graph()
         self._history_of(self.graph)
 
-    def opened(self, graphs: Sequence[GraphInfo]) -> None:
+    def set_graphs(self, graphs: Sequence[GraphInfo]) -> None:
         """Set the graphs of the program. Recipes of graphs that start as IR have passes of earlier phases disabled."""
         begins = [(graph.enters, graph.dialects) for graph in graphs]
         if begins != self._entries and any(enters for enters, _ in (*begins, *self._entries)):
@@ -203,7 +203,7 @@ class Workspace:
 
     def _save_recipe(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
-        if self._file_of(self.graph).keep(recipe, self._history.kept()):
+        if self._file_of(self.graph).keep(recipe, self._history.edits_to_save()):
             self.news = "another workbench edited this recipe too: press U to see its edits"
 
     def _file_of(self, graph: int) -> RecipeFile:
@@ -215,7 +215,7 @@ class Workspace:
     def _shown_path(self) -> Path:
         return self.path_of(0).with_suffix(".graph")
 
-    def _shown_last(self) -> int:
+    def _read_shown_graph(self) -> int:
         try:
             return max(0, int(self._shown_path.read_text("utf-8")))
         except (OSError, ValueError):

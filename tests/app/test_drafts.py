@@ -55,12 +55,15 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = EditorDraft(recipe, "03 one/two: x")
-    assert (draft.left("was"), saved_drafts(recipe)) == (None, ([], []))
+    assert (draft.read_saved("was"), saved_drafts(recipe)) == (None, ([], []))
     draft.drop()
     assert draft.keep("typed\r\n", "was") == ""
     draft.close()
     again = EditorDraft(recipe, "03 one/two: x")
-    assert (again.left("was"), again.left("is")) == (SavedDraft("typed\r\n", False), SavedDraft("typed\r\n", True))
+    assert (again.read_saved("was"), again.read_saved("is")) == (
+        SavedDraft("typed\r\n", False),
+        SavedDraft("typed\r\n", True),
+    )
     again.close()
     assert saved_drafts(recipe) == (["03 one two x"], [])
     assert saved_drafts(recipe.with_name("another.toml")) == ([], [])

@@ -28,7 +28,7 @@ class Engine:
     """A client of an engine, which answers pings if `answers` is true."""
 
     def __init__(self, answers: bool, greeted: bool = True) -> None:
-        self.heard, self.greeted, self.pings = time.monotonic(), greeted, 0
+        self.last_data_time, self.greeted, self.pings = time.monotonic(), greeted, 0
         self._answers = answers
 
     def ping(self) -> None:
@@ -37,7 +37,7 @@ class Engine:
             asyncio.get_running_loop().call_later(0.01, self._hear)
 
     def _hear(self) -> None:
-        self.heard = time.monotonic()
+        self.last_data_time = time.monotonic()
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ async def test_an_engine_that_says_nothing_is_told_of_until_it_is_heard(greeted:
     told = await _listened(engine, lambda told: bool(told))
     assert told[0] >= 1
     assert engine.pings == greeted, "it is asked once, and not before it has greeted"
-    engine.heard = time.monotonic()
+    engine.last_data_time = time.monotonic()
     told = await _listened(engine, lambda told: engine.pings > greeted or not greeted)
     assert told == []
 

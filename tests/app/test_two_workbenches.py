@@ -60,7 +60,7 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     recipe = tmp_path / "program.toml"
     with typing_elsewhere(recipe, "theirs") as other:
         mine = EditorDraft(recipe, "pipeline")
-        assert (mine.open_elsewhere, mine.left("was")) == (True, None)
+        assert (mine.open_elsewhere, mine.read_saved("was")) == (True, None)
         assert saved_drafts(recipe) == ([], ["pipeline"])
         mine.keep("mine", "was")
         mine.drop()
@@ -72,7 +72,7 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     for _ in range(2):
         draft = EditorDraft(recipe, "pipeline")
         assert not draft.open_elsewhere
-        found.add(draft.left("was"))
+        found.add(draft.read_saved("was"))
         draft.drop()
         draft.close()
     assert found == {SavedDraft("theirs", False), SavedDraft("mine again", False)}
@@ -86,7 +86,7 @@ def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> No
         other.wait()
         assert saved_drafts(tmp_path / "program.toml") == (["pipeline of graph 2"], [])
         draft = EditorDraft(recipe, "pipeline")
-        assert (draft.left("was"), draft.open_elsewhere) == (SavedDraft("typed", False), False)
+        assert (draft.read_saved("was"), draft.open_elsewhere) == (SavedDraft("typed", False), False)
         draft.close()
 
 
@@ -102,7 +102,7 @@ async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: P
             await pilot.pause(0.05)
         assert screen.area.text == "text"
         await pilot.press("M", "ctrl+c", "ctrl+c")
-    assert theirs.left("text") == SavedDraft("theirs", False)
+    assert theirs.read_saved("text") == SavedDraft("theirs", False)
     theirs.close()
 
 

@@ -228,10 +228,10 @@ def test_edits_both_ways_are_kept_within_bounds(recipe: Recipe, monkeypatch: pyt
         edit(number, 3000)
     for _ in range(4):
         made.undo()
-    kept = made.kept()
+    kept = made.edits_to_save()
     assert len(msgspec.msgpack.encode(kept)) <= 20_000
     assert kept.past[-1].title == "edit 3"
     assert kept.future[-1].title == "edit 5"
     edit(9, 30_000)
-    kept = made.kept()
+    kept = made.edits_to_save()
     assert (kept.past, kept.now.title, kept.future) == ([], "edit 9", [])
