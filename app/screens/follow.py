@@ -25,7 +25,7 @@ class ProvenanceStep(NamedTuple):
 class FollowScreen(TableScreen[ProvenanceStep]):
     """Returns the chosen line, or `None`. The cursor starts at the stage `here`."""
 
-    KEYS_TEXT = "enter goes to it, q closes"
+    KEYS_TEXT = "enter goes to the line, q closes"
 
     def __init__(self, node: str, steps: Sequence[ProvenanceStep], here: Key | None) -> None:
         super().__init__(_STAGE_COLUMNS, steps)

@@ -30,7 +30,7 @@ BESIDE_FROM = 120
 _LINES = 400
 # The phases of torch-mlir: imported, ready for conversion, converted.
 _AT_DIALECT = 2
-KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to it", "q closes", "B all stages", "< > sideways")
+KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to the line", "q closes", "B all stages", "< > sideways")
 
 
 class ComparedStage(NamedTuple):

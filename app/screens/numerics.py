@@ -25,7 +25,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     """Returns the stable name of the chosen node, or `None`. Closing the screen cancels a running comparison."""
 
     TITLE_TEXT = "Every node compared with eager"
-    KEYS_TEXT = "enter goes to it, d double, e eager, p plot, s order, q closes"
+    KEYS_TEXT = "enter goes to the node, d double, e eager, p plot, s order, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
         Binding("e", "compare('eager')", "Eager", show=False),

@@ -109,7 +109,7 @@ class ResultsScreen(ListScreen[StagePosition | None]):
     def __init__(self, title: str, story: str, listed: Sequence[StageHits]) -> None:
         self._list = ResultList(listed)
         super().__init__(
-            f"{title}: {story}", "enter goes to it, space unfolds, Z all, { } stages, q closes", self._list
+            f"{title}: {story}", "enter goes to the line, space unfolds, Z all, { } stages, q closes", self._list
         )
 
     def wanted_height(self) -> int:
