@@ -48,7 +48,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
+async def test_a_full_disk_loses_neither_saved_nor_edited_data(
     workbench: Open, tmp_path: Path, messages: Callable[..., list[str]]
 ) -> None:
     saved = tmp_path / "saved.toml"
@@ -82,7 +82,7 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
         await bench.settled()
 
 
-async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbench: Open, tmp_path: Path) -> None:
+async def test_an_engine_killed_while_it_opens_or_runs_is_restarted(workbench: Open, tmp_path: Path) -> None:
     script, here, gate = (tmp_path / name for name in ("script.py", "here", "gate"))
     script.write_text(GATED.format(here=str(here), gate=str(gate)))
     async with workbench(script, wait=False) as bench:

@@ -52,7 +52,7 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 """
 
 
-def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = EditorDraft(recipe, "03 one/two: x")
     assert (draft.read_saved("was"), saved_drafts(recipe)) == (None, ([], []))
@@ -76,7 +76,7 @@ def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "said"), [("text", "restored from the last session"), ("other", "the text was different then")]
 )
-async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, said: str, tmp_path: Path) -> None:
+async def test_a_draft_of_a_changed_text_is_marked_as_older(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     draft.keep("typed", start)
@@ -88,7 +88,7 @@ async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, s
         assert screen.area.text == "typed"
 
 
-async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_start(tmp_path: Path) -> None:
+async def test_unsaved_drafts_are_reported_with_the_other_startup_messages(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(app.workspace.path_of(0), "x")
     draft.keep("typed", "was")
@@ -110,7 +110,7 @@ def _opened(app: Any) -> bool:
     return isinstance(app.screen, EditorScreen) and app.focused is not None and app.focused is app.screen.area
 
 
-async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workbench: Open) -> None:
+async def test_a_draft_is_restored_and_deleted_after_the_answer(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         bench.app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(bench.app), "the editor")
@@ -137,7 +137,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed process has started")
-async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench: Open, tmp_path: Path) -> None:
+async def test_a_killed_workbench_leaves_no_process_and_loses_no_input(workbench: Open, tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
     # Unbuffered: what is printed inside an application of Textual is written, and never flushed.
     command = [sys.executable, "-u", "-c", SESSION, str(source), str(tmp_path / "kept")]

@@ -15,18 +15,18 @@ from buddy.compiler.protocol.recipe import TARGETS
 Open = Callable[..., Any]
 
 
-def test_kinds_are_told_apart_by_commas_and_spaces() -> None:
+def test_kinds_are_separated_by_commas_and_spaces() -> None:
     assert parse_kinds("object, asm object") == ("object", "asm")
     for text in ("", "elf", "object,,x"):
         with pytest.raises(ValueError, match="known: asm, object"):
             parse_kinds(text)
 
 
-def test_the_machines_to_choose_from_are_those_that_have_names() -> None:
+def test_the_target_picker_lists_the_named_targets() -> None:
     assert set(TARGETS) == set(NAMES)
 
 
-async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open, tmp_path: Path) -> None:
+async def test_a_chosen_target_is_an_edit_that_can_be_undone(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         await bench.settled()

@@ -63,7 +63,7 @@ def line(state: State, workspace: Workspace, width: int = 80) -> str:
 # ---- how each stands -------------------------------------------------------------------------------------------------
 
 
-def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> None:
+def test_a_graph_has_a_status_word(state: State, workspace: Workspace) -> None:
     assert graph_status(state, workspace, 0)[0] == ""
     state.record_start("compile", 2, workspace.recipe_of(0))
     assert graph_status(state, workspace, 0)[0] == "compiling"
@@ -81,19 +81,19 @@ def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> Non
     assert [graph_status(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
 
 
-def test_a_break_says_where_and_why() -> None:
+def test_a_graph_break_has_a_place_and_a_reason() -> None:
     assert graph_break_text(BROKEN) == "graph break at two.py:13: a branch on a tensor's value"
     assert graph_break_text(p.GraphInfo("whole", ())) == ""
 
 
-def test_the_line_lists_all_and_brackets_the_one_shown(state: State, workspace: Workspace) -> None:
+def test_the_line_of_graphs_lists_all_and_brackets_the_shown_one(state: State, workspace: Workspace) -> None:
     run(state, workspace, 2)
     assert line(state, workspace) == " graphs [0 Gate] 1 Gate #2  2 Head ok "
 
 
 @pytest.mark.parametrize("shown", [0, 15, 31])
 @pytest.mark.parametrize("width", [80, 120])
-def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
+def test_a_full_line_of_graphs_shows_the_neighbours_of_the_shown_one(
     workspace: Workspace, shown: int, width: int
 ) -> None:
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
@@ -127,7 +127,7 @@ def test_a_click_on_any_column_of_a_tab_finds_its_graph(state: State, workspace:
 
 
 @pytest.mark.parametrize("shown", [0, 15, 31])
-def test_a_click_finds_no_graph_where_some_are_left_out(workspace: Workspace, shown: int) -> None:
+def test_a_click_on_the_ellipsis_finds_no_graph(workspace: Workspace, shown: int) -> None:
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
     state.graph = shown
     drawn = drawn_at(state, workspace)
@@ -154,7 +154,7 @@ async def test_a_line_of_cells_reports_the_column_that_is_clicked() -> None:
     assert reported == [(0, 17), (1, 17), (16, 17)]
 
 
-def test_what_is_told_of_one_graph_leaves_the_others(state: State, workspace: Workspace) -> None:
+def test_frames_of_one_graph_do_not_change_the_others(state: State, workspace: Workspace) -> None:
     for graph in (0, 1):
         state.record_start("compile", 10 + graph, workspace.recipe_of(graph))
     state.apply(p.StageDone(10, 0, p.Stage(0, "fx", "torch", "t0", 3)))
@@ -235,7 +235,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
 
 
 @pytest.mark.slow
-async def test_the_stage_that_is_read_stays_when_the_graph_changes(workbench: Open) -> None:
+async def test_the_shown_stage_stays_when_the_graph_changes(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
         await bench.press("8")
         await bench.drawn()
@@ -274,7 +274,7 @@ async def test_the_next_session_shows_the_same_graph_with_its_recipe(workbench: 
 
 
 @pytest.mark.slow
-async def test_a_program_with_one_graph_has_no_list(workbench: Open) -> None:
+async def test_a_program_with_one_graph_has_no_line_of_graphs(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         assert not bench.shows("graphs [")
         await bench.press("g", "t")

@@ -16,7 +16,7 @@ def twice(function: ast.AST) -> bool:
     return base and not any(call.attr == "prevent_default" for call in named)
 
 
-def test_no_handler_calls_that_of_its_base() -> None:
+def test_no_handler_runs_its_base_handler_twice() -> None:
     found = [
         f"{path.relative_to(APP)}: {node.name}"
         for path in APP.rglob("*.py")

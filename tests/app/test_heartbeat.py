@@ -57,13 +57,13 @@ async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[
     return told
 
 
-async def test_an_engine_that_answers_is_asked_again_and_again_and_is_never_silent() -> None:
+async def test_an_engine_that_answers_every_ping_is_never_reported() -> None:
     engine = Engine(answers=True)
     assert await _listened(engine, lambda _told: engine.pings >= 3) == []
 
 
 @pytest.mark.parametrize("greeted", [True, False])
-async def test_an_engine_that_says_nothing_is_told_of_until_it_is_heard(greeted: bool) -> None:
+async def test_a_silent_engine_is_reported_until_it_answers(greeted: bool) -> None:
     engine = Engine(answers=False, greeted=greeted)
     told = await _listened(engine, lambda told: bool(told))
     assert told[0] >= 1
@@ -73,7 +73,7 @@ async def test_an_engine_that_says_nothing_is_told_of_until_it_is_heard(greeted:
     assert told == []
 
 
-async def test_time_in_which_this_process_slept_does_not_count() -> None:
+async def test_the_suspension_of_this_process_does_not_count() -> None:
     engine = Engine(answers=True)
     told: list[int] = []
     beat = Heartbeat(told.append)
@@ -88,7 +88,7 @@ async def test_time_in_which_this_process_slept_does_not_count() -> None:
 
 
 @pytest.mark.slow
-async def test_a_stopped_engine_is_said_to_be_silent_and_another_one_can_be_started(workbench: Open) -> None:
+async def test_a_stopped_engine_is_reported_and_can_be_restarted(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         os.kill(pid, signal.SIGSTOP)
@@ -119,7 +119,7 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         assert app.state.report.ok
 
 
-async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_remote_engines_are_monitored_by_their_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A login may take longer than a local start, and an abandoned remote engine would keep running."""
     monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
@@ -131,7 +131,7 @@ async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.
     await asyncio.wait([living])
 
 
-def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
+def test_a_stopped_runner_exits_with_its_host() -> None:
     state = State()
     for worker, standing in (("host", "busy"), ("runner", "stopped"), ("host", "dead"), ("host", "starting")):
         state.apply(WorkerState(worker, standing))
@@ -139,7 +139,7 @@ def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
 
 
 @pytest.mark.slow
-async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open) -> None:
+async def test_the_exit_of_an_idle_worker_is_logged(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(160, 40)) as bench:
         await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "all that was asked at the start")
         os.kill(_child(bench.app.state.welcome.pid, "buddy.compiler.engine.compiler"), signal.SIGABRT)
@@ -150,7 +150,7 @@ async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open)
 
 
 @pytest.mark.slow
-async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: Open) -> None:
+async def test_requests_of_the_previous_engine_are_dropped(workbench: Open) -> None:
     """A run whose request number the new engine did not use stayed active forever."""
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid

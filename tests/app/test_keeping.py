@@ -53,7 +53,7 @@ async def until(pilot: Any, condition: Callable[[], bool], what: str) -> None:
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_away(tmp_path: Path) -> None:
+def test_concurrent_writers_merge_added_and_removed_entries(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     (_, one), (_, two) = of_file(path), of_file(path)
     for mine, kept in (
@@ -71,7 +71,7 @@ def test_two_that_write_again_and_again_keep_what_either_has_added_and_taken_awa
     assert [file.name for file in tmp_path.iterdir()] == ["x.session"]
 
 
-def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
+def test_an_unchanged_session_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     _, file = of_file(path)
     file.set_session(SavedScreen("ir", runs=runs(1.0)))
@@ -83,7 +83,7 @@ def test_nothing_is_written_that_stands_there(tmp_path: Path) -> None:
     assert path.stat().st_mtime_ns == before.st_mtime_ns
 
 
-def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_session_never_overwrites_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workbench exits during a slow write."""
     go_on, at_it, real = threading.Event(), threading.Event(), session_file.write_session
 
@@ -108,7 +108,7 @@ def test_an_older_state_is_never_written_over_a_newer_one(tmp_path: Path, monkey
     assert (read_session(tmp_path / "x.session")[0].pane, file.is_written) == ("passes", True)
 
 
-def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> None:
+def test_an_unreadable_session_is_renamed_by_the_first_write(tmp_path: Path) -> None:
     path = tmp_path / "x.session"
     path.write_bytes(b"mine")
     file = SessionFile(path)
@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_put_aside_by_the_first_write(tmp_path: Path) -> 
     assert (path.with_name("x.session.unread").read_bytes(), read_session(path)[0].pane) == (b"mine", "ir")
 
 
-def test_a_run_is_kept_without_pictures_of_its_values() -> None:
+def test_a_run_is_saved_without_images_of_its_values() -> None:
     output = OutputReport("out0", (4,), "float32", 0.1, 0.1, "mismatch", histogram=(1, 2), map=((0.1,),), mean=0.5)
     report = RunReport(0, (output,), TIMING, TIMING, 1, 0, 0.0, beside=(SideReport("iree", (output,)),))
     kept = recorded(1.0, Recipe(), report, InputChoice()).report
@@ -130,7 +130,7 @@ def test_a_run_is_kept_without_pictures_of_its_values() -> None:
 # ---- the workbench -----------------------------------------------------------------------------------------------
 
 
-async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Path) -> None:
+async def test_changes_are_written_while_the_workbench_runs(tmp_path: Path) -> None:
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         path = app.session_commands._path
@@ -147,7 +147,7 @@ async def test_what_changes_is_written_while_the_workbench_goes_on(tmp_path: Pat
         await until(pilot, lambda: read_session(path)[0].pane == app.context.layout.pane_id != "graph", "the pane")
 
 
-async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> None:
+async def test_a_session_with_unreadable_bookmarks_is_renamed(tmp_path: Path) -> None:
     app = opened(tmp_path)
     path = app.session_commands._path
     _, file = of_file(path)
@@ -160,7 +160,7 @@ async def test_bookmarks_that_cannot_be_read_are_put_aside(tmp_path: Path) -> No
     assert path.with_name(f"{path.name}.unread").read_bytes() == before
 
 
-async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_blocked_disk_delays_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, real = threading.Event(), session_file.write_session
     at_it: list[threading.Thread] = []
 
@@ -183,7 +183,9 @@ async def test_a_disk_that_does_not_answer_delays_no_key(tmp_path: Path, monkeyp
         )
 
 
-async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_once_and_the_write_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(sessions, "SAVE_SECONDS", 0.02)
     full, tried, real, told = True, 0, session_file.write_session, []
@@ -208,7 +210,7 @@ async def test_a_full_disk_is_said_once_and_tried_again(tmp_path: Path, monkeypa
     assert sum("could not be saved" in text for text in told) == 1
 
 
-async def test_what_is_not_there_yet_as_a_session_begins_stays_kept(
+async def test_saved_state_that_is_not_restored_yet_stays_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The saved stage is shown after it is compiled, and the inputs are restored after their file is read."""

@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
+def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock = Clock()
     pace = ProgressRate(clock)
     pace.note(7, 0.0)
@@ -38,7 +38,7 @@ def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
     assert pace.seconds_left() is None
 
 
-def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
+def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
     clock = Clock()
     jobs = LongRequests(clock)
     rang = []
@@ -52,7 +52,7 @@ def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
     assert not jobs.ended(False, 0.0)
 
 
-def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage]) -> None:
+def test_missing_stages_are_expected_to_take_their_last_time(stages: list[Stage]) -> None:
     board = StageBoard()
     slow = [Stage(s.index, s.name, s.phase, s.text, s.lines, milliseconds=10_000.0 * s.index) for s in stages]
     board.begin("first")
@@ -67,7 +67,7 @@ def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage])
     assert board.seconds_left() is None
 
 
-def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
+def test_a_stalled_job_shows_its_time_and_how_to_end_it() -> None:
     clock, state = Clock(), State()
     state._rate = ProgressRate(clock)
     state.record_start("compile", 7, Recipe())
@@ -89,7 +89,7 @@ def _said(state: State) -> str:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, ""), (0.5, ""), (40.2, "about 40 s left"), (600, "about 10 min left")]
 )
-def test_an_estimate_is_told_roughly(seconds: float | None, text: str) -> None:
+def test_estimates_are_rounded(seconds: float | None, text: str) -> None:
     assert remaining_text(seconds) == text
 
 

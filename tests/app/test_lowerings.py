@@ -73,7 +73,7 @@ async def test_the_table_says_which_registry_lowers_a_node_and_why_not_the_first
         )
 
 
-async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbench: Open) -> None:
+async def test_the_picker_lists_every_registry_and_eager_and_resets(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         (gelu,) = nodes(bench, "aten.gelu.default")
         bench.app.graph.show_node(gelu.stable)
@@ -89,7 +89,7 @@ async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbenc
         assert bench.app.state.assignments[gelu.stable].lowering == "linalg"
 
 
-async def test_a_choice_for_one_of_several_equal_layers_is_for_that_one(workbench: Open, script: Path) -> None:
+async def test_a_choice_for_one_of_several_equal_layers_applies_only_to_it(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(160, 50)) as bench:
         first, second, third = (row.stable for row in nodes(bench, "aten.relu.default"))
         found = bench.app.state.assignments
@@ -105,7 +105,7 @@ async def test_a_choice_for_one_of_several_equal_layers_is_for_that_one(workbenc
         assert bench.app.state.report.nodes_eager == 1
 
 
-async def test_choices_that_cannot_be_followed_are_told_of(workbench: Open, script: Path) -> None:
+async def test_choices_that_are_not_applied_are_reported(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(160, 50)) as bench:
         relu = nodes(bench, "aten.relu.default")[0].stable
         recipe = bench.app.workspace.recipe.with_choice(relu, "math").with_choice("9/relu.0", "tosa")

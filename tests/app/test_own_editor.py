@@ -30,7 +30,7 @@ def script(body: str) -> list[str]:
     return [sys.executable, "-c", f"{imports}\n{body}"]
 
 
-def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> None:
+def test_the_saved_text_is_used_and_the_folder_deleted(folder: Path) -> None:
     assert (
         edit_in_external_editor(script("path.write_text(path.read_text() + path.name)"), "03-cse.mlir", "a\n")
         == "a\n03-cse.mlir"
@@ -50,7 +50,7 @@ def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> No
         ("path.unlink(); path.mkdir()", "left no readable text", 1),
     ],
 )
-def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
+def test_a_rejected_text_is_reported_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
     with pytest.raises(EditorError, match=said) as error:
         edit_in_external_editor(script(body), "x.mlir", "text")
     assert not isinstance(error.value, NoEditorError)
@@ -58,7 +58,7 @@ def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, 
     assert not kept or Path(str(error.value).rpartition(" in ")[2]).exists()
 
 
-def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
+def test_a_missing_editor_is_reported(folder: Path) -> None:
     with pytest.raises(NoEditorError, match="does not start"):
         edit_in_external_editor(["/no/such/editor"], "x.mlir", "text")
     with pytest.raises(NoEditorError, match="No closing quotation"):
@@ -67,7 +67,7 @@ def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_an_interrupt_is_the_editors_and_not_ours() -> None:
+def test_an_interrupt_reaches_only_the_editor() -> None:
     before = signal.getsignal(signal.SIGINT)
     body = (
         "own = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
@@ -79,7 +79,7 @@ def test_an_interrupt_is_the_editors_and_not_ours() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_of_a_changed_recipe_is_saved_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     app = Workbench("x.py", store=tmp_path / "state", settings=Settings())
     monkeypatch.setattr(app.context.status, "say", said.append)

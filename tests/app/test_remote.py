@@ -58,9 +58,7 @@ async def compiled(bench: Any) -> None:
     await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "the catalogues")
 
 
-async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
-    workbench: Callable[..., Any], far: Path
-) -> None:
+async def test_only_shown_lines_are_transferred_in_one_round_trip(workbench: Callable[..., Any], far: Path) -> None:
     place = remote(far)
     async with workbench(Path("samples/mlp.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)
@@ -90,7 +88,7 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
         assert client.received_bytes - moves < 20 * 1000, "scrolling inside what is at hand asks for nothing but pages"
 
 
-async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Callable[..., Any], far: Path) -> None:
+async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Callable[..., Any], far: Path) -> None:
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)
@@ -116,7 +114,7 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         assert app.state.welcome.pid == pid, "it is the same engine"
 
 
-async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
+async def test_r_restarts_a_stopped_remote_engine(
     workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The message about the edit disappears, so that the status is visible.
@@ -140,7 +138,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
         assert app.state.compiled == edited
 
 
-async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
+async def test_an_unreachable_host_is_tried_once_and_again_with_r(
     workbench: Callable[..., Any], tmp_path: Path
 ) -> None:
     tried = tmp_path / "tried"
@@ -155,7 +153,7 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
         await bench.until(lambda: tried.read_text() == "xx", "another try")
 
 
-async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
+async def test_r_cancels_a_login_that_hangs(tmp_path: Path) -> None:
     """Another engine starts, and all processes of the first one have exited."""
     tried = tmp_path / "tried"
     place = RemoteHost("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
@@ -173,7 +171,7 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
     assert not lives(int(logins[1]))
 
 
-async def test_a_link_that_is_given_up_while_it_begins_is_ended(tmp_path: Path) -> None:
+async def test_a_connection_cancelled_while_it_starts_is_closed(tmp_path: Path) -> None:
     """`R` for a silent engine works between two attempts to reconnect, and during one before its process exists."""
     started = tmp_path / "started"
     link = ResumingTransport(

@@ -23,7 +23,7 @@ Open = Callable[..., Any]
 
 
 @slow
-async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
+async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
@@ -142,7 +142,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"\x81\xa4pane\xa1\xff", b"\x81\xa9bookmarks" + b"\x91" * 100_000])
-def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
+def test_unreadable_data_is_reported_and_kept(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
     (tmp_path / "x.session").write_bytes(junk)
     kept, problem = read_session(tmp_path / "x.session")
     assert kept.pane == "graph"
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, ju
     assert "could not be read" in again.problem
 
 
-def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> None:
+def test_undo_and_redo_survive_the_session(tmp_path: Path, recipe: Recipe) -> None:
     one = Workspace("x.py", (), tmp_path)
     one.begin(recipe)
     for k in range(3):
@@ -173,7 +173,7 @@ def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> No
     assert again.recipe == again.preset
 
 
-def test_the_command_line_says_what_options_can_say_and_else_names_the_file(recipe: Recipe) -> None:
+def test_the_command_line_uses_options_or_the_recipe_file(recipe: Recipe) -> None:
     preset = replace(recipe, source="m.py")
     kept = Path("/kept.toml")
     assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
@@ -189,7 +189,7 @@ def test_the_command_line_says_what_options_can_say_and_else_names_the_file(reci
     assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 
 
-def test_a_recipe_is_told_by_what_differs_from_its_preset(recipe: Recipe) -> None:
+def test_a_recipe_is_summarized_by_its_differences_from_the_preset(recipe: Recipe) -> None:
     assert recipe_summary(recipe, recipe) == "default"
     assert recipe_summary(recipe.toggled(0), recipe) == "default -1"
     assert recipe_summary(replace(recipe, steps=(*recipe.steps, PassStep("cse")), dialect="tosa"), recipe) == (
@@ -213,7 +213,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
         assert (folder / "script" / "parts" / "act.py").read_text() == (tmp_path / "parts" / "act.py").read_text()
 
 
-def test_the_first_script_is_told_apart_from_later_ones_and_from_other_files(tmp_path: Path) -> None:
+def test_only_the_first_script_is_announced(tmp_path: Path) -> None:
     store = tmp_path / "state"
     (tmp_path / "module.mlir").write_text("module {}")
     assert not is_first_script(str(tmp_path / "module.mlir"), store)

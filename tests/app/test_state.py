@@ -59,7 +59,7 @@ def test_a_compilation_that_a_run_of_its_recipe_overtakes_is_shown(
     assert [row.stale for row in state.board.rows()] == [""] * len(stages)
 
 
-def test_a_failure_is_a_problem_until_the_next_compilation_is_whole(
+def test_a_failure_is_a_problem_until_the_next_complete_compilation(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
     state.record_start("compile", 2, recipe)
@@ -71,7 +71,7 @@ def test_a_failure_is_a_problem_until_the_next_compilation_is_whole(
     assert state.problem is None
 
 
-def test_a_cancelled_job_is_no_problem_and_what_it_did_not_reach_says_why(
+def test_a_cancelled_job_is_no_problem_and_its_missing_stages_have_a_reason(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
     state.record_start("compile", 2, recipe)
@@ -82,7 +82,7 @@ def test_a_cancelled_job_is_no_problem_and_what_it_did_not_reach_says_why(
     assert {row.stale for row in state.board.rows()} == {"cancelled"}
 
 
-def test_running_what_is_compiled_makes_nothing_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
+def test_running_a_compiled_recipe_makes_nothing_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
     state.record_start("compile", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.record_start("run", 3, recipe)
@@ -97,7 +97,7 @@ def test_a_run_that_crashes_leaves_the_stages_alone(state: State, recipe: Recipe
     assert not any(row.stale for row in state.board.rows())
 
 
-def test_a_report_remembers_the_one_before_the_edit(state: State, recipe: Recipe) -> None:
+def test_the_report_before_an_edit_is_kept(state: State, recipe: Recipe) -> None:
     for request, max_abs, edited in ((2, 1e-2, recipe), (3, 1e-6, recipe.toggled(0)), (4, 2e-6, recipe.toggled(0))):
         state.record_start("run", request, edited)
         state.apply(ran(request, max_abs))
@@ -106,13 +106,13 @@ def test_a_report_remembers_the_one_before_the_edit(state: State, recipe: Recipe
     assert (state.previous_report.outputs[0].max_abs, state.report.outputs[0].max_abs) == (1e-2, 2e-6)
 
 
-def test_printed_text_is_cut_into_lines_wherever_it_was_cut_on_its_way(state: State) -> None:
+def test_printed_text_is_split_into_lines_across_frames(state: State) -> None:
     for piece in ("one\ntw", "o\n", "three"):
         state.apply(p.Printout(piece))
     assert state.printout == ["one", "two", "three"]
 
 
-def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tells_of_it(state: State) -> None:
+def test_an_unexpected_worker_exit_without_a_failed_request_is_logged(state: State) -> None:
     how = "SIGSEGV, an access to invalid memory"
     for end in ("asked", "request", "idle", "start"):
         state.apply(p.WorkerState("compiler", "dead", how, end, again=end == "idle"))
@@ -123,7 +123,7 @@ def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tell
     ]
 
 
-def test_when_the_engine_is_lost_nothing_is_under_way_and_stages_are_stale(
+def test_after_the_engine_exits_nothing_runs_and_stages_are_stale(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
     state.record_start("compile", 2, recipe)

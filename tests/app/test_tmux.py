@@ -31,7 +31,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     run("kill-server")
 
 
-def test_what_is_copied_is_tmuxs_newest_buffer(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_text_is_the_newest_tmux_buffer(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},{os.getpid()},0")
     text = "func.func @é(%0: tensor<4xf32>)\n-w --\n"
     offer_to_tmux(text)

@@ -56,7 +56,7 @@ def opened(store: Path, recipe: Recipe) -> Workspace:
 # ---- drafts ------------------------------------------------------------------------------------------------------
 
 
-def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> None:
+def test_editors_of_two_workbenches_have_separate_drafts(tmp_path: Path) -> None:
     recipe = tmp_path / "program.toml"
     with typing_elsewhere(recipe, "theirs") as other:
         mine = EditorDraft(recipe, "pipeline")
@@ -79,7 +79,7 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     assert (saved_drafts(recipe), list(tmp_path.glob(".*.unsaved*"))) == (([], []), [])
 
 
-def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> None:
+def test_the_draft_of_a_killed_workbench_is_restored_by_the_next_one(tmp_path: Path) -> None:
     recipe = tmp_path / "program-2.toml"
     with typing_elsewhere(recipe, "typed") as other:
         other.send_signal(signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> No
         draft.close()
 
 
-async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: Path) -> None:
+async def test_an_editor_reports_that_another_workbench_has_it_open(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     theirs = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     theirs.keep("theirs", "text")
@@ -138,7 +138,7 @@ def recipe_of(workspace: Workspace, back: int) -> Recipe:
     return workspace.edits[back - 1].recipe
 
 
-def test_one_that_goes_back_to_the_preset_takes_nothing_from_the_other(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_reset_to_the_preset_keeps_edits_of_other_workbenches(tmp_path: Path, recipe: Recipe) -> None:
     one, two = opened(tmp_path, recipe), opened(tmp_path, recipe)
     one.edit(one.recipe.toggled(0), "off")
     two.edit(two.recipe.toggled(1), "off too")
@@ -147,7 +147,7 @@ def test_one_that_goes_back_to_the_preset_takes_nothing_from_the_other(tmp_path:
     assert (again.origin, [edit.recipe for edit in again.edits_of_others()]) == ("preset", [one.recipe])
 
 
-def test_a_session_alone_has_no_others_however_often_it_comes_back(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_single_session_has_no_edits_of_others(tmp_path: Path, recipe: Recipe) -> None:
     for number in range(3):
         workspace = opened(tmp_path, recipe)
         workspace.edit(workspace.recipe.toggled(number), f"pass {number}")
@@ -166,7 +166,7 @@ def test_a_workbench_that_dies_between_recipe_and_edits_loses_neither(tmp_path: 
     assert (again.recipe, again.undo(), again.recipe) == (before, "off", again.preset)
 
 
-def test_edits_are_found_by_whatever_path_the_program_is_opened(
+def test_edits_are_found_for_any_path_of_the_program(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.py").touch()
@@ -178,7 +178,7 @@ def test_edits_are_found_by_whatever_path_the_program_is_opened(
     assert (again.undo(), again.recipe) == ("off", again.preset)
 
 
-def test_what_could_not_be_read_is_put_aside_by_the_first_edit(tmp_path: Path, recipe: Recipe) -> None:
+def test_an_unreadable_file_is_renamed_by_the_first_edit(tmp_path: Path, recipe: Recipe) -> None:
     path = Workspace("model.py", (), tmp_path).path
     path.parent.mkdir(parents=True)
     path.write_text("graph = 'seven'  # mine")
@@ -188,9 +188,7 @@ def test_what_could_not_be_read_is_put_aside_by_the_first_edit(tmp_path: Path, r
     assert opened(tmp_path, recipe).recipe == workspace.recipe
 
 
-def test_what_others_keep_has_bounds_in_sessions_and_length(
-    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_edits_of_others_are_bounded(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buddy.app.workspace.recipe_files.KEPT_BYTES", 5_000)
     benches = [opened(tmp_path, recipe) for _ in range(12)]
     for turn in range(3):
@@ -202,7 +200,7 @@ def test_what_others_keep_has_bounds_in_sessions_and_length(
     assert edits.stat().st_size <= 10_000
 
 
-async def test_a_second_workbench_says_so_and_lists_the_others_edits(tmp_path: Path, recipe: Recipe) -> None:
+async def test_a_second_workbench_reports_the_first_and_lists_its_edits(tmp_path: Path, recipe: Recipe) -> None:
     one = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     two = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with one.run_test(size=(100, 24)), two.run_test(size=(100, 24)) as pilot:
@@ -223,7 +221,7 @@ async def test_a_second_workbench_says_so_and_lists_the_others_edits(tmp_path: P
 # ---- layout ------------------------------------------------------------------------------------------------------
 
 
-def test_runs_and_bookmarks_of_both_are_kept() -> None:
+def test_runs_and_bookmarks_of_both_are_merged() -> None:
     def marks(*lines: int) -> list[Any]:
         return Bookmarks(Bookmark(0, ("cse", 0), line, "x") for line in lines).to_data()
 
@@ -243,7 +241,7 @@ def test_runs_and_bookmarks_of_both_are_kept() -> None:
 # ---- locks -------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     one, two = FileLock(path), FileLock(path)
     assert (one.take(), two.take(), is_held(path)) == (True, False, True)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
 
 
-async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workbench: Open) -> None:
+async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workbench: Open) -> None:
     async with workbench("mlp.py", size=(120, 40)) as bench:
         ir, passes = bench.app.ir, bench.app.passes
         await bench.press("B")
@@ -60,7 +60,7 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         assert [recipe.plugins for recipe in asked] == [()]
 
 
-async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> None:
+async def test_presets_are_compared_and_one_is_chosen(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         await bench.press("g", "p")
         screen = bench.app.screen
@@ -77,7 +77,7 @@ async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> 
         assert bench.app.workspace.recipe.preset == bench.app.state.presets[1].name
 
 
-def test_a_unified_diff_is_one_that_diff_would_write() -> None:
+def test_unified_diffs_equal_those_of_diff() -> None:
     before = "".join(f"line {k}\n" for k in range(1, 31))
     after = before.replace("line 3\n", "LINE 3\n").replace("line 20\n", "")
     text = unified_diff(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
@@ -85,7 +85,7 @@ def test_a_unified_diff_is_one_that_diff_would_write() -> None:
     assert "@@ -17,7 +17,6 @@\n line 17\n line 18\n line 19\n-line 20\n line 21\n" in text
 
 
-async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Open) -> None:
+async def test_passes_are_tried_on_a_stage_and_one_is_inserted(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
@@ -107,7 +107,7 @@ async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Ope
         await bench.press("q")
 
 
-async def test_closing_the_list_ends_the_trials(workbench: Open) -> None:
+async def test_closing_the_list_cancels_the_trials(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")

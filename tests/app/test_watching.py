@@ -21,7 +21,9 @@ example_inputs = (torch.ones(4, 4),)
 HELPER = "import torch\n\ndef act(x):\n    return torch.{name}(x)\n"
 
 
-async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_changed_file_reloads_the_program_and_keeps_the_recipe(
+    workbench: Callable[..., Any], tmp_path: Path
+) -> None:
     script, helper = tmp_path / "watched.py", tmp_path / "helper.py"
     script.write_text(SCRIPT.format(more=""))
     helper.write_text(HELPER.format(name="relu"))
