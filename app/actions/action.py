@@ -30,7 +30,7 @@ def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
 class Action:
     """A command of the workbench.
 
-    `blocked` returns the reason why the action is disabled now, "" if it is enabled. `own_keys` are the default keys.
+    `blocked` returns the reason why the action is disabled, or an empty string. `own_keys` are the default keys.
     `handler` is `TARGET.METHOD`; the target is the id of a pane, `pane` for the pane that has focus, or a name in
     `Workbench.targets`.
     """
@@ -51,7 +51,7 @@ class Action:
 
     @property
     def target(self) -> str:
-        """The name of the object whose method does the action."""
+        """The name of the object whose method performs the action."""
         return self.handler.partition(".")[0]
 
     @property

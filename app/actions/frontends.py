@@ -21,7 +21,7 @@ ACTIONS: tuple[Action, ...] = (
         ("g B",),
         "Compare with torch-mlir",
         "Show the node in this compiler's top-level IR and in torch-mlir's IR: torch, then linalg, TOSA or StableHLO",
-        "frontend.show_beside",
+        "frontend.compare_node",
         "graph",
         needs_captured,
         anywhere=True,

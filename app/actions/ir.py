@@ -259,7 +259,7 @@ ACTIONS: tuple[Action, ...] = (
         ("F",),
         "Follow op",
         "Show the node of the line in every stage, with its text in each",
-        "provenance.follow_through",
+        "provenance.follow_node",
         "ir",
         needs_engine_stage,
     ),

@@ -14,7 +14,7 @@ NAMES = (
     "space", "enter", "escape", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
     "up", "down", "left", "right",
 )  # fmt: skip
-_STROKE = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(NAMES)}|f\d{{1,2}})|\S")
+_KEY = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(NAMES)}|f\d{{1,2}})|\S")
 # One action covers the ten keys 1 to 0, one for each phase.
 FIXED = ("phase.number",)
 
@@ -22,14 +22,14 @@ Given = str | Sequence[str]
 
 
 def key_error(name: str, given: Given) -> str:
-    """The error in the keys of an action, "" if they are valid."""
+    """The error in the keys of an action, or an empty string if they are valid."""
     if name not in BY_ID:
         return "unknown action: `buddy-tui config --keys` lists the ids"
     if name in FIXED:
         return "these keys cannot be changed"
     for key in keys_of_setting(given):
         strokes = key.split()
-        if not 1 <= len(strokes) <= 2 or not all(_STROKE.fullmatch(stroke) for stroke in strokes):
+        if not 1 <= len(strokes) <= 2 or not all(_KEY.fullmatch(stroke) for stroke in strokes):
             return (
                 f"{key!r} is not a key: use a character, a name such as space or ctrl+g, or two of them such as 'g d'"
             )
@@ -46,12 +46,12 @@ def describe_clashes() -> list[str]:
     found = []
     for action in ACTIONS:
         for key in action.keys if action.remapped else ():
-            others = [other for other in _beside(action) if key in other.keys and not other.remapped]
-            found += [f"{key}: {action.title} instead of {other.title} ({_where(other)})" for other in others]
+            others = [other for other in _other_actions(action) if key in other.keys and not other.remapped]
+            found += [f"{key}: {action.title} instead of {other.title} ({_pane_text(other)})" for other in others]
     return found
 
 
-def _beside(action: Action) -> list[Action]:
+def _other_actions(action: Action) -> list[Action]:
     """The other actions whose keys are active in the same panes as those of `action`."""
     everywhere = action.pane in ("app", "any") or action.anywhere
     return [
@@ -61,7 +61,7 @@ def _beside(action: Action) -> list[Action]:
     ]
 
 
-def _where(action: Action) -> str:
+def _pane_text(action: Action) -> str:
     return PANE_TITLES.get(action.pane, "everywhere")
 
 
@@ -74,14 +74,14 @@ class Keymap:
 
     def action_for(self, key: str, pane: Pane) -> Action | None:
         """The action to which the settings assign `key` in a pane, or `None`."""
-        return next((action for action in self._here(pane) if key in action.keys), None)
+        return next((action for action in self._actions_in(pane) if key in action.keys), None)
 
     def is_dead(self, key: str, pane: Pane) -> bool:
         """True if the settings move every action that had `key` in a pane to other keys."""
         own = [action for action in ACTIONS if _reaches(action, pane) and key in action.own_keys]
         return bool(own) and all(action.remapped for action in own)
 
-    def _here(self, pane: Pane) -> list[Action]:
+    def _actions_in(self, pane: Pane) -> list[Action]:
         return [action for action in self._changed if _reaches(action, pane)]
 
 

@@ -51,7 +51,7 @@ ACTIONS: tuple[Action, ...] = (
         ("a",),
         "Runs on",
         "Run the pass on the module, or on each function",
-        "passes.turn_anchor",
+        "passes.switch_anchor",
         "passes",
         needs_step,
     ),

@@ -1,4 +1,4 @@
-"""The preconditions of actions. Each function returns the reason why an action is disabled, "" if it is enabled."""
+"""The preconditions of actions. Each function returns the reason why an action is disabled, or an empty string."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run(words)
         finally:
-            sys.stdout.flush()  # --help exits by SystemExit, and the reader may be gone then too
+            sys.stdout.flush()  # --help raises SystemExit, and the reader of the pipe may have exited
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -71,7 +71,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _verb_meant(verb: str, words: Sequence[str]) -> str:
-    """The verb that a first word resembles, if the word is neither a verb nor a source; "" if none."""
+    """The verb that a first word resembles, if the word is neither a verb nor a source; empty if it resembles none."""
     word = words[0] if words else ""
     if verb != "workbench" or not word.isidentifier() or os.path.exists(word):
         return ""

@@ -47,11 +47,11 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe, client = await engine.graph_of_program(options, script), engine.client
 
-    def came(frame: Any) -> None:
+    def take(frame: Any) -> None:
         if isinstance(frame, Progress):
             engine.console.progress(frame.what)
 
-    found = await client.request(Bisect(0, recipe, criterion_of(options)), came)
+    found = await client.request(Bisect(0, recipe, criterion_of(options)), take)
     engine.console.done()
     saved: list[str] = []
     if options.output is not None:

@@ -46,8 +46,8 @@ class _Findings:
 
     def end(self, code: int) -> None:
         if self._as_json:
-            told = {"ok": code == 0, "self_test_seconds": round(self.seconds, 2) or None}
-            print(json.dumps({**told, **self._found}, indent=2))
+            summary = {"ok": code == 0, "self_test_seconds": round(self.seconds, 2) or None}
+            print(json.dumps({**summary, **self._found}, indent=2))
 
 
 def parser() -> arguments.Parser:

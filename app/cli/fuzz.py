@@ -66,7 +66,7 @@ def main(words: Sequence[str]) -> int:
     try:
         plan = _plan(options)
         batches = _known(options, plan)
-        tried = _tried(options, plan, batches, console)
+        tried = _run_batches(options, plan, batches, console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui fuzz --help"))
         return USAGE
@@ -78,7 +78,7 @@ def main(words: Sequence[str]) -> int:
         console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))
         return FAILURE
     console.done()
-    return _told(tried, options, console)
+    return _report(tried, options, console)
 
 
 def _plan(options: argparse.Namespace) -> FuzzPlan:
@@ -111,7 +111,7 @@ def _known(options: argparse.Namespace, plan: FuzzPlan) -> dict[int, FuzzBatch]:
     return {seed: batch for seed, batch in found.items() if not (options.again and batch.faults)}
 
 
-def _tried(
+def _run_batches(
     options: argparse.Namespace, plan: FuzzPlan, batches: dict[int, FuzzBatch], console: Console
 ) -> list[FuzzBatch]:
     wanted = plan.seeds()
@@ -120,13 +120,13 @@ def _tried(
         if options.output:
             with reporting_write_errors(options.output):
                 json_lines.append(options.output, batch)
-        _keep(options.found, batch, console)
+        _save_faults(options.found, batch, console)
         done = sum(seed in batches for seed in wanted)
         console.progress(f"batch {done} of {len(wanted)}: {_words(total(batches.values()))}")
     return [batches[seed] for seed in wanted if seed in batches]
 
 
-def _keep(folder: Path, batch: FuzzBatch, console: Console) -> None:
+def _save_faults(folder: Path, batch: FuzzBatch, console: Console) -> None:
     for number, fault in enumerate(batch.faults):
         path = folder / f"{fault.outcome}_{batch.seed}{f'_{number + 1}' * bool(number)}.py"
         with reporting_write_errors(path):
@@ -142,7 +142,7 @@ def _keep(folder: Path, batch: FuzzBatch, console: Console) -> None:
         )
 
 
-def _told(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
+def _report(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Console) -> int:
     outcomes, drawn = total(batches), merged(batch.drawn for batch in batches)
     faults = sum(outcomes[name] for name in FAULTS)
     if options.json:
@@ -151,8 +151,8 @@ def _told(batches: Sequence[FuzzBatch], options: argparse.Namespace, console: Co
             for batch in batches
             for fault in batch.faults
         ]
-        told = {"programs": sum(outcomes.values()), "outcomes": dict(outcomes), "found": found, "drawn": drawn}
-        print(json.dumps(told, indent=2))
+        summary = {"programs": sum(outcomes.values()), "outcomes": dict(outcomes), "found": found, "drawn": drawn}
+        print(json.dumps(summary, indent=2))
         return FAILURE if faults else 0
     console.printed(f"{sum(outcomes.values())} programs: {_words(outcomes)}\n", "stdout")
     for table, counts in drawn.items() if options.drawn else ():

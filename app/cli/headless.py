@@ -105,13 +105,13 @@ class _Opening:
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._clock:
-            self._clock = asyncio.get_running_loop().call_later(self._timeout, self._time_is_up)
+            self._clock = asyncio.get_running_loop().call_later(self._timeout, self._stop_script)
 
     def stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
 
-    def _time_is_up(self) -> None:
+    def _stop_script(self) -> None:
         self.too_long = True
         self._stop()
 
@@ -137,7 +137,7 @@ class Headless:
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
         frame = Open(request, options.source, arguments, working_folder(options), wanted, shapes, frontend, trusts)
-        captured = await self._opened(frame, options.timeout)
+        captured = await self._open(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
         bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
@@ -170,15 +170,15 @@ class Headless:
         return names.issuperset(nodes)
 
     async def compile(self, recipe: Recipe) -> CollectedCompilation:
-        """All stages of `recipe`. Raises `Failure`."""
-        return await self._followed(Compile(self.client.next_request(), recipe))
+        """Compile `recipe`. Returns all stages. Raises `Failure`."""
+        return await self._collect(Compile(self.client.next_request(), recipe))
 
     async def run(
         self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False
     ) -> CollectedCompilation:
-        """All stages of `recipe` and its report. Raises `Failure`."""
+        """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`."""
         request = self.client.next_request()
-        return await self._followed(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
+        return await self._collect(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
 
     async def answer(self, frame: Request[Answer]) -> Answer:
         """Sends `frame`, prints progress, and returns the answer. Raises `Failure`."""
@@ -187,7 +187,7 @@ class Headless:
         answer: Answer = found[-1]
         return answer
 
-    async def _opened(self, frame: Open, timeout: float) -> Captured:
+    async def _open(self, frame: Open, timeout: float) -> Captured:
         opening = _Opening(timeout, lambda: self.client.send(Cancel(frame.request)))
         try:
             await self._follow(frame, opening.take)
@@ -202,7 +202,7 @@ class Headless:
         assert opening.captured is not None
         return opening.captured
 
-    async def _followed(self, frame: Request[Any]) -> CollectedCompilation:
+    async def _collect(self, frame: Request[Any]) -> CollectedCompilation:
         compilation = CollectedCompilation()
         try:
             limit = lambda: self._step_seconds if compilation.compiled is None else math.inf  # noqa: E731
@@ -217,9 +217,9 @@ class Headless:
     async def _follow(
         self, frame: Request[Any], take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Send `frame` and give what answers it to `take`, until the one that ends the request.
+        """Send `frame`, and call `take` with each frame of its answer.
 
-        Raises `Failure`, also where nothing comes for `limit()` seconds after it was said what is under way.
+        Raises `Failure` if the request fails, or if there is no frame for `limit()` seconds during a step.
         """
         self.client.send(frame)
         frames, at = self.client.frames(), ""
@@ -251,7 +251,7 @@ class Headless:
 def run_with_engine(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
     """Start an engine, call `talk` with it, and stop it. A failure becomes one message and an exit code."""
     try:
-        return asyncio.run(_converse(options, console, talk))
+        return asyncio.run(_talk(options, console, talk))
     except UsageError as error:
         console.error(Diagnostic(str(error)))
         return USAGE
@@ -278,7 +278,7 @@ def run_verb_on_program(parser: Parser, words: Sequence[str], talk: Talk, *, dat
     return run_with_engine(options, console, lambda engine: talk(engine, options, script))
 
 
-async def _converse(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
+async def _talk(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
     client = EngineClient(engine_place(options), log_options(options), lambda what: console.note(what or "reconnected"))
     try:
         await client.start()

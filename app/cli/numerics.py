@@ -105,8 +105,8 @@ async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list
 
 def _origins(report: NumericsReport, info: GraphInfo) -> list[str]:
     found = replace(report, first="", notes=())
-    told = numerics.summary_lines(found, info)[1:-1]
-    return told or ["no value is NaN or infinite, in compiled code or in eager"]
+    result = numerics.summary_lines(found, info)[1:-1]
+    return result or ["no value is NaN or infinite, in compiled code or in eager"]
 
 
 def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
@@ -131,10 +131,10 @@ async def _toggles(
     for without in without_each(recipe):
         try:
             error = numerics.results_error(await _compared(engine, options, without.recipe, own=False, every=False))
-            told: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(whole, error)}
+            result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(whole, error)}
         except Failure as failure:
-            told = {"failed": str(failure.diagnostic)}
-        found.append({"without": without.step, "what": without.what, **told})
+            result = {"failed": str(failure.diagnostic)}
+        found.append({"without": without.step, "what": without.what, **result})
     if not options.json:
         rows = [[each["without"], *_toggle_cells(each, whole), each["what"]] for each in found]
         print(

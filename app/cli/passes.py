@@ -40,11 +40,11 @@ def _dialects(dialects: Sequence[DialectInfo]) -> str:
     return table(heading, [[item.name, item.ops, item.module] for item in dialects], frozenset(heading))
 
 
-def _whose(item: PassInfo) -> str:
+def _origin(item: PassInfo) -> str:
     return item.origin or ("ours" if item.ours else "")
 
 
 def _table(passes: Sequence[PassInfo]) -> str:
-    rows = [[item.name, item.level, _whose(item), item.anchor, item.summary] for item in passes]
+    rows = [[item.name, item.level, _origin(item), item.anchor, item.summary] for item in passes]
     heading = ["pass", "level", "whose", "runs on", "summary"]
     return table(heading, rows, frozenset(heading))

@@ -23,7 +23,7 @@ _SHOWN, _HOT = 20, 10
 _LEFT = frozenset({"node", "op", "result", "with it"})
 
 
-class _Told(NamedTuple):
+class _Report(NamedTuple):
     """The profile of a graph as JSON, as a tree and as text."""
 
     json: dict[str, Any]
@@ -77,16 +77,16 @@ async def _profile(engine: Headless, options: argparse.Namespace, script: tuple[
     return code
 
 
-async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
+async def _run(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
     """The profile of runs."""
     request = engine.client.next_request()
     frame = Profile(request, recipe, options.repeats, options.timeout, inputs_of(options))
     report, info = (await engine.answer(frame)).report, engine.graphs[recipe.graph]
     root = profile.flame_tree(report, info)
-    return _Told(profile.as_json(report, info), root, _text(report, info, root, options.top, options.hot))
+    return _Report(profile.as_json(report, info), root, _text(report, info, root, options.top, options.hot))
 
 
-async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Told:
+async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> _Report:
     """The profile of the compilation."""
     compilation, info = await engine.compile(recipe), engine.graphs[recipe.graph]
     stages, compiled = compilation.ordered(), compilation.compiled
@@ -94,7 +94,7 @@ async def _compilation(engine: Headless, options: argparse.Namespace, recipe: Re
     root = compile_flame(stages, compiled, info)
     head = f"graph {recipe.graph}, {info.name}: compiled in {compiled.seconds:.2f} s; milliseconds by phase and pass"
     lines = [*profile.tree_lines(root, formatting.UNICODE), *_functions(stages, options.top)]
-    return _Told(compile_json(stages, compiled, info), root, "\n".join([head, *lines]))
+    return _Report(compile_json(stages, compiled, info), root, "\n".join([head, *lines]))
 
 
 def _functions(stages: Sequence[Stage], top: int) -> list[str]:

@@ -115,7 +115,7 @@ def _named(graph: GraphInfo, pattern: str) -> list[str]:
 def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
     known = [row.name for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
     subject = f"graph {graphs[0].name} has" if len(graphs) == 1 else "the graphs have"
-    return f"{subject} no node {pattern!r}{_near(pattern, known)}"
+    return f"{subject} no node {pattern!r}{_suggestion(pattern, known)}"
 
 
 def graph_numbers(wanted: str | None, graphs: Sequence[GraphInfo]) -> list[int]:
@@ -201,7 +201,7 @@ def _steps_named(recipe: Recipe, name: str) -> list[int]:
     found = [index for index, step in enumerate(recipe.steps) if step.name == plain]
     if not found:
         known = [step.name for step in recipe.steps]
-        raise UsageError(f"the recipe has no pass {plain!r}{_near(plain, known)}")
+        raise UsageError(f"the recipe has no pass {plain!r}{_suggestion(plain, known)}")
     if not number:
         return found
     if not number.isdigit() or not 1 <= int(number) <= len(found):
@@ -213,7 +213,7 @@ def _matches(row: object, pattern: str) -> bool:
     return any(fnmatchcase(str(getattr(row, key)), pattern) for key in ("stable", "name", "target"))
 
 
-def _near(name: str, known: Iterable[str]) -> str:
+def _suggestion(name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, sorted(set(known)), n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 

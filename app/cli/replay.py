@@ -74,8 +74,8 @@ async def _replay(engine: Headless, options: argparse.Namespace, found: Reproduc
     same_values = _same_values(values, ran.values) if ran is not None and values.exists() else []
     ok = not changed and (ran is None or not ran.report.wrong)
     if options.json:
-        told = {"ok": ok, "stages": len(found.stages), "changed": changed, "outputs_changed": same_values}
-        print(json.dumps(told, indent=2))
+        summary = {"ok": ok, "stages": len(found.stages), "changed": changed, "outputs_changed": same_values}
+        print(json.dumps(summary, indent=2))
         return 0 if ok else FAILURE
     print(f"{len(found.stages) - len(changed)} of {len(found.stages)} stages are unchanged")
     for line in changed:

@@ -75,7 +75,7 @@ def _model() -> str:
 
 
 def _quota() -> str:
-    """The CPU limit of the control group (cgroup v2), "" if there is none."""
+    """The CPU limit of the control group (cgroup v2), as a suffix of a text; empty without a limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
@@ -112,10 +112,10 @@ def _abilities(in_tmux: bool) -> list[str]:
         colours, mouse, copies = 0, False, False
     if os.environ.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         colours = 1 << 24
-    told = f"{colours:,} colours" if colours > 0 else "colours unknown"
+    colour_text = f"{colours:,} colours" if colours > 0 else "colours unknown"
     copying = "copying by OSC 52" if copies else "copying by OSC 52 unknown (not in terminfo)"
     copying = "copying by tmux buffers" if in_tmux else copying
-    return [told, "mouse" if mouse else "mouse unknown", copying]
+    return [colour_text, "mouse" if mouse else "mouse unknown", copying]
 
 
 def package_facts() -> Facts:
@@ -124,9 +124,9 @@ def package_facts() -> Facts:
 
 def folders() -> Facts:
     found = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
-    told = [(name, f"{abbreviate_home(path)}, {_free(Path(path))}") for name, path in found]
+    facts = [(name, f"{abbreviate_home(path)}, {_free(Path(path))}") for name, path in found]
     why = disk_cache.problem()
-    return [*told, ("", f"CACHE DISABLED: {abbreviate_home(why)}")] if why else told
+    return [*facts, ("", f"CACHE DISABLED: {abbreviate_home(why)}")] if why else facts
 
 
 def _free(path: Path) -> str:

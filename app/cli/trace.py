@@ -61,27 +61,27 @@ async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[st
     if options.beside and (options.coverage or not options.wanted):
         raise UsageError("--beside needs a node: give its name")
     code, found = 0, []
-    refused: list[UsageError] = []  # other graphs may have the node
+    errors: list[UsageError] = []  # other graphs may have the node
     for recipe in await engine.program(options, script):
         info = engine.graphs[recipe.graph]
         try:
             if options.beside:
-                answer = await _beside(engine, options, recipe, info)
+                answer = await _compare_pipelines(engine, options, recipe, info)
                 code = code or (FAILURE if any(side.problem for side in answer.sides) else 0)
             else:
                 stages, failed = await _stages(engine, recipe, f"graph {recipe.graph}")
                 code = FAILURE if failed else code
                 if not stages:
                     continue
-                answer = await _answered(engine, options, recipe, info, stages)
+                answer = await _answer(engine, options, recipe, info, stages)
         except UsageError as error:
-            refused.append(error)
+            errors.append(error)
             continue
         found.append({"graph": recipe.graph, "name": info.name, **answer.as_json()})
         if not options.json:
             print(f"graph {recipe.graph}, {info.name}\n{answer.as_text()}")
-    if refused and not found:
-        raise UsageError("\n".join(map(str, refused)))
+    if errors and not found:
+        raise UsageError("\n".join(map(str, errors)))
     if options.json:
         print(json.dumps({"source": options.source, "graphs": found}, indent=2))
     return code
@@ -96,7 +96,9 @@ async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[S
         return failure.stages, str(failure.diagnostic)
 
 
-async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo) -> _TwoRoads:
+async def _compare_pipelines(
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo
+) -> _TwoPipelines:
     """The nodes in the phases of this compiler and of torch-mlir that the other does not have. Raises `UsageError`."""
     rows = find_nodes(info, options.wanted)
     if not rows:
@@ -111,11 +113,13 @@ async def _beside(engine: Headless, options: argparse.Namespace, recipe: Recipe,
     for pipeline in frontend_pipelines(recipe, presets, dialect):
         found, problem = await _stages(engine, pipeline.recipe, pipeline.title)
         stages = [stage for _, stage in phase_stages(pipeline, found)]
-        sides.append(_Side(pipeline, _Down(stages, [await _followed(engine, stages, row) for row in rows]), problem))
-    return _TwoRoads(sides)
+        sides.append(
+            _Side(pipeline, _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows]), problem)
+        )
+    return _TwoPipelines(sides)
 
 
-async def _answered(
+async def _answer(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
 ) -> Any:
     if options.coverage or not options.wanted:
@@ -127,16 +131,16 @@ async def _answered(
             raise UsageError(
                 f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
             )
-        return _Down(stages, [await _followed(engine, stages, row) for row in rows])
+        return _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows])
     rows = find_nodes(info, options.wanted)
     if rows:
-        return _Down(stages, [await _followed(engine, stages, row) for row in rows])
+        return _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows])
     if lines is not None:
         stage = choose_stage(stages, lines[1])
         first = int(lines[2])
         last = int(lines[3] or first)
         frame = FindOrigins(0, stage.text, first - 1, last - 1)
-        return _Up(info, stage, (first, last), await engine.client.request(frame))
+        return _LineNodes(info, stage, (first, last), await engine.client.request(frame))
     raise UsageError(_no_node(options.wanted, recipe))
 
 
@@ -155,7 +159,7 @@ def is_at(row: NodeRow, path: str, line: int) -> bool:
     return row.location == f"{path}:{line}" or row.location.endswith(f"/{path}:{line}")
 
 
-async def _followed(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> tuple[NodeRow, dict[str, NodeTrace]]:
+async def _follow_node(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> tuple[NodeRow, dict[str, NodeTrace]]:
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
     frame = FollowNode(0, texts, row.stable, _LIMIT)
     found = await engine.client.request(frame)
@@ -209,7 +213,7 @@ def _coverage_json(stage: Stage) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Down:
+class _NodeLines:
     """The lines of nodes in every stage."""
 
     def __init__(self, stages: Sequence[Stage], found: Sequence[tuple[NodeRow, dict[str, NodeTrace]]]) -> None:
@@ -231,7 +235,7 @@ class _Down:
         ]  # fmt: skip
 
     def as_text(self) -> str:
-        return "\n\n".join(self._told(row, traces) for row, traces in self._found)
+        return "\n\n".join(self._node_table(row, traces) for row, traces in self._found)
 
     def in_full(self) -> str:
         """Every line of the nodes, stage by stage."""
@@ -242,7 +246,7 @@ class _Down:
             if stage.text in traces
         )
 
-    def _told(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
+    def _node_table(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
         pairs = [(stage, traces[stage.text]) for stage in self._stages if stage.text in traces]
         rows = [
             [stage.index, stage.name, stage.phase, trace.own or "", trace.derived or "", *_first_line(trace)]
@@ -262,11 +266,11 @@ class _Side(NamedTuple):
     """A pipeline, the nodes in its phases, and the error that ended it."""
 
     pipeline: FrontendPipeline
-    nodes: _Down
+    nodes: _NodeLines
     problem: str
 
 
-class _TwoRoads:
+class _TwoPipelines:
     """The lines of nodes in two pipelines."""
 
     def __init__(self, sides: Sequence[_Side]) -> None:
@@ -292,7 +296,7 @@ def _first_line(trace: NodeTrace) -> list[object]:
     return [trace.lines[0] + 1, short + " (derived)" * trace.marks[0]]
 
 
-class _Up:
+class _LineNodes:
     """The nodes that lines of a stage come from."""
 
     def __init__(self, info: GraphInfo, stage: Stage, lines: tuple[int, int], found: OriginsFound) -> None:

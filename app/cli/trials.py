@@ -47,12 +47,12 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
         raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
     attempts: list[PassPreview] = []
 
-    def came(frame: Any) -> None:
+    def take(frame: Any) -> None:
         if isinstance(frame, Tried):
             attempts.append(PassPreview(wanted[frame.number], frame))
             engine.console.progress(f"tried {len(attempts)} of {len(wanted)} passes")
 
-    done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), came)
+    done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), take)
     engine.console.done()
     if done.tried < done.candidates:
         engine.console.note(

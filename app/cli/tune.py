@@ -57,14 +57,14 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     )  # fmt: skip
     attempts: list[Attempted] = []
 
-    def came(found: Any) -> None:
+    def take(found: Any) -> None:
         if isinstance(found, Attempted):
             attempts.append(found)
             engine.console.progress(attempt_line(found))
         elif isinstance(found, Progress):
             engine.console.progress(found.what)
 
-    found = await engine.client.request(frame, came)
+    found = await engine.client.request(frame, take)
     engine.console.done()
     if options.output is not None:
         with reporting_write_errors(options.output):

@@ -44,25 +44,27 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
     code, found = 0, []
     for recipe, rows in wanted:
         try:
-            told_of = await _fates(engine, recipe, rows)
+            histories = await _histories(engine, recipe, rows)
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             code = FAILURE
             found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
             continue
-        found.append({"graph": recipe.graph, "ok": True, "nodes": [_json(row, fate) for row, fate in told_of]})
+        found.append({"graph": recipe.graph, "ok": True, "nodes": [_json(row, history) for row, history in histories]})
         if not options.json:
-            print("\n\n".join(_text(row, fate) for row, fate in told_of))
+            print("\n\n".join(_text(row, history) for row, history in histories))
     if options.json:
         print(json.dumps({"source": options.source, "graphs": found}, indent=2))
     return code
 
 
-async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> list[tuple[NodeRow, list[NodeRemark]]]:
+async def _histories(
+    engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]
+) -> list[tuple[NodeRow, list[NodeRemark]]]:
     compilation = await engine.compile(recipe)
     assert compilation.compiled is not None
     stages = compilation.compiled.stages
-    remarks = (*compilation.compiled.remarks, *await _of_llvm(engine, recipe))
+    remarks = (*compilation.compiled.remarks, *await _llvm_remarks(engine, recipe))
     assigned = {assignment.node: assignment for assignment in compilation.assignments}
     return [
         (
@@ -76,7 +78,7 @@ async def _fates(engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]) -> l
     ]
 
 
-async def _of_llvm(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
     """LLVM's remarks; empty, with a note, if they are not available."""
     try:
         return (await engine.answer(ExplainCode(engine.client.next_request(), recipe))).remarks
@@ -97,11 +99,11 @@ async def _machine_code(engine: Headless, compilation: CollectedCompilation, row
     return [in_machine_code(traces, symbols)]
 
 
-def _json(row: NodeRow, fate: Sequence[NodeRemark]) -> dict[str, object]:
-    said = [{"who": one.who, "text": one.text, "times": one.times} for one in fate]
-    return {**node_json(row), "fate": said}
+def _json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
+    said = [{"who": one.who, "text": one.text, "times": one.times} for one in history]
+    return {**node_json(row), "history": said}
 
 
-def _text(row: NodeRow, fate: Sequence[NodeRemark]) -> str:
-    rows = [[one.who, remark_text(one)] for one in fate]
+def _text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
+    rows = [[one.who, remark_text(one)] for one in history]
     return f"{node_line(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"

@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _no_such_source(options: argparse.Namespace) -> str:
-    """The error for a plain word that is not a program; "" if it may be one. A remote source is not checked here."""
+    """The error for a plain word that is not a program; empty if it may be one. Remote sources are not checked."""
     source: str = options.source
     elsewhere = options.engine or options.remote
     if elsewhere or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
@@ -85,7 +85,7 @@ def _no_such_source(options: argparse.Namespace) -> str:
 
 
 def _no_terminal(source: str) -> str:
-    """The error if there is no terminal to draw on; "" if there is one, or if a Textual driver replaces it."""
+    """The error without a terminal; empty with one, or if a Textual driver replaces it."""
     if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
         return ""
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}

@@ -1,4 +1,4 @@
-"""A/B: the recipe on the screen beside another one, an earlier one, a preset's, a file's, or another graph's."""
+"""Compares the current recipe with another one: of an earlier edit, a preset, a file, or another graph."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class CompareCommands:
-    """Compiles other recipes beside the one on the screen, which stays as it is."""
+    """Compiles other recipes for a comparison. The current recipe does not change."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
 
     def sides(self) -> list[tuple[Side, str]]:
-        """What the recipe on the screen can be compared with at once, each with what it is."""
+        """The recipes that can be compared with the current one, each with a description."""
         workspace, state = self._context.workspace, self._context.state
-        mine, now = workspace.recipe, "compare what comes from later edits with what there is now"
-        found = [(Side("the recipe as it is now", mine), now)]
+        mine, now = workspace.recipe, "compare later edits with the current state"
+        found = [(Side("the current recipe", mine), now)]
         found += [
             (Side(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
             for preset in state.presets
@@ -44,20 +44,20 @@ class CompareCommands:
         return found
 
     def choose_other(self) -> None:
-        """Ask what to compare with, then compile that and show how each stage differs."""
+        """Ask for the other recipe, compile it, and show the differences of each stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [PickerChoice(side.title, what, side) for side, what in self.sides()]
-        choices.append(PickerChoice("a recipe file", "one that `buddy-tui run --recipe` takes", "file"))
-        self._context.dialogs.open(PickerScreen("Compare with", choices), self._chosen)
+        choices.append(PickerChoice("a recipe file", "as for `buddy-tui run --recipe`", "file"))
+        self._context.dialogs.open(PickerScreen("Compare with", choices), self._compare_with_choice)
 
-    def _chosen(self, side: Side | Literal["file"] | None) -> None:
+    def _compare_with_choice(self, side: Side | Literal["file"] | None) -> None:
         if side == "file":
-            self._context.dialogs.ask("compare with the recipe in", "", self._read)
+            self._context.dialogs.ask("compare with the recipe in", "", self._compare_with_file)
         elif side is not None:
             self.compare_with(side)
 
-    def _read(self, path: str) -> None:
+    def _compare_with_file(self, path: str) -> None:
         if not path.strip():
             return
         try:
@@ -65,29 +65,29 @@ class CompareCommands:
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
-        # What a recipe's plug-ins are does not matter: they are left out below.
+        # The plug-ins of the file are not used (see below), so they need no trust.
         asked = claims(replace(found, plugins=()))
         if asked and not self._context.session.trusts:
-            self._context.say(f"{path.strip()} is not used: {refusal(asked)}")
+            self._context.say(f"{path.strip()} is rejected: {refusal(asked)}")
             return
         mine = self._context.workspace.recipe
-        # Plug-ins are code: a file of somebody's names its own, and those loaded are the user's choice.
+        # Plug-ins are code: use those that the user has loaded, not those that the file names.
         side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph, plugins=mine.plugins)
         self.compare_with(Side(Path(path.strip()).name, side))
 
     def compare_with(self, side: Side) -> None:
-        """Compile `side` in the background; once it is there the IR pane shows what differs."""
-        self._context.say(f"compiling {side.title}{self._context.glyphs.ellipsis} ctrl+c cancels")
-        self._context.jobs.begin("versus", self._compare_with, side)
+        """Compile `side` in the background, then show the differences in the IR pane."""
+        self._context.say(f"compiling {side.title}{self._context.glyphs.ellipsis} press ctrl+c to cancel")
+        self._context.jobs.begin("versus", self._compile_and_compare, side)
 
-    async def _compare_with(self, side: Side) -> None:
+    async def _compile_and_compare(self, side: Side) -> None:
         compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
         if compiled is not None:
             self._context.layout.show_pane("ir")
             self._ir.compare_with(ComparedStages(side.title, compiled.stages))
 
     def compare_presets(self) -> None:
-        """Every preset beside the others."""
+        """Compile the program with every suitable preset, and compare the measurements."""
         from buddy.app.screens.presets import PresetsScreen
 
         mine, presets = self._context.workspace.recipe, self._context.state.presets
@@ -98,9 +98,9 @@ class CompareCommands:
         ]
         if mine not in [recipe for _, recipe in sides]:
             sides.insert(0, ("(as edited)", mine))
-        self._context.dialogs.open(PresetsScreen(self._context.session, sides), self._preset_chosen)
+        self._context.dialogs.open(PresetsScreen(self._context.session, sides), self._use_preset_answer)
 
-    def _preset_chosen(self, answer: tuple[str, Side] | None) -> None:
+    def _use_preset_answer(self, answer: tuple[str, Side] | None) -> None:
         if answer is None:
             return
         act, side = answer

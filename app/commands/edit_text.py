@@ -68,7 +68,7 @@ class TextEditCommands:
 
         row = self._ir.shown
         if row is None:
-            self._context.say("there is no stage to edit yet")
+            self._context.say("no stage to edit yet")
             return
         recipe = self._context.workspace.recipe
         text = await self._context.queries.whole_text(row.stage.text)
@@ -104,10 +104,10 @@ class TextEditCommands:
         self, row: StageRow, text: str, wrong: TextProblem | None, before: str
     ) -> str | None:
         if len(text) > LONGEST:
-            what = "set $EDITOR, then E"
+            what = "set $EDITOR, then press E"
             if wrong is not None and text != before:
-                what = f"{wrong.message}, line {wrong.line + 1}; {self._put_aside(text)}"
-            self._context.say(f"this stage is too long for the editor here: {what}")
+                what = f"{wrong.message}, line {wrong.line + 1}; {self._save_rejected(text)}"
+            self._context.say(f"this stage is too long for the built-in editor: {what}")
             return None
         from buddy.app.screens.ir_editor import IrEditor
 
@@ -117,12 +117,13 @@ class TextEditCommands:
 
     def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:
         if before == after:
-            self._context.say("nothing was changed")
+            self._context.say("the text was not changed")
             return
         rows = self._ir.rows
         row_index = next((k for k, other in enumerate(rows) if other.key == row.key), None)
         if self._context.workspace.recipe != recipe or row_index is None:
-            self._context.say(f"the recipe has changed meanwhile, so the edit has no place: {self._put_aside(after)}")
+            saved = self._save_rejected(after)
+            self._context.say(f"the recipe has changed meanwhile, so the edit cannot be applied: {saved}")
             return
         phase = phase_of(rows, row_index)
         steps, step_index = with_ir(recipe.steps, row.stage.step, after, phase)
@@ -130,8 +131,8 @@ class TextEditCommands:
         self._ir.expect((REPLACE, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
-    def _put_aside(self, text: str) -> str:
-        """Write edited text that cannot be used to a file beside the recipe. Returns a message with its path."""
+    def _save_rejected(self, text: str) -> str:
+        """Write edited text that cannot be used to a file next to the recipe. Returns a message with its path."""
         recipe_path = self._context.workspace.path
         numbered = (recipe_path.with_suffix(f".edited{f'-{k}' * (k > 1)}.mlir") for k in itertools.count(1))
         path = next(path for path in numbered if not path.exists())
@@ -139,7 +140,7 @@ class TextEditCommands:
             write_whole(path, text)
         except OSError as error:
             return f"the edited text could not be written to {path}: {error.strerror}"
-        return f"the edited text is in {path}"
+        return f"the edited text was saved to {path}"
 
 
 def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:

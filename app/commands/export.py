@@ -1,4 +1,4 @@
-"""Code for elsewhere, from the workbench: which machine it is for, and exports to a folder."""
+"""Commands that choose the target of code generation and export compiled programs to a folder."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _TYPED = object()
 
 
 def parse_kinds(text: str) -> tuple[ExportKind, ...]:
-    """The kinds that a text names, with commas or spaces between. Raises `ValueError` that names those there are."""
+    """The kinds in a text, separated by commas or spaces. Raises `ValueError` that lists the known kinds."""
     found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     words = text.replace(",", " ").split()
     unknown = [word for word in words if word not in found]
     if unknown or not words:
-        raise ValueError(f"no kind {next(iter(unknown), '')!r}; there are {', '.join(EXPORT_KINDS)}")
+        raise ValueError(f"unknown kind {next(iter(unknown), '')!r}; known: {', '.join(EXPORT_KINDS)}")
     return tuple(dict.fromkeys(found[word] for word in words))
 
 
 class ExportCommands:
-    """Asks for kinds and a folder and has the engine write; edits the recipe's target."""
+    """Asks for the kinds and the folder of an export, which the engine writes; edits the recipe's target."""
 
     def __init__(self, context: WorkbenchContext, sessions: SessionCommands) -> None:
         self._context, self._sessions = context, sessions
@@ -42,28 +42,28 @@ class ExportCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now = self._context.workspace.recipe.target
-        choices = [PickerChoice("this machine", "with all that its CPU can do", "", marked=not now)]
+        choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not now)]
         choices += [PickerChoice(name, summary, name, marked=name == now) for name, summary in TARGETS.items()]
-        choices.append(PickerChoice("another", "NAME:CPU, NAME:CPU:FEATURES, or a triple, typed", _TYPED, marked=False))
-        self._context.dialogs.open(PickerScreen("The machine that code is for", choices), self._chosen)
+        choices.append(PickerChoice("another", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPED, marked=False))
+        self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
 
-    def _chosen(self, answer: object) -> None:
+    def _use_choice(self, answer: object) -> None:
         if answer is _TYPED:
-            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use)
+            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_target)
         elif answer is not None:
-            self._use(str(answer))
+            self._use_target(str(answer))
 
-    def _use(self, target: str) -> None:
+    def _use_target(self, target: str) -> None:
         recipe, target = self._context.workspace.recipe, target.strip()
         if target != recipe.target:
-            self._context.edits.edit(replace(recipe, target=target), f"code for {target or 'this machine'}")
+            self._context.edits.edit(replace(recipe, target=target), f"target {target or 'this machine'}")
 
     # ---- exports -------------------------------------------------------------------------------------------------
 
     def ask_export(self) -> None:
-        self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._kinds_typed)
+        self._context.dialogs.ask(f"export as ({', '.join(EXPORT_KINDS)})", "object", self._ask_folder)
 
-    def _kinds_typed(self, text: str) -> None:
+    def _ask_folder(self, text: str) -> None:
         if not text.strip():
             return
         try:
@@ -73,13 +73,13 @@ class ExportCommands:
             return
         name = Path(self._context.workspace.source.partition(":")[0]).stem or "program"
         self._context.dialogs.ask(
-            "export to the folder", f"{name}.export", lambda folder: self._folder_typed(folder, kinds)
+            "export to the folder", f"{name}.export", lambda folder: self._export_to(folder, kinds)
         )
 
-    def _folder_typed(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
+    def _export_to(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
         def question(path: Path) -> str:
             there = path.exists() and any(path.iterdir())
-            what = f"{folder.strip()} is there already; files of the same names are replaced. Write into it?"
+            what = f"{folder.strip()} exists; files with the same names are replaced. Write into it?"
             return what if there else ""
 
         def start(path: Path, asked: bool) -> None:
@@ -100,5 +100,5 @@ class ExportCommands:
         if made is not None:
             size = formatting.size(sum(file.size for file in made.files))
             self._context.say(
-                f"{len(made.files)} files, {size}, in {made.folder}; its README.md says how to build them"
+                f"{len(made.files)} files, {size}, in {made.folder}; see its README.md for how to build them"
             )

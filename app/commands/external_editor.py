@@ -37,7 +37,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
     try:
         folder = Path(tempfile.mkdtemp(prefix="buddy-tui-"))
     except OSError as error:
-        raise NoEditorError(f"there is no place for the text: {error.strerror}") from error
+        raise NoEditorError(f"no temporary folder for the text: {error.strerror}") from error
     path = folder / name
     try:
         path.write_text(text, "utf-8")
@@ -48,20 +48,20 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
     try:
         edited = path.read_text("utf-8", "replace")
     except OSError as error:
-        # A file by another name may be what the editor wrote.
-        kept = _kept(folder, sorted(folder.iterdir()) if folder.is_dir() else [])
-        raise EditorError(f"{editor[0]} leaves no text to take: {error.strerror}{kept}") from error
+        # The editor may have written a file with another name.
+        note = _describe_output(folder, sorted(folder.iterdir()) if folder.is_dir() else [])
+        raise EditorError(f"{editor[0]} left no readable text: {error.strerror}{note}") from error
     if status != 0:
-        kept = _kept(folder, [path] if edited != text else [])
-        raise EditorError(f"{editor[0]} ended with {status}, so nothing is taken{kept}")
+        note = _describe_output(folder, [path] if edited != text else [])
+        raise EditorError(f"{editor[0]} exited with status {status}, so the text is not used{note}")
     shutil.rmtree(folder, ignore_errors=True)
     return edited
 
 
-def _kept(folder: Path, worth: Sequence[Path]) -> str:
-    """The path of files worth keeping, as a suffix of a message. If there are none, the folder is deleted."""
-    if worth:
-        return f"; what it wrote is in {worth[0]}"
+def _describe_output(folder: Path, files: Sequence[Path]) -> str:
+    """A suffix for a message with the path of the first file in `files`. Without files, deletes the folder."""
+    if files:
+        return f"; its output is in {files[0]}"
     shutil.rmtree(folder, ignore_errors=True)
     return ""
 

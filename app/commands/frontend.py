@@ -21,53 +21,53 @@ class _FrontendChoice(NamedTuple):
 
 
 class FrontendCommands:
-    """Edits of the recipe that change its frontend or dialect, and its steps with them."""
+    """Changes the frontend or the dialect of the recipe, and its passes accordingly."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, provenance: ProvenanceCommands) -> None:
         self._context, self._ir, self._provenance = context, ir, provenance
 
     def choose_frontend(self) -> None:
-        """List every frontend with every dialect that it gives."""
+        """List every frontend with each dialect that it supports."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         recipe = self._context.workspace.recipe
         now = _FrontendChoice(recipe.frontend, recipe.dialect)
         found = [_FrontendChoice(frontend, dialect) for frontend in FRONTENDS for dialect in dialects_of(frontend)]
         choices = [
-            PickerChoice(f"{choice.frontend}, {choice.dialect}", _told(choice), choice, marked=choice == now)
+            PickerChoice(f"{choice.frontend}, {choice.dialect}", _describe(choice), choice, marked=choice == now)
             for choice in found
         ]
-        self._context.dialogs.open(PickerScreen("Frontend, and the dialect it goes to", choices), self._use)
+        self._context.dialogs.open(PickerScreen("Frontend and target dialect", choices), self._use_frontend)
 
     def next_dialect(self) -> None:
-        """The next dialect that the recipe's frontend gives."""
+        """Switch to the next dialect that the recipe's frontend supports."""
         recipe = self._context.workspace.recipe
         given = dialects_of(recipe.frontend)
-        self._use(_FrontendChoice(recipe.frontend, given[(given.index(recipe.dialect) + 1) % len(given)]))
+        self._use_frontend(_FrontendChoice(recipe.frontend, given[(given.index(recipe.dialect) + 1) % len(given)]))
 
-    def _use(self, choice: _FrontendChoice | None) -> None:
+    def _use_frontend(self, choice: _FrontendChoice | None) -> None:
         workspace = self._context.workspace
         recipe = workspace.recipe
         if choice is None or choice == (recipe.frontend, recipe.dialect):
             return
         changed = with_frontend(recipe, self._context.state.presets, *choice)
-        frontend = f"by {choice.frontend}, " if choice.frontend != recipe.frontend else ""
-        self._context.edits.edit(changed, f"{frontend}lowered by {choice.dialect}")
+        frontend = f"frontend {choice.frontend}, " if choice.frontend != recipe.frontend else ""
+        self._context.edits.edit(changed, f"{frontend}dialect {choice.dialect}")
 
-    def show_beside(self) -> None:
-        """The node here in this compiler's IR and in torch-mlir's."""
+    def compare_node(self) -> None:
+        """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
         from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
 
         if self._context.state.info is not None and self._context.state.info.enters:
-            self._context.say(f"{self._context.state.info.name} begins as IR: no frontend has captured its nodes")
+            self._context.say(f"{self._context.state.info.name} starts as IR, so no frontend has captured its nodes")
             return
         self._provenance.with_node(
             lambda row: self._context.dialogs.open(
-                FrontendComparisonScreen(self._context.session, self._context.workspace.recipe, row), self._go
+                FrontendComparisonScreen(self._context.session, self._context.workspace.recipe, row), self._show_result
             )
         )
 
-    def _go(self, found: StagePosition | ComparedStages | None) -> None:
+    def _show_result(self, found: StagePosition | ComparedStages | None) -> None:
         if found is None:
             return
         self._context.layout.show_pane("ir")
@@ -77,7 +77,7 @@ class FrontendCommands:
             self._ir.go_from_here(found)
 
 
-def _told(choice: _FrontendChoice) -> str:
+def _describe(choice: _FrontendChoice) -> str:
     if choice.frontend == TORCH_MLIR:
         return SUMMARIES[choice.frontend]
     return f"{SUMMARIES[choice.frontend]}, {choice.dialect} first"

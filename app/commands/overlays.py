@@ -81,17 +81,17 @@ class OverlayCommands:
         if found:
             self._context.dialogs.open(PlotScreen(found, self._context.glyphs))
         else:
-            self._context.say("there is nothing to plot yet: r runs the program")
+            self._context.say("nothing to plot yet: press r to run the program")
 
     def show_numerics(self) -> None:
-        """Compare each node with eager; choosing one shows it in the graph."""
+        """Compare each node with eager. The chosen node is shown in the graph pane."""
         from buddy.app.screens.numerics import NumericsScreen
 
         if self._context.state.info is not None:
             screen = NumericsScreen(self._context.session, self._context.workspace.recipe, self._context.state.info)
-            self._context.dialogs.open(screen, self._node_chosen)
+            self._context.dialogs.open(screen, self._go_to_node)
 
-    def _node_chosen(self, node: str | None) -> None:
+    def _go_to_node(self, node: str | None) -> None:
         if node:
             self._context.layout.show_pane("graph")
             self._graph.show_node(node)
@@ -111,7 +111,7 @@ class OverlayCommands:
         def chosen(name: str | None) -> None:
             show(name or before)
             if name is not None:
-                self._context.say(f'theme: {name}; for good: theme = "{name}" in config.toml')
+                self._context.say(f'theme: {name}; to keep it, set theme = "{name}" in config.toml')
 
         self._context.dialogs.open(PickerScreen("Themes", choices, show), chosen)
 

@@ -1,4 +1,4 @@
-"""Profiling in the workbench: where the time of a run goes, in the graph's table, as a tree, and under the roof."""
+"""Profiling: the time of each node in the graph table, as a tree of modules, and as a roofline plot."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
 
-# The roof reaches this far to both sides of the nodes, and of the edge between memory and arithmetic.
-_BEYOND = 2.0
+# The factor by which the roofline extends beyond the nodes and beyond its ridge point.
+_ROOF_MARGIN = 2.0
 
 
 class ProfileCommands:
-    """Profiles the recipe on the screen, which stays as it is, and shows what came of it."""
+    """Profiles the current recipe without changing it, and shows the results."""
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._job = context.jobs.single("profile", "a profile is being taken: ctrl+c stops it")
+        self._job = context.jobs.single("profile", "a profile is running: press ctrl+c to stop it")
 
     def profile_program(self) -> None:
-        """Run the recipe with counters in its code, in the background."""
+        """Run instrumented code of the recipe in the background."""
         if not self._job.may_begin():
             return
         recipe = self._context.workspace.recipe
-        self._context.say(f"profiling{self._context.glyphs.ellipsis} ctrl+c cancels")
+        self._context.say(f"profiling{self._context.glyphs.ellipsis} press ctrl+c to cancel")
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
@@ -39,40 +39,40 @@ class ProfileCommands:
         report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
         if report is None:
             return
-        self._context.state.profiled(recipe, report)
+        self._context.state.record_profile(recipe, report)
         self._context.session.changed(frozenset({"graph"}))
         self._context.say(
-            f"{profile.summary_lines(report)[0]}; g C shows modules, g R the roof, g H instructions, s sorts"
+            f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort"
         )
 
     def show_flame(self) -> None:
-        """The modules with their times."""
+        """Show the time of each module."""
         from buddy.app.screens.flame import FlameScreen
 
-        found = self._found()
+        found = self._profile_and_graph()
         if found is not None:
             report, info = found
             story = " ".join(profile.summary_lines(report)[:1])
-            self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), story), self._go)
+            self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), story), self._go_to_node)
 
     def show_roofline(self) -> None:
-        """What nodes reach, under the roof of what the machine can do."""
+        """Plot the rate of each node under the roofline of the machine."""
         from buddy.app.screens.plot import PlotScreen
 
-        found = self._found()
+        found = self._profile_and_graph()
         plot = roofline(*found) if found is not None else None
         if plot is not None:
             self._context.dialogs.open(
-                PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_named
+                PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_to_named_node
             )
         elif found is not None:
-            self._context.say("of no node both operations and bytes are known")
+            self._context.say("no node has both an operation count and a byte count")
 
     def show_hot(self) -> None:
-        """The instructions that take the time, as far as the system lets them be sampled."""
+        """List the instructions with the most samples, if the system allows sampling."""
         from buddy.app.screens.hot_spots import HotSpotScreen
 
-        found = self._found()
+        found = self._profile_and_graph()
         if found is None:
             return
         report, info = found
@@ -80,37 +80,37 @@ class ProfileCommands:
             self._context.say(profile.sampling_text(report.sampling))
             return
         names = {row.stable: row.name for row in info.rows}
-        self._context.dialogs.open(HotSpotScreen(report.sampling, names), self._go_instruction)
+        self._context.dialogs.open(HotSpotScreen(report.sampling, names), self._go_to_instruction)
 
-    def _go_instruction(self, spot: HotSpot | None) -> None:
-        """The line of the assembly on the screen, which is that of the profile unless the recipe was edited since."""
+    def _go_to_instruction(self, spot: HotSpot | None) -> None:
+        """Go to the assembly line of an instruction, unless the recipe has changed since the profile."""
         rows = self._context.state.board.rows()
         stage = next((row for row in rows if row.stage.language == "asm"), None)
         if spot is None or spot.line < 0:
             return
         if stage is None or self._context.state.profile_is_stale:
-            self._context.say("the recipe has been edited since: g c profiles it as it stands")
+            self._context.say("the profile is out of date, because the recipe changed: press g c to profile again")
             return
         self._context.layout.show_pane("ir")
         self._ir.go_from_here(StagePosition(stage.key, spot.line))
 
-    def _found(self) -> tuple[ProfileReport, GraphInfo] | None:
+    def _profile_and_graph(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._context.state.profile, self._context.state.info
         return (report, info) if report is not None and info is not None else None
 
-    def _go_named(self, name: str | None) -> None:
+    def _go_to_named_node(self, name: str | None) -> None:
         info = self._context.state.info
         rows = info.rows if info is not None else ()
-        self._go(next((row.stable for row in rows if row.name == name), None))
+        self._go_to_node(next((row.stable for row in rows if row.name == name), None))
 
-    def _go(self, node: str | None) -> None:
+    def _go_to_node(self, node: str | None) -> None:
         if node is not None:
             self._context.layout.show_pane("graph")
             self._graph.go_to_node(node)
 
 
 def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
-    """Operations a second over operations a byte, the roof over both; `None` where no node has a place."""
+    """Plots operations per second over operations per byte, with the roofline; `None` if no node has both."""
     nodes = [each for each in profile.timed_nodes(report, info) if each.rate and each.intensity]
     if not nodes:
         return None
@@ -123,21 +123,24 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
     )
     series = (reached, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (reached,)
     note = (
-        f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, on "
-        f"{formatting.thread_count(report.plain.threads)}; data in caches come faster"
+        f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, with "
+        f"{formatting.thread_count(report.plain.threads)}; caches are faster"
     )
-    x, y = PlotAxis("operations a byte", log=True, told=_short), PlotAxis("GFLOP/s", log=True, told=_short)
-    return Plot("Roofline", series, x, y, note if report.peak.gflops else "what the machine can do was not measured")
+    x, y = (
+        PlotAxis("operations per byte", log=True, format=_three_digits),
+        PlotAxis("GFLOP/s", log=True, format=_three_digits),
+    )
+    return Plot("Roofline", series, x, y, note if report.peak.gflops else "the peak of the machine was not measured")
 
 
 def _roof(report: ProfileReport, nodes: list[profile.TimedNode]) -> Series:
-    """The most that memory lets through, up to the most that arithmetic does."""
+    """The roofline: limited by memory bandwidth up to the ridge point, then by peak arithmetic."""
     gflops, gbytes = report.peak.gflops, report.peak.gbytes
     edge = gflops / gbytes
     reached = [each.intensity for each in nodes]
-    x = (min(*reached, edge) / _BEYOND, edge, max(*reached, edge) * _BEYOND)
+    x = (min(*reached, edge) / _ROOF_MARGIN, edge, max(*reached, edge) * _ROOF_MARGIN)
     return Series("roof", x, tuple(min(gflops, at * gbytes) for at in x), names=("memory", "edge", "arithmetic"))
 
 
-def _short(value: float) -> str:
+def _three_digits(value: float) -> str:
     return f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Where a node went and what became of it: its text at every stage, its fate through all passes, its Python line."""
+"""Provenance of a node: its text at every stage, its history through all passes, and its Python line."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ Remarks = tuple[tuple[str, str, str], ...]
 
 
 class ProvenanceCommands:
-    """Opens the screens; each is about the node of the graph pane's row, or of the IR pane's line."""
+    """Opens screens about the node under the cursor of the graph pane or the IR pane."""
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        # Of the latest recipe that was asked about.
+        # LLVM's remarks on the latest recipe for which they were requested.
         self._code_remarks: dict[Recipe, Remarks] = {}
 
-    def follow_through(self) -> None:
-        """One node through all passes, with its text at each."""
+    def follow_node(self) -> None:
+        """Show the text of a node at every stage."""
         self.with_node(lambda row: self._context.jobs.begin("node", self._follow, row))
 
-    def open_fate(self) -> None:
-        """What each pass did to a node, or why it did not."""
-        self.with_node(lambda row: self._context.jobs.begin("node", self._show_fate, row))
+    def open_history(self) -> None:
+        """Show what each pass did to a node, or why it did nothing."""
+        self.with_node(lambda row: self._context.jobs.begin("node", self._open_history, row))
 
     def open_python(self) -> None:
-        """The Python file that a node comes from, at its line."""
+        """Show the Python file that a node comes from, at its line."""
         self.with_node(lambda row: self._context.jobs.begin("node", self._open_python, row))
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
-        """Do `act` with the node here; where a line comes from several, of a function that layers share, ask which."""
+        """Call `act` with the node under the cursor. Asks which one if a line comes from several nodes."""
         info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
@@ -64,13 +64,13 @@ class ProvenanceCommands:
         names = line.nodes if line is not None else (current.stable,) if current is not None else ()
         known = [rows[name] for name in names if name in rows]
         if not known:
-            self._context.say("no node is known for this line")
+            self._context.say("no node of the graph maps to this line")
         elif len(known) == 1:
             act(known[0])
         else:
-            self._ask_which(known, line.derived if line is not None else (), act)
+            self._ask_node(known, line.derived if line is not None else (), act)
 
-    def _ask_which(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
+    def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         def chosen(row: NodeRow | None) -> None:
@@ -82,7 +82,7 @@ class ProvenanceCommands:
             PickerChoice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
             for row in rows
         ]
-        self._context.dialogs.open(PickerScreen("Which node of this line", choices), chosen)
+        self._context.dialogs.open(PickerScreen("Nodes of this line", choices), chosen)
 
     # ---- the screens ---------------------------------------------------------------------------------------------
 
@@ -96,45 +96,47 @@ class ProvenanceCommands:
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
-        self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go)
+        self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go_to_position)
 
-    def _go(self, place: StagePosition | None) -> None:
+    def _go_to_position(self, place: StagePosition | None) -> None:
         if place is not None:
             self._context.layout.show_pane("ir")
             self._ir.go_from_here(place)
 
-    async def _show_fate(self, row: NodeRow) -> None:
+    async def _open_history(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import NodeHistoryScreen
 
         state = self._context.state
         stages, assignment = state.board.rows(), state.assignments.get(row.stable)
-        machine_code = await self._in_machine_code(row, stages)
+        machine_code = await self._machine_code_remarks(row, stages)
 
-        def fate(remarks: Remarks = ()) -> list[NodeRemark]:
-            told = (*state.remarks, *remarks)
-            return [*node_history(row, assignment, told, [found.stage for found in stages]), *machine_code]
+        def history(remarks: Remarks = ()) -> list[NodeRemark]:
+            all_remarks = (*state.remarks, *remarks)
+            return [*node_history(row, assignment, all_remarks, [found.stage for found in stages]), *machine_code]
 
         self._context.selection.select_node(row.stable)
         recipe = self._context.workspace.recipe
         known = self._code_remarks.get(recipe, () if not machine_code else None)
-        screen = NodeHistoryScreen(row.name, fate(known or ()), "" if known is not None else "asking LLVM what it did")
-        self._context.dialogs.open(screen, lambda said: self._go_stage(said, stages))
+        screen = NodeHistoryScreen(
+            row.name, history(known or ()), "" if known is not None else "waiting for LLVM's remarks"
+        )
+        self._context.dialogs.open(screen, lambda remark: self._go_to_stage(remark, stages))
         if known is None:
-            remarks = await self._of_llvm(recipe)
+            remarks = await self._llvm_remarks(recipe)
             if screen.is_current:
-                screen.show(fate(remarks))
+                screen.show(history(remarks))
                 screen.tell("")
 
-    async def _of_llvm(self, recipe: Recipe) -> Remarks:
-        """What LLVM says of the code of a recipe; nothing where it cannot be asked, which is said."""
+    async def _llvm_remarks(self, recipe: Recipe) -> Remarks:
+        """LLVM's remarks on the code of a recipe; empty, after a message, if they are not available."""
         answer = await self._context.queries.request(ExplainCode(0, recipe))
         if answer is None:
             return ()
         self._code_remarks = {recipe: answer.remarks}
         return answer.remarks
 
-    async def _in_machine_code(self, row: NodeRow, stages: list[StageRow]) -> list[NodeRemark]:
-        """How many instructions come from a node, and in which functions they are, where there are any yet."""
+    async def _machine_code_remarks(self, row: NodeRow, stages: list[StageRow]) -> list[NodeRemark]:
+        """The number of instructions that come from a node, and their functions; empty before code generation."""
         stage = next((found.stage for found in stages if found.stage.language == "asm"), None)
         if stage is None or not is_computed(row):
             return []
@@ -143,38 +145,38 @@ class ProvenanceCommands:
         symbols = await self._context.queries.symbols(stage.text, stage.language)
         return [in_machine_code(answer.traces, symbols)] if answer is not None else []
 
-    def _go_stage(self, said: NodeRemark | None, stages: list[StageRow]) -> None:
-        """The stage of the pass that said something; at its node, unless one has been somewhere else in it."""
-        found = next((row for row in stages if said is not None and _speaks(row.stage, said)), None)
+    def _go_to_stage(self, remark: NodeRemark | None, stages: list[StageRow]) -> None:
+        """Show the stage of the pass that made the remark, at the cursor's last position there, else at the node."""
+        found = next((row for row in stages if remark is not None and _is_about(row.stage, remark)), None)
         if found is not None:
             self._context.layout.show_pane("ir")
             self._ir.choose(found)
-        elif said is not None:
-            self._context.say(f"{said.who} has no stage of its own")
+        elif remark is not None:
+            self._context.say(f"{remark.who} has no stage")
 
     async def _open_python(self, row: NodeRow) -> None:
         path, _, line = row.location.rpartition(":")
         if not path:
-            self._context.say(f"no Python line is known for {row.name}")
+            self._context.say(f"the Python line of {row.name} is unknown")
             return
         answer = await self._context.queries.answered(self._context.session.open_python(path))
         if answer is not None:
             from buddy.app.screens.code import CodeScreen
 
             screen = CodeScreen(
-                self._context.session.told_path(path),
+                self._context.session.display_path(path),
                 self._context.session.cache,
                 answer.text,
                 answer.lines,
                 int(line) - 1,
             )
-            self._context.dialogs.open(screen, self._go_nodes)
+            self._context.dialogs.open(screen, self._go_to_nodes)
 
-    def _go_nodes(self, nodes: tuple[str, ...] | None) -> None:
+    def _go_to_nodes(self, nodes: tuple[str, ...] | None) -> None:
         if nodes:
             self._context.selection.go_node(nodes)
 
 
-def _speaks(stage: Stage, said: NodeRemark) -> bool:
-    """Whether what was said is about that stage."""
-    return stage.language == "asm" if said.who == MACHINE_CODE else stage.name == said.who
+def _is_about(stage: Stage, remark: NodeRemark) -> bool:
+    """Whether the remark is about that stage."""
+    return stage.language == "asm" if remark.who == MACHINE_CODE else stage.name == remark.who

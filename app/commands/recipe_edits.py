@@ -1,4 +1,4 @@
-"""What the user chooses of the recipe: an earlier edit, the preset, threads, and a file to save it in."""
+"""Commands that edit the recipe: go to an earlier edit, reset to the preset, set threads, save to a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RecipeEditCommands:
-    """Asks for edits of the recipe."""
+    """Opens pickers and prompts, and edits the recipe with the answers."""
 
     def __init__(self, context: WorkbenchContext) -> None:
         self._context = context
@@ -26,30 +26,30 @@ class RecipeEditCommands:
         return self._context.workspace
 
     def choose_edit(self) -> None:
-        """List all edits of the recipe, undone ones and those of other workbenches too, and go to the one chosen."""
+        """List all edits of the recipe, including undone ones and those of other workbenches, and go to one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [
-            PickerChoice(edit.title or "the first recipe", _place_of(steps), steps, marked=not steps)
+            PickerChoice(edit.title or "the first recipe", _distance_text(steps), steps, marked=not steps)
             for steps, edit in self._workspace.journal
         ]
         choices += [
-            PickerChoice(edit.title or "its first recipe", "by another workbench", edit.recipe)
+            PickerChoice(edit.title or "the first recipe", "by another workbench", edit.recipe)
             for edit in self._workspace.edits_of_others()
         ]
-        self._context.dialogs.open(PickerScreen("Edits, the latest first", choices), self._go_edit)
+        self._context.dialogs.open(PickerScreen("Edits, latest first", choices), self._go_to_edit)
 
-    def _go_edit(self, steps: int | Recipe | None) -> None:
+    def _go_to_edit(self, steps: int | Recipe | None) -> None:
         if isinstance(steps, Recipe):
             self._context.edits.edit(steps, "a recipe of another workbench")
         elif steps:
             self._context.edits.go(steps)
 
     def reset(self) -> None:
-        self._context.edits.edit(self._workspace.preset, "back to the preset")
+        self._context.edits.edit(self._workspace.preset, "reset to the preset")
 
     def choose_threads(self) -> None:
-        """Ask how many threads compiled code and eager may use, up to as many as the engine's machine has cores."""
+        """Choose the number of threads for compiled code and eager, up to the cores of the engine's machine."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         now, welcome = self._workspace.recipe.threads, self._context.state.welcome
@@ -57,7 +57,7 @@ class RecipeEditCommands:
             PickerChoice(thread_count(number), "", number, marked=number == now)
             for number in thread_choices(welcome.cores if welcome else 1, now)
         ]
-        self._context.dialogs.open(PickerScreen("Threads of compiled code and of eager", choices), self._use_threads)
+        self._context.dialogs.open(PickerScreen("Threads of compiled code and eager", choices), self._use_threads)
 
     def _use_threads(self, number: int | None) -> None:
         if number is not None:
@@ -73,13 +73,13 @@ class RecipeEditCommands:
 
 
 def thread_choices(cores: int, now: int) -> list[int]:
-    """The numbers of threads to choose from: each up to 8, then powers of two, and as many as there are cores."""
+    """The thread counts to choose from: 1 to 8, powers of two, `cores` and `now`."""
     numbers = {*range(1, min(cores, 8) + 1), *(2**k for k in range(4, cores.bit_length()) if 2**k <= cores), cores, now}
     return sorted(numbers)
 
 
-def _place_of(steps: int) -> str:
-    """Where an edit stands beside the recipe as it is."""
+def _distance_text(steps: int) -> str:
+    """The distance of an edit from the current recipe."""
     if not steps:
-        return "the recipe as it is now"
+        return "the current recipe"
     return f"undone, {steps} ahead" if steps > 0 else f"{-steps} back"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RunCommands:
-    """Asks for inputs and runs, and shows the runs so far."""
+    """Asks for the inputs of a run, and lists the runs."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, compare: CompareCommands) -> None:
         self._context, self._graphs, self._compare = context, graphs, compare
@@ -53,9 +53,11 @@ class RunCommands:
 
         now, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
         choices = [
-            PickerChoice("the script's own", "as it was captured with", "script", marked=now.kind == "script"),
+            PickerChoice("the script's own", "the inputs of the capture", "script", marked=now.kind == "script"),
             PickerChoice(
-                "random", "by a seed: floats as the script's are spread, integers among its own", "random",
+                "random", 
+                "from a seed: floats with the distribution of the script's, integers among its values",
+                "random",
                 marked=now.kind == "random",
             ),
             PickerChoice(
@@ -65,9 +67,9 @@ class RunCommands:
                 "other shapes", shapes or "capture with tensors of other sizes: x=4x128", "shapes", marked=bool(shapes),
             ),
         ]  # fmt: skip
-        self._context.dialogs.open(PickerScreen("Inputs", choices), self._kind_chosen)
+        self._context.dialogs.open(PickerScreen("Inputs", choices), self._use_input_kind)
 
-    def _kind_chosen(self, kind: str | None) -> None:
+    def _use_input_kind(self, kind: str | None) -> None:
         now = self._context.session.inputs
         if kind == "script":
             self._run_with(InputChoice())
@@ -75,12 +77,12 @@ class RunCommands:
             self._context.dialogs.ask("seed", str(now.seed), self._use_seed)
         elif kind == "shapes":
             shapes = " ".join(self._context.session.shapes)
-            self._context.dialogs.ask("shapes, as x=4x128 (none: the script's own)", shapes, self._use_shapes)
+            self._context.dialogs.ask("shapes such as x=4x128 (empty: the script's own)", shapes, self._use_shapes)
         elif kind == "file":
             self._context.dialogs.ask("inputs from", now.title, self._use_file)
 
     def _use_shapes(self, text: str) -> None:
-        """Capture the program again with these shapes; the recipe stays."""
+        """Capture the program again with these shapes. The recipe does not change."""
         self._set_inputs(InputChoice())
         self._context.session.capture_with(tuple(text.replace(",", " ").split()))
 
@@ -98,13 +100,13 @@ class RunCommands:
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {error}")
             return
-        self._read(path, self._run_with)
+        self._read_file(path, self._run_with)
 
-    def _read(self, path: Path, use: Callable[[InputChoice], object]) -> None:
+    def _read_file(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         """Read a file in the background, as it may be large or remote, and call `use` with its inputs."""
-        self._context.jobs.begin("inputs", self._reading, path, use)
+        self._context.jobs.begin("inputs", self._read_in_background, path, use)
 
-    async def _reading(self, path: Path, use: Callable[[InputChoice], object]) -> None:
+    async def _read_in_background(self, path: Path, use: Callable[[InputChoice], object]) -> None:
         try:
             found = await asyncio.to_thread(file_choice, path)
         except ValueError as error:
@@ -117,12 +119,12 @@ class RunCommands:
         """Restore the inputs of the last session, or use the script's own if their file cannot be read."""
         if inputs.kind == "file":
             self._restoring = inputs
-            self._read(Path(inputs.title), self._finish_restoring)
+            self._read_file(Path(inputs.title), self._finish_restoring)
         else:
             self._set_inputs(inputs)
 
     def _finish_restoring(self, inputs: InputChoice) -> None:
-        """Set the inputs of the last session after reading, unless others were chosen meanwhile."""
+        """Set the inputs of the last session, unless the user has chosen others while the file was read."""
         if self._restoring is not None:
             self._set_inputs(inputs)
 
@@ -140,16 +142,16 @@ class RunCommands:
         from buddy.app.screens.runs import RunsScreen
 
         state = self._context.state
-        self._context.dialogs.open(RunsScreen(state.runs, state.presets), self._run_chosen)
+        self._context.dialogs.open(RunsScreen(state.runs, state.presets), self._use_run)
 
-    def _run_chosen(self, answer: tuple[str, RunRecord] | None) -> None:
+    def _use_run(self, answer: tuple[str, RunRecord] | None) -> None:
         if answer is None:
             return
         act, record = answer
         if act == "compare":
-            self._compare.compare_with(Side("the recipe of that run", record.recipe))
+            self._compare.compare_with(Side("recipe of the run", record.recipe))
         elif record.inputs.kind == "file":
-            self._read(Path(record.inputs.title), lambda found: self._run_again(record, found))
+            self._read_file(Path(record.inputs.title), lambda found: self._run_again(record, found))
         else:
             self._run_again(record, record.inputs)
 
@@ -161,4 +163,4 @@ class RunCommands:
         self._context.edits.edit(again, "the recipe of an earlier run")
         self._context.session.run()
         if content_hash(inputs) != record.held:
-            self._context.say(f"{inputs.title} is not what it was in that run")
+            self._context.say(f"{inputs.title} has changed since that run")

@@ -1,4 +1,4 @@
-"""Leaving and coming back: what is kept of a session, reproducers, and the command line of what is on the screen."""
+"""Saves and restores the session, writes reproducers, and prints the command line of what the screen shows."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
 
-# Seconds after a change until it is kept, and after those in which it could not be.
-KEEP_SECONDS = 0.5
-AGAIN_SECONDS = 5.0
+# Seconds from a change until the session is saved, and from a failed save until the next attempt.
+SAVE_SECONDS = 0.5
+RETRY_SECONDS = 5.0
 
 
 class SessionCommands:
-    """Keeps how the screen stands, and writes down what is on it for others."""
+    """Saves the session file of the program; writes reproducers and command lines."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
-        self._context, self._pane, self._running = context, ir, running
-        # The screen is gone before the application is; the pane outlives it. There is none before and after a session.
-        self._ir: IrPane | None = None
-        self._later: Timer | None = None
-        self._writing = self._failing = False
-        # What else is to be said as the session begins: together, as one message takes the place of another.
-        self.news: Sequence[str] = ()
+        self._context, self._ir, self._running = context, ir, running
+        # The pane whose state is saved; `None` before `restore` and after `save`, when the screen no longer exists.
+        self._active_ir: IrPane | None = None
+        self._save_timer: Timer | None = None
+        self._writing = self._save_failed = False
+        # Messages for the start of the session. They are shown together, because a message replaces the previous one.
+        self.startup_messages: Sequence[str] = ()
 
     # ---- runs, bookmarks, inputs, layout -------------------------------------------------------------------------
 
@@ -53,100 +53,102 @@ class SessionCommands:
         return SessionFile(self._path)
 
     @cached_property
-    def _open(self) -> FileLock:
-        """What all workbenches on this program share."""
+    def _open_lock(self) -> FileLock:
+        """The lock that every workbench with this program open shares."""
         return FileLock(self._path.with_suffix(".open"))
 
     def restore(self) -> None:
-        """Take up the layout of the last session; the stage and the node are shown as soon as they are there."""
-        self._ir = self._pane
-        kept, problem = self._file.read()
-        self._context.layout.with_source = kept.source
-        if kept.pane in self._context.layout.order:
-            self._context.layout.pane_id = kept.pane
-        self._context.layout.zoomed = kept.zoomed
-        self._context.state.runs = list(kept.runs)
-        self._running.restore(kept.inputs)
-        self._context.selection.node = kept.node
-        if kept.how in HOW:
-            self._pane.comparison.how = kept.how
-        if kept.stage is not None:
-            self._pane.expect(kept.stage)
-        unread = self._restore_bookmarks(kept)
-        if news := [text for text in (*self.news, problem, unread, *self._left_by_others()) if text]:
-            self._context.say("; ".join(news))
+        """Restore the last session. Its stage and node are shown when they are available."""
+        self._active_ir = self._ir
+        saved, problem = self._file.read()
+        self._context.layout.with_source = saved.source
+        if saved.pane in self._context.layout.order:
+            self._context.layout.pane_id = saved.pane
+        self._context.layout.zoomed = saved.zoomed
+        self._context.state.runs = list(saved.runs)
+        self._running.restore(saved.inputs)
+        self._context.selection.node = saved.node
+        if saved.how in HOW:
+            self._ir.comparison.how = saved.how
+        if saved.stage is not None:
+            self._ir.expect(saved.stage)
+        unread = self._restore_bookmarks(saved)
+        others = self._describe_other_sessions()
+        if messages := [text for text in (*self.startup_messages, problem, unread, *others) if text]:
+            self._context.say("; ".join(messages))
 
-    def _left_by_others(self) -> list[str]:
-        """What earlier sessions have left, and what other workbenches hold now."""
-        found, news = saved_drafts(self._context.workspace.path_of(0)), []
+    def _describe_other_sessions(self) -> list[str]:
+        """Messages about drafts of earlier sessions, and about other workbenches with this program open."""
+        found, messages = saved_drafts(self._context.workspace.path_of(0)), []
         if found.left:
-            news.append(f"typed and not accepted when the workbench ended: {', '.join(found.left)}; its editor has it")
+            left = ", ".join(found.left)
+            messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
-            if self._open.share():
-                typed = f", where somebody types: {', '.join(found.open)}" if found.open else ""
-                news.append(f"open in another workbench too{typed}; each keeps its own edits")
-        return news
+            if self._open_lock.share():
+                editing = f" (editing: {', '.join(found.open)})" if found.open else ""
+                messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
+        return messages
 
-    def _restore_bookmarks(self, kept: SavedScreen) -> str:
-        """What is wrong where they cannot be read, else ""."""
-        if kept.bookmarks is not None:
+    def _restore_bookmarks(self, saved: SavedScreen) -> str:
+        """Returns the error message, or an empty string."""
+        if saved.bookmarks is not None:
             try:
-                self._context.bookmarks.marks = Bookmarks.from_data(kept.bookmarks).marks
+                self._context.bookmarks.marks = Bookmarks.from_data(saved.bookmarks).marks
             except ValueError as error:
-                self._file.put_aside()
-                return f"the bookmarks kept from last time could not be read: {error}"
+                self._file.mark_invalid()
+                return f"the saved bookmarks could not be read: {error}"
         return ""
 
-    def note(self) -> None:
-        """Something on the screen may have changed: it is kept a little later."""
-        if self._ir is not None and self._later is None:
-            self._later = self._context.jobs.later(KEEP_SECONDS, self._look)
+    def schedule_save(self) -> None:
+        """Save the session `SAVE_SECONDS` from now, because the screen may have changed."""
+        if self._active_ir is not None and self._save_timer is None:
+            self._save_timer = self._context.jobs.later(SAVE_SECONDS, self._save_changes)
 
-    def keep(self) -> None:
-        """Keep how the screen is left, and wait until it is."""
-        if self._ir is None:
+    def save(self) -> None:
+        """Save the session, and wait until it is written."""
+        if self._active_ir is None:
             return
-        if self._later is not None:
-            self._later.stop()
-        self._file.want(self._now(self._ir))
-        self._told(self._write_kept())
-        self._open.release()
-        self._ir = None
+        if self._save_timer is not None:
+            self._save_timer.stop()
+        self._file.set_session(self._current_screen(self._active_ir))
+        self._report_problem(self._write_file())
+        self._open_lock.release()
+        self._active_ir = None
 
-    def _look(self) -> None:
-        self._later = None
-        if self._ir is None:
+    def _save_changes(self) -> None:
+        self._save_timer = None
+        if self._active_ir is None:
             return
-        self._file.want(self._now(self._ir))
+        self._file.set_session(self._current_screen(self._active_ir))
         if not (self._file.is_written or self._writing):
-            self._context.jobs.begin("keeping", self._write_beside)
+            self._context.jobs.begin("keeping", self._write_in_background)
 
-    async def _write_beside(self) -> None:
-        """Write without delaying a key, however slow the disk is; what cannot be written is tried again."""
+    async def _write_in_background(self) -> None:
+        """Write the session in a thread, because the disk may be slow. A failed write is repeated later."""
         self._writing = True
         try:
-            problem = await asyncio.to_thread(self._write_kept)
+            problem = await asyncio.to_thread(self._write_file)
         finally:
             self._writing = False
-        self._told(problem)
-        if self._later is None and not self._file.is_written:
-            self._later = self._context.jobs.later(AGAIN_SECONDS if problem else KEEP_SECONDS, self._look)
+        self._report_problem(problem)
+        if self._save_timer is None and not self._file.is_written:
+            self._save_timer = self._context.jobs.later(RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes)
 
-    def _write_kept(self) -> str:
-        """What is wrong where it cannot be written, else ""."""
+    def _write_file(self) -> str:
+        """Write the session file. Returns the error message, or an empty string."""
         try:
             self._file.write()
         except (OSError, ValueError) as error:
-            return f"runs, bookmarks and layout could not be kept: {getattr(error, 'strerror', None) or error}"
+            return f"runs, bookmarks and layout could not be saved: {getattr(error, 'strerror', None) or error}"
         return ""
 
-    def _told(self, problem: str) -> None:
-        if problem and not self._failing:
-            # What is wrong with the recipe is said too: this comes after it, and would take its place on the row.
+    def _report_problem(self, problem: str) -> None:
+        if problem and not self._save_failed:
+            # Repeat the recipe's problem, which this message replaces on the status line.
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
-        self._failing = bool(problem)
+        self._save_failed = bool(problem)
 
-    def _now(self, ir: IrPane) -> SavedScreen:
+    def _current_screen(self, ir: IrPane) -> SavedScreen:
         return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
@@ -166,13 +168,14 @@ class SessionCommands:
         self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
-        # With it comes the command line, which a start of the workbench can do without.
+        # Imported on demand, because this loads the command line.
         from buddy.app.reports.reproducer import has_foreign_files
 
         def question(path: Path) -> str:
-            holds = "holds other things than a reproducer; files of the same names are replaced"
-            what = f"{folder.strip()} {holds if has_foreign_files(path) else 'is there already'}. Write into it?"
-            return what if path.exists() else ""
+            if not path.exists():
+                return ""
+            foreign = " and contains other files; files with the same names are replaced"
+            return f"{folder.strip()} exists{foreign if has_foreign_files(path) else ''}. Write into it?"
 
         def start(path: Path, _asked: bool) -> None:
             self._context.jobs.begin("reproducer", self._write, path)
@@ -201,19 +204,19 @@ class SessionCommands:
             without = f", without outputs: {found.problem}" if found.problem else ""
             without += f"; {found.lacks}" if found.lacks else ""
             self._context.say(
-                f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` does it again{without}"
+                f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` repeats the run{without}"
             )
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
     def command_line(self, shown: ScreenState | None = None) -> str:
-        """The command that gives without a screen what is `shown`, which is what is on it unless something is said."""
+        """The headless command that prints what `shown` describes; by default, what the screen shows."""
         recipe = self._context.workspace.recipe
         preset = next((each.recipe for each in self._context.state.presets if each.name == recipe.preset), None)
-        return command(recipe, preset, self._context.workspace.path, shown or self._shown())
+        return command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
 
-    def _shown(self) -> ScreenState:
-        ir, pane, graphs = self._pane, self._context.layout.pane_id, len(self._context.state.graphs)
+    def _screen_state(self) -> ScreenState:
+        ir, pane, graphs = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.shown is None:
             return ScreenState(pane, graphs=graphs)
         names = [row.stage.name for row in ir.rows]
@@ -228,6 +231,6 @@ class SessionCommands:
 
 
 def _stage_word(key: tuple[str, int], names: list[str]) -> str:
-    """A stage as `--stage` takes it: `canonicalize#2` where there are several of that name."""
+    """The stage as an argument of `--stage`: `canonicalize#2` if several stages have that name."""
     name, number = key
     return f"{name}#{number + 1}" if names.count(name) > 1 else name

@@ -1,4 +1,4 @@
-"""The graph pane: the FX table, with which nodes are compiled and by which lowering."""
+"""The graph pane: the FX table with the lowering of each node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column
-from buddy.app.panes.picking import Picking
+from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
@@ -28,14 +28,14 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 SORTS = ("number", "name", "target", "lowering", "time")
 
 
-class GraphPane(Picking):
-    """Selecting a row selects its node in every pane."""
+class GraphPane(NodeTable):
+    """The table of nodes. The node under the cursor is selected in every pane."""
 
     pane_id: ClassVar[PaneId] = "graph"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("graph")
     BORDER_TITLE = "Graph"
     SORT_TITLES: ClassVar[dict[str, str]] = dict(
-        zip(SORTS, ("", "by name", "by target", "by as", "by time"), strict=True)
+        zip(SORTS, ("", "by name", "by target", "by lowering", "by time"), strict=True)
     )
 
     def __init__(self, context: WorkbenchContext) -> None:
@@ -47,7 +47,7 @@ class GraphPane(Picking):
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self, reasons: bool = False, timed: bool = False) -> list[Column[NodeRow]]:
-        """The columns; that of `reasons` stands there only when some node has one, and takes its room from others."""
+        """The columns. With `reasons`, there is a column for them, and less room for others."""
         why = [Column("why", 24, self._short_reason, since=88)] if reasons else []
         return [
             Column("", 3, self._mark),
@@ -56,7 +56,7 @@ class GraphPane(Picking):
             Column("target", 22, lambda row: (short_target(row.target), "dim"), since=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
-            Column("as", 6, self._lowering),
+            Column("lowering", 8, self._lowering),
             *(self._error_columns() if self.state.shown.numbers else []),
             *(self._time_columns() if timed else []),
             *why,
@@ -68,7 +68,7 @@ class GraphPane(Picking):
         ]
 
     def _error_columns(self) -> list[Column[NodeRow]]:
-        """Accumulated and own errors, once nodes have been compared."""
+        """The columns of accumulated and own errors."""
         return [
             Column("err", 7, lambda row: self._error(row, "error"), since=44, right=True),
             Column("own", 7, lambda row: self._error(row, "own"), since=52, right=True),
@@ -86,11 +86,13 @@ class GraphPane(Picking):
         return (numerics.error_text(deviation), role)
 
     def _time_columns(self) -> list[Column[NodeRow]]:
-        """What a profile tells of nodes."""
+        """The columns of a profile."""
         return [
             Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, since=44, right=True),
-            Column("GFLOP/s", 7, lambda row: self._of_timed(row, lambda each: rate_text(each.rate)), 90, right=True),
-            Column("peak", 7, lambda row: self._of_timed(row, share_text), 90, right=True),
+            Column(
+                "GFLOP/s", 7, lambda row: self._profile_cell(row, lambda each: rate_text(each.rate)), 90, right=True
+            ),
+            Column("peak", 7, lambda row: self._profile_cell(row, share_text), 90, right=True),
         ]
 
     def _time(self, row: NodeRow) -> Cell:
@@ -98,28 +100,28 @@ class GraphPane(Picking):
         text = node_time_text(node.time, self._names) if node is not None else ""
         return (text, "dim" if self.state.profile_is_stale or text.startswith("in ") else "number")
 
-    def _of_timed(self, row: NodeRow, told: Callable[[TimedNode], str]) -> Cell:
+    def _profile_cell(self, row: NodeRow, text_of: Callable[[TimedNode], str]) -> Cell:
         node = self.times.get(row.stable)
-        return (told(node) if node is not None and not node.time.into else "", "dim")
+        return (text_of(node) if node is not None and not node.time.into else "", "dim")
 
-    def chosen(self, row: NodeRow) -> str:
-        """The registry that lowers the node under the recipe as it stands, "" for rows that are not lowered."""
+    def lowering_of(self, row: NodeRow) -> str:
+        """The registry that lowers the node under the current recipe; empty for rows that are not lowered."""
         assignment = self.assignment(row)
         if assignment is None:
             return ""
         recipe = self.workspace.recipe
-        # A choice stands there at once; what came of it, as soon as the compiler has told.
-        return assignment.lowering if self.state.compiled == recipe else self._by_hand(row) or assignment.lowering
+        # Show the recipe's choice at once, and the actual lowering when the compiler has reported it.
+        return assignment.lowering if self.state.compiled == recipe else self._recipe_choice(row) or assignment.lowering
 
-    def _by_hand(self, row: NodeRow) -> str:
-        """The registry that the recipe names for the node, or ""."""
+    def _recipe_choice(self, row: NodeRow) -> str:
+        """The registry that the recipe selects for the node, or an empty string."""
         return self.workspace.recipe.choice_map().get(row.stable, "")
 
     def _mark(self, row: NodeRow) -> Cell:
         problem = self.state.problem
         if problem is not None and problem.node and problem.node in (row.stable, row.name):
             return ("[!]", "bad")
-        lowering = self.chosen(row)
+        lowering = self.lowering_of(row)
         if not lowering:
             return ("", "text")
         return ("[ ]", "warn") if lowering == EAGER else ("[x]", "ok")
@@ -130,14 +132,14 @@ class GraphPane(Picking):
         return "text" if self.assignment(row) else "dim"
 
     def _lowering(self, row: NodeRow) -> Cell:
-        lowering = self.chosen(row)
+        lowering = self.lowering_of(row)
         if lowering in ("", EAGER):
             return (lowering or role_of_opcode(row.opcode), "dim")
         assignment = self.assignment(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 
     def _short_reason(self, row: NodeRow) -> Cell:
-        """Why the node is not lowered by the registry that comes first."""
+        """The reason why the first registry does not lower the node."""
         assignment = self.assignment(row)
         return (assignment.reason.split(": a script")[0].split("; ")[0] if assignment else "", "dim")
 
@@ -146,18 +148,18 @@ class GraphPane(Picking):
 
     def _node_line(self, width: int) -> Cells:
         row = self.current
-        right: Cells = [(f" {self._shown()}", "number")]
-        left: Cells = [(" ", "text"), *(self._story(row) if row is not None else [])]
+        right: Cells = [(f" {self._position_text()}", "number")]
+        left: Cells = [(" ", "text"), *(self._node_summary(row) if row is not None else [])]
         return align_both_ends(left, right, width)
 
-    def _story(self, row: NodeRow) -> Cells:
+    def _node_summary(self, row: NodeRow) -> Cells:
         assignment = self.assignment(row)
         parts = [short_target(row.target), short_place(row.location)]
         if assignment is not None:
             parts += [assignment.reason, f"in @{assignment.function}" if assignment.function else ""]
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
-    def _shown(self) -> str:
+    def _position_text(self) -> str:
         info = self.state.info
         total = len(info.rows) if info else 0
         order = self.SORT_TITLES[self.sort_by]
@@ -168,9 +170,9 @@ class GraphPane(Picking):
 
     def empty(self, width: int) -> list[Cells]:
         if self.filter_text:
-            return [[(f" no node passes {self.filter_text!r}; f changes the filter", "dim")]]
+            return [[(f" no node matches {self.filter_text!r}; press f to change the filter", "dim")]]
         if "open" in self.state.problems:
-            return [[(" the program could not be captured; Outputs says why", "dim")]]
+            return [[(" the program could not be captured: see Outputs", "dim")]]
         return [[(f" {waiting_text(self.state, 'graph', self.glyphs)}", "dim")]]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
@@ -180,19 +182,19 @@ class GraphPane(Picking):
             self.refill()
 
     def refill(self) -> None:
-        """Filter and sort again, the cursor staying on its node."""
+        """Filter and sort again. The cursor stays on its node."""
         current = self.current
-        self._take_times()
-        self.rows = sorted(self.filtered(), key=self._sort_key)
+        self._read_times()
+        self.rows = sorted(self.filtered_rows(), key=self._sort_key)
         self.picked &= {row.stable for row in self._all_rows()}
-        self.list_entries()
+        self.update_entries()
         reasons = any(found.reason for found in self.state.assignments.values())
         self._columns = self._make_columns(reasons, self.state.profile is not None)
-        self._put_cursor(current)
+        self._restore_cursor(current)
         self.rows_changed()
 
-    def _put_cursor(self, wanted: NodeRow | None) -> None:
-        """On the row `wanted`; at first on the first node that is computed, behind what may be hundreds of weights."""
+    def _restore_cursor(self, wanted: NodeRow | None) -> None:
+        """Move to the row of `wanted`, or, without one, to the first computed node, which may follow many weights."""
         if wanted is not None:
             self.cursor = self.place_of(wanted.stable) or 0
         else:
@@ -201,8 +203,8 @@ class GraphPane(Picking):
         if wanted is None and self.rows:
             self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
 
-    def _take_times(self) -> None:
-        """What a profile tells of each node, by name."""
+    def _read_times(self) -> None:
+        """Read the times of the nodes from the profile."""
         rows, report = self._all_rows(), self.state.profile
         self._names = {row.stable: row.name for row in rows}
         by_name = {row.stable: row for row in rows}
@@ -211,25 +213,25 @@ class GraphPane(Picking):
         self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
 
     def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
-        keys = {"name": row.name, "target": row.target, "lowering": self.chosen(row) or "~"}
+        keys = {"name": row.name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
         seconds = self.seconds(row) if self.sort_by == "time" else None
         return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
     def mark_node(self, before: str) -> None:
-        """Draw the rows again of the selected node and of the one selected before."""
+        """Redraw the rows of the selected node and of the node `before`."""
         for place, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow) and entry.stable in (before, self.context.selection.node):
                 self.refresh_row(place)
 
     def show_graph(self, node: str) -> None:
-        """Fill with the rows of another graph, the cursor on `node`, or where a graph's cursor stands at first."""
+        """Show another graph, with the cursor on `node`, or, if it is empty, on the first computed node."""
         self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
             self.show_node(node)
 
     def show_node(self, stable: str) -> None:
-        """Put the cursor on a node without telling anyone."""
+        """Move the cursor to a node, without a `Moved` message."""
         place = self.place_of(stable)
         if place is not None:
             self.center(place, tell=False)
@@ -237,12 +239,12 @@ class GraphPane(Picking):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle(self) -> None:
-        """Out of compiled code, or back in: the picked nodes, the module's, or the one under the cursor."""
+        """Run the picked nodes, the module's, or the one under the cursor in eager, or compile them again."""
         rows = [row for row in self.targets if self._can_toggle(row)]
         if not rows:
-            self.say("none of these nodes has another lowering than eager's")
+            self.say("these nodes can only run in eager")
             return
-        taken_out = [row for row in rows if self.chosen(row) != EAGER]
+        taken_out = [row for row in rows if self.lowering_of(row) != EAGER]
         recipe = self.workspace.recipe
         for row in taken_out or rows:
             recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._restored_lowering(row))
@@ -254,10 +256,10 @@ class GraphPane(Picking):
         return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
-        """The lowering of a node that was in eager: the dialect's own, unless that is eager."""
+        """The choice for a node that was in eager: `None` for the default lowering, unless that is eager."""
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
-        return None if self._by_hand(row) else next(iter(choices), None)
+        return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
         row = self.current
@@ -265,21 +267,24 @@ class GraphPane(Picking):
         if row is None or assignment is None:
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
-        choices = [PickerChoice(name, _summary(name, assignment), name, name == self.chosen(row)) for name in names]
-        own = f"the first registry of the dialect that can ({self.workspace.recipe.dialect}-first)"
+        choices = [
+            PickerChoice(name, _lowering_summary(name, assignment), name, name == self.lowering_of(row))
+            for name in names
+        ]
+        own = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"Lower {row.name} ({short_target(row.target)}) by", [*choices, PickerChoice("reset", own, RESET)]
+                f"Lowering of {row.name} ({short_target(row.target)})", [*choices, PickerChoice("reset", own, RESET)]
             ),
-            lambda name: self._lower_by(row, name),
+            lambda name: self._set_lowering(row, name),
         )
 
-    def _lower_by(self, row: NodeRow, lowering: str | None) -> None:
+    def _set_lowering(self, row: NodeRow, lowering: str | None) -> None:
         recipe = self.workspace.recipe
         if lowering == RESET:
-            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name} as the dialect has it")
+            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name}: default lowering")
         elif lowering is not None:
-            self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name} by {lowering}")
+            self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name}: lowering {lowering}")
 
     def sort(self) -> None:
         there = SORTS if self.state.profile is not None else SORTS[:-1]
@@ -288,7 +293,7 @@ class GraphPane(Picking):
 
     @work(exclusive=True, group="code")
     async def open_code(self) -> None:
-        """The graph as Python text, at the line of the node under the cursor."""
+        """Show the graph as Python code, at the line of the node under the cursor."""
         info, row = self.state.info, self.current
         if info is None:
             return
@@ -315,13 +320,13 @@ class GraphPane(Picking):
             "result": f"{row.dtype}[{row.shape}]" if row.shape or row.dtype else "",
             "strides": row.strides,
             "memory": self.memory(row),
-            "reads": ", ".join(other.name for other in self._neighbours.producers(row)),
-            "read by": ", ".join(other.name for other in self._neighbours.users(row)),
-            "time": self._story_of_time(row),
+            "operands": ", ".join(other.name for other in self._neighbours.producers(row)),
+            "users": ", ".join(other.name for other in self._neighbours.users(row)),
+            "time": self._time_summary(row),
             "module": row.module,
             "line": relative_to_current(row.location),
             "name": row.stable,
-            "lowered": self.chosen(row) + (" (chosen by hand)" if self._by_hand(row) else ""),
+            "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
             **numerics.node_details(self.state.shown.numbers.get(row.stable)),
@@ -330,23 +335,23 @@ class GraphPane(Picking):
         lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]
         remarks = [(name, text) for name, node, text in self.state.remarks if node in (row.stable, row.name)]
         if remarks:
-            lines += [[], [("what passes did to it", "title")]]
+            lines += [[], [("remarks of passes", "title")]]
             lines += [[(f"{name:<28} ", "accent"), (text, "text")] for name, text in remarks]
         return lines
 
-    def _story_of_time(self, row: NodeRow) -> str:
-        """What a profile tells of a node, in a sentence; "" without one."""
+    def _time_summary(self, row: NodeRow) -> str:
+        """The profile of a node as text; empty if it was not measured."""
         each = self.times.get(row.stable)
         if each is None:
             return ""
         if each.time.into:
-            return f"part of {self._names.get(each.time.into, each.time.into)}: one loop does both"
+            return f"fused into {self._names.get(each.time.into, each.time.into)}"
         fused = ", ".join(self._names.get(name, name) for name in each.time.fused)
-        parts = [f"{node_time_text(each.time, self._names)} ms", f"with {fused} in it" if fused else ""]
+        parts = [f"{node_time_text(each.time, self._names)} ms", f"including fused {fused}" if fused else ""]
         parts += [f"{rate_text(each.rate)} GFLOP/s" if each.rate else ""]
-        parts += [f"{each.share:.0%} of what the machine can do at most" if each.share else ""]
-        parts += ["its bytes lay in caches" if each.from_caches else ""]
-        stale = "of an earlier recipe" if self.state.profile_is_stale else ""
+        parts += [f"{each.share:.0%} of the roofline" if each.share else ""]
+        parts += ["data from caches" if each.from_caches else ""]
+        stale = "measured with an earlier recipe" if self.state.profile_is_stale else ""
         return ", ".join(part for part in (*parts, stale) if part)
 
     def copied(self) -> str:
@@ -354,7 +359,7 @@ class GraphPane(Picking):
         return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 
 
-# What the chooser gives for "no choice of my own".
+# The value of the entry that restores the default lowering.
 RESET = ""
 
 LOWERINGS = {
@@ -362,19 +367,19 @@ LOWERINGS = {
     "linalg": "linalg on tensors",
     "math": "ops of the math dialect on whole tensors",
     TORCH_MLIR: "torch-mlir's own lowering, inlined",
-    "func": "a call of a function",
-    EAGER: "stays out of compiled code: PyTorch runs it",
+    "func": "a function call",
+    EAGER: "runs in eager PyTorch",
 }
 
 
-def _summary(name: str, assignment: Assignment) -> str:
-    """What a lowering is, or why it could not be followed for this node."""
+def _lowering_summary(name: str, assignment: Assignment) -> str:
+    """The description of a lowering, or the reason why it is not applied to this node."""
     failed = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
     return failed[0].removeprefix(f"{name}: ") if failed else LOWERINGS.get(name, "")
 
 
 def role_of_opcode(opcode: str) -> str:
-    """What stands in the lowering's column for a row that is not lowered."""
+    """The text in the lowering column of a row that is not lowered."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 

@@ -1,4 +1,4 @@
-"""Jobs in the background, and how many of them keep the workbench busy."""
+"""Background jobs, and the number of jobs that the user wait_count for."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Work = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Jobs:
-    """Starts jobs, counts those that the user waits for, and calls `note_busy` when that number changes."""
+    """Starts jobs, counts those that the user wait_count for, and calls `update_busy` when that number changes."""
 
-    def __init__(self, app: App[Any], status: Status, requester: Requester, note_busy: Callable[[], None]) -> None:
-        self._app, self._status, self._requester, self._note_busy = app, status, requester, note_busy
-        self.waits = 0
+    def __init__(self, app: App[Any], status: Status, requester: Requester, update_busy: Callable[[], None]) -> None:
+        self._app, self._status, self._requester, self._update_busy = app, status, requester, update_busy
+        self.wait_count = 0
 
     @property
     def waiting(self) -> bool:
-        """True while the user waits for a job."""
-        return self.waits > 0
+        """True while the user wait_count for a job."""
+        return self.wait_count > 0
 
     def begin(self, group: str, work: Work, *arguments: Any) -> None:
         """Run `work` in the background, and cancel the running job of its group."""
@@ -41,14 +41,14 @@ class Jobs:
     @contextmanager
     def wait(self) -> Iterator[None]:
         """Mark the workbench as busy during this block; blocks may overlap."""
-        self.waits += 1
-        self._note_busy()
+        self.wait_count += 1
+        self._update_busy()
         try:
             yield
         finally:
-            self.waits -= 1
+            self.wait_count -= 1
             if self._app.is_running:
-                self._note_busy()
+                self._update_busy()
                 self._status.redraw()
 
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
@@ -60,39 +60,39 @@ class Jobs:
         with self.wait():
             return await self._requester.answered(request, failed, stopped)
 
-    def single(self, group: str, under_way: str) -> SingleJob:
-        """A job of which there is one at a time."""
-        return SingleJob(self, self._status, group, under_way)
+    def single(self, group: str, busy_message: str) -> SingleJob:
+        """A job that runs at most once at a time. `busy_message` is shown if it is started while it runs."""
+        return SingleJob(self, self._status, group, busy_message)
 
-    def progress(self, said: Callable[[str], str]) -> Callable[[object], None]:
-        """A function that takes the frames before an answer, and says of progress what `said` makes of it."""
+    def progress(self, describe: Callable[[str], str]) -> Callable[[object], None]:
+        """A callback for the frames before an answer. It shows progress as the message that `describe` returns."""
 
-        def came(frame: object) -> None:
+        def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
-                self._status.say(said(frame.what))
+                self._status.say(describe(frame.what))
 
-        return came
+        return show_progress
 
 
 class SingleJob:
-    """A job that takes long, of which there is one at a time; `under_way` is said to who asks for another."""
+    """A long job that runs at most once at a time."""
 
-    def __init__(self, jobs: Jobs, status: Status, group: str, under_way: str) -> None:
-        self._jobs, self._status, self._group, self._under_way = jobs, status, group, under_way
+    def __init__(self, jobs: Jobs, status: Status, group: str, busy_message: str) -> None:
+        self._jobs, self._status, self._group, self._busy_message = jobs, status, group, busy_message
         self.running = False
 
     def may_begin(self) -> bool:
-        """Whether none is under way; says so where one is."""
+        """Whether the job is not running. If it is, shows `busy_message`."""
         if self.running:
-            self._status.say(self._under_way)
+            self._status.say(self._busy_message)
         return not self.running
 
     def begin(self, work: Work, *arguments: Any) -> None:
-        """Have `work` done in the background."""
+        """Run `work` in the background."""
         self._jobs.begin(self._group, work, *arguments)
 
     async def result_of(self, request: Awaitable[Result], failed: str, stopped: str = "") -> Result | None:
-        """As `Jobs.result_of`; the job is running until then."""
+        """Like `Jobs.result_of`. The job counts as running until the answer arrives."""
         self.running = True
         try:
             return await self._jobs.result_of(request, failed, stopped)

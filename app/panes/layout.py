@@ -68,17 +68,17 @@ class Layout:
         self._status.redraw()
 
     def next_pane(self) -> None:
-        self._turn(1)
+        self._focus_next(1)
 
     def previous_pane(self) -> None:
-        self._turn(-1)
+        self._focus_next(-1)
 
-    def _turn(self, by: int) -> None:
+    def _focus_next(self, by: int) -> None:
         place = self.order.index(self.pane_id)
         self.show_pane(self.order[(place + by) % len(self.order)])
 
     def toggle_source(self) -> None:
-        """Show the source pane, or take it away."""
+        """Show or hide the source pane."""
         self.with_source = not self.with_source
         if self.with_source and self.folded:
             self.show_pane("source")

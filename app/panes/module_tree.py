@@ -29,7 +29,7 @@ TreeRow = NodeRow | ModuleRow
 class _Module:
     path: str
     nodes: list[NodeRow] = field(default_factory=list)
-    # Nodes and modules in the order in which they come first.
+    # Nodes and modules, in the order of their first appearance.
     entries: list[NodeRow | _Module] = field(default_factory=list)
     modules: dict[str, _Module] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]
     for row in rows:
         _module_of(root, row).entries.append(row)
     found: list[TreeRow] = []
-    _list(root, -1, folded, found)
+    _append_rows(root, -1, folded, found)
     return found
 
 
@@ -56,14 +56,14 @@ def _module_of(root: _Module, row: NodeRow) -> _Module:
     return module
 
 
-def _list(module: _Module, depth: int, folded: Collection[str], found: list[TreeRow]) -> None:
+def _append_rows(module: _Module, depth: int, folded: Collection[str], found: list[TreeRow]) -> None:
     for entry in module.entries:
         if isinstance(entry, NodeRow):
             found.append(entry)
             continue
         found.append(ModuleRow(entry.path, depth + 1, tuple(entry.nodes), entry.path in folded))
         if entry.path not in folded:
-            _list(entry, depth + 1, folded, found)
+            _append_rows(entry, depth + 1, folded, found)
 
 
 def all_modules(rows: Sequence[NodeRow]) -> set[str]:

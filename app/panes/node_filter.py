@@ -23,7 +23,7 @@ _NUMBER = re.compile(
     r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?P<unit>[a-zA-Z]*)$"
 )
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# In milliseconds, as the table has them.
+# In milliseconds, like the column of the table.
 _TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
 _SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<": lambda one, other: one < other,
@@ -106,7 +106,7 @@ def _read_term(term: str, missing: Mapping[str, str]) -> Test:
         if colon and name in _NUMBERS:
             raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
         if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
-            raise FilterError(f"there is no field {name!r}; there are {', '.join(_FIELDS)}")
+            raise FilterError(f"unknown field {name!r}; known: {', '.join(_FIELDS)}")
         return lambda facts: term.lower() in facts.words
     values, wanted = _FIELDS[name], pattern.lower()
     return lambda facts: any(fnmatchcase(value.lower(), wanted) for value in values(facts))
@@ -115,13 +115,13 @@ def _read_term(term: str, missing: Mapping[str, str]) -> Test:
 def _number_test(term: str, found: re.Match[str], missing: Mapping[str, str]) -> Test:
     name, unit = found["field"], found["unit"].lower()
     if name not in _NUMBERS:
-        raise FilterError(f"there is no number {name!r}; there are {', '.join(_NUMBERS)}")
+        raise FilterError(f"unknown numeric field {name!r}; known: {', '.join(_NUMBERS)}")
     if name in missing:
         raise FilterError(missing[name])
     units = _TIMES if name == "time" else _UNITS
     if unit not in units:
-        there = "us, ms and s" if name == "time" else "kB, MB and GB"
-        raise FilterError(f"{found['unit']!r} in {term!r} is no unit; there are {there}")
+        known = "us, ms, s" if name == "time" else "kB, MB, GB"
+        raise FilterError(f"unknown unit {found['unit']!r} in {term!r}; known: {known}")
     value, compare, wanted = _NUMBERS[name], _SIGNS[found["sign"]], float(found["value"]) * units[unit]
     return lambda facts: compare(value(facts), wanted)
 

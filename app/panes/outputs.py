@@ -1,4 +1,4 @@
-"""The outputs pane: the comparison with eager, the timings, what went wrong, and what the program printed."""
+"""The outputs pane: the current problem, the comparison with eager, timings, and the output of the script."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.app.widgets.look import Cells, cut_cells
 
 
 class OutputsPane(Pane):
-    """Lines of text made from the state; the cursor only scrolls."""
+    """Lines of text. The cursor only scrolls."""
 
     pane_id: ClassVar[PaneId] = "outputs"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("outputs")
@@ -35,14 +35,14 @@ class OutputsPane(Pane):
         return [(marker, "key"), *cut_cells(self._lines[row], width - 1)]
 
     def on_resize(self) -> None:
-        self._make()
+        self._update_lines()
 
     def update_from(self, topics: frozenset[Topic]) -> None:
         if topics & {"outputs", "stages", "status"}:
-            self._make()
+            self._update_lines()
             self.rows_changed()
 
-    def _make(self) -> None:
+    def _update_lines(self) -> None:
         width, changed = max(self.width - 1, 20), self.context.session.disk.changed()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 

@@ -1,4 +1,4 @@
-"""What the four panes share: their place on the workbench, and tables with columns."""
+"""The base classes of panes, and tables with columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = TypeVar("Row")
 
 
 class Pane(CursorView):
-    """A pane of the workbench. It draws from the state, and is told by `update_from` what of it changed."""
+    """A pane of the workbench. It draws the state; `update_from` is called when the state has changed."""
 
     pane_id: ClassVar[PaneId]
 
@@ -35,7 +35,7 @@ class Pane(CursorView):
         return self.context.workspace
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        """Take in what changed in the state."""
+        """Update the pane after these parts of the state have changed."""
 
     def say(self, message: str) -> None:
         """Show a message for a few seconds."""
@@ -44,18 +44,18 @@ class Pane(CursorView):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def mark_node(self, before: str) -> None:
-        """The selected node is another than `before`."""
+        """Update the marks after another node than `before` was selected."""
 
     def show_node(self, stable: str) -> None:
-        """Bring the row of a node onto the screen."""
+        """Scroll to the row of a node."""
 
     def follow_selection(self) -> object:
-        """Go to the selected node, now that the cursor that selected it rests."""
+        """Go to the selected node, after the cursor of another pane has stopped on it."""
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
     def copied(self) -> str:
-        """What the copy key copies."""
+        """The text that the copy key copies."""
         return ""
 
     def copy(self) -> None:
@@ -64,7 +64,7 @@ class Pane(CursorView):
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table: shown where the pane is at least `since` cells wide; a width of 0 takes what is left."""
+    """A column of a table, shown if the pane is at least `since` cells wide. Width 0 means the remaining width."""
 
     title: str
     width: int
@@ -74,12 +74,12 @@ class Column(Generic[Row]):
 
 
 def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
-    """The columns that stay in a pane of `width` cells."""
+    """The columns shown in a pane of `width` cells."""
     return [column for column in columns if column.since <= width]
 
 
 def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
-    """How wide each of the columns is; those that take what is left share it, with a cell between neighbours."""
+    """The widths of the columns. Columns of width 0 share the remaining cells; one cell separates columns."""
     fixed = sum(column.width for column in columns) + max(len(columns) - 1, 0)
     open_columns = sum(1 for column in columns if not column.width) or 1
     share, rest = divmod(max(width - fixed, 0), open_columns)
@@ -95,7 +95,7 @@ def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: form
     cells: Cells = []
     for column, room in zip(columns, widths_at(columns, width), strict=True):
         text, role = column.cell(row)
-        cells += [(_placed(text, room, column.right, glyphs), role), (" ", "text")]
+        cells += [(_aligned(text, room, column.right, glyphs), role), (" ", "text")]
     return cells[:-1]
 
 
@@ -103,10 +103,10 @@ def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Gl
     """The titles of the columns."""
     widths = widths_at(columns, width)
     pairs = zip(columns, widths, strict=True)
-    return [(" ".join(_placed(column.title, room, column.right, glyphs) for column, room in pairs), "dim")]
+    return [(" ".join(_aligned(column.title, room, column.right, glyphs) for column, room in pairs), "dim")]
 
 
-def _placed(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
+def _aligned(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
     clipped = formatting.clip(text, width, glyphs)
     return clipped.rjust(width) if right else clipped.ljust(width)
 

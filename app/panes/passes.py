@@ -1,4 +1,4 @@
-"""The passes pane: the line's own steps and the recipe's passes in the order they run, and what each one did."""
+"""The passes pane: the built-in steps and the recipe's passes in execution order, with time and op counts."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import IREE_PHASES, PassInfo
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
-OWN_STEPS = {
-    "fx": "the graph that was captured, as PyTorch prints it",
-    "graph": "the same as a Buddy graph",
-    "lower": "the graph's nodes as MLIR ops, {dialect} first",
-    "translate": "the LLVM dialect as LLVM IR",
-    "codegen": "LLVM IR as machine code",
+BUILT_IN_STEPS = {
+    "fx": "the captured graph, as PyTorch prints it",
+    "graph": "the captured graph as a Buddy graph",
+    "lower": "the nodes of the graph lowered to MLIR, {dialect} first",
+    "translate": "the LLVM dialect translated to LLVM IR",
+    "codegen": "LLVM IR compiled to machine code",
 }
-
-
 BAR = 16
 ANCHORS = ("builtin.module", "func.func")
 
 
 class PassRow(NamedTuple):
-    """A pass of the recipe (`number` is its place in `steps`), or a step of the line itself (`number` is -1)."""
+    """A pass of the recipe (`number` is its index in `steps`), or a built-in step (`number` is -1)."""
 
     name: str
     number: int
@@ -43,7 +41,7 @@ class PassRow(NamedTuple):
 
 
 class PassesPane(TablePane[PassRow]):
-    """Moving through the rows moves the IR pane through the snapshots."""
+    """A table of passes. The IR pane shows the stage of the row under the cursor."""
 
     pane_id: ClassVar[PaneId] = "passes"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
@@ -91,7 +89,7 @@ class PassesPane(TablePane[PassRow]):
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
     def _bar(self, row: PassRow) -> Cell:
-        """How the row's time compares with the slowest one's."""
+        """The time of the row relative to the slowest pass."""
         slowest = max((each.stage.stage.milliseconds for each in self.rows if each.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR):
             return ("", "dim")
@@ -108,17 +106,17 @@ class PassesPane(TablePane[PassRow]):
         if row is None:
             return []
         change, dot = self._change(row)[0], f" {self.glyphs.dot} "
-        told = dot.join(part for part in (_level(row), change, _options(row.step), self._summary(row)) if part)
-        return [[(" " + formatting.clip(told, width - 2, self.glyphs), "dim")]]
+        text = dot.join(part for part in (_level(row), change, _options(row.step), self._summary(row)) if part)
+        return [[(" " + formatting.clip(text, width - 2, self.glyphs), "dim")]]
 
     def _summary(self, row: PassRow) -> str:
         if row.step is None:
-            own = OWN_STEPS.get(row.name, f"what IREE calls its phase {row.name}")
-            return own.format(dialect=self.workspace.recipe.dialect)
+            built_in = BUILT_IN_STEPS.get(row.name, f"IREE's phase {row.name}")
+            return built_in.format(dialect=self.workspace.recipe.dialect)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
 
     def empty(self, width: int) -> list[Cells]:
-        return [[(" the passes come with the engine", "dim")]]
+        return [[(" waiting for the engine", "dim")]]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 
@@ -136,7 +134,7 @@ class PassesPane(TablePane[PassRow]):
         self.rows_changed()
 
     def show_stage(self, stage: StageRow) -> None:
-        """Put the cursor on the row of a snapshot without telling anyone."""
+        """Move the cursor to the row of a stage, without a `Moved` message."""
         place = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
         if place is not None:
             self.center(place, tell=False)
@@ -157,10 +155,10 @@ class PassesPane(TablePane[PassRow]):
             self._edit_steps(steps, f"{row.name} removed")
 
     def try_passes(self) -> None:
-        """Try the catalogue on the snapshot of the row, and insert what the user chooses below it."""
+        """Try the passes of the catalogue on the stage of the row, and insert the chosen pass below it."""
         row = self.current
         if row is None or row.stage is None or row.stage.stage.language != "mlir":
-            self.say("passes are tried on MLIR: choose a pass that has run, or `lower`")
+            self.say("select an MLIR pass that has run, or `lower`")
             return
         recipe = self.workspace.recipe
         wanted = candidates(recipe.steps, self.state.passes)
@@ -181,12 +179,12 @@ class PassesPane(TablePane[PassRow]):
 
     @property
     def _step_above(self) -> int:
-        """The recipe's step at the cursor, or the last above it; -1 for none."""
+        """The index of the recipe's pass at the cursor, or of the last one above it; -1 if there is none."""
         above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
         return above[-1] if above else -1
 
     def details(self) -> None:
-        """All that is known of the pass: what it did, op by op, and what it said of nodes."""
+        """Show the details of the pass: its time, the ops it added and removed, and its remarks about nodes."""
         from buddy.app.screens.pass_details import pass_screen
 
         if self.current is not None:
@@ -201,14 +199,14 @@ class PassesPane(TablePane[PassRow]):
             self._edit_steps(steps, f"{row.name} duplicated")
             self._show_step(row.number + 1)
 
-    def turn_anchor(self) -> None:
-        """Let the pass run on the other of the anchors that passes can stand on."""
+    def switch_anchor(self) -> None:
+        """Switch the anchor of the pass between module and function."""
         row = self.current
         if row is None or row.step is None:
             return
         info = next((entry for entry in self.state.passes if entry.name == row.name), None)
         if row.step.level != "mlir" or (info is not None and info.ours):
-            self.say(f"{row.name} runs on {row.step.anchor or 'the graph'} and nothing else")
+            self.say(f"{row.name} runs only on {row.step.anchor or 'the graph'}")
             return
         anchor = (
             ANCHORS[(ANCHORS.index(row.step.anchor) + 1) % len(ANCHORS)] if row.step.anchor in ANCHORS else ANCHORS[0]
@@ -228,7 +226,7 @@ class PassesPane(TablePane[PassRow]):
         steps = list(self.workspace.recipe.steps)
         target = row.number + by
         if not 0 <= target < len(steps) or (steps[target].level == "graph") != (row.step.level == "graph"):
-            self.say(f"{row.name} cannot move further: the line's own steps stay where they are")
+            self.say(f"{row.name} cannot move further: built-in steps have fixed positions")
             return
         steps[row.number], steps[target] = steps[target], steps[row.number]
         self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
@@ -271,9 +269,9 @@ class PassesPane(TablePane[PassRow]):
             PickerChoice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
             for preset in self.state.presets
         ]
-        self.app.push_screen(PickerScreen("Start from a preset", choices), self._start_from)
+        self.app.push_screen(PickerScreen("Start from a preset", choices), self._use_preset)
 
-    def _start_from(self, preset: Recipe | None) -> None:
+    def _use_preset(self, preset: Recipe | None) -> None:
         if preset is not None:
             self.context.edits.edit(self.workspace.from_preset(preset), f"preset {preset.preset}")
 
@@ -291,20 +289,20 @@ class PassesPane(TablePane[PassRow]):
 
 
 def _rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """The line's own steps around the recipe's, each with the newest stage that it made."""
+    """The rows for the built-in steps and the recipe's passes, each with its newest stage."""
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
-    own = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
-    rows: list[PassRow] = [PassRow(name, -1, None, own.get(name)) for name in ("fx", "graph")]
+    built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
+    rows: list[PassRow] = [PassRow(name, -1, None, built_in.get(name)) for name in ("fx", "graph")]
     below = list(enumerate(recipe.steps))
     graph = [(k, step) for k, step in below if step.level == "graph"]
     if recipe.backend != NATIVE:
         rows += [_step_row(k, step, by_step, stages) for k, step in graph]
-        return [*rows, *(PassRow(name, -1, None, own.get(name)) for name in ("lower", *IREE_PHASES))]
+        return [*rows, *(PassRow(name, -1, None, built_in.get(name)) for name in ("lower", *IREE_PHASES))]
     rest = [(k, step) for k, step in below if step.level != "graph"]
     rows += [_step_row(k, step, by_step, stages) for k, step in graph]
-    rows.append(PassRow("lower", -1, None, own.get("lower")))
+    rows.append(PassRow("lower", -1, None, built_in.get("lower")))
     rows += [_step_row(k, step, by_step, stages) for k, step in rest]
-    return rows + [PassRow(name, -1, None, own.get(name)) for name in ("translate", "codegen")]
+    return rows + [PassRow(name, -1, None, built_in.get(name)) for name in ("translate", "codegen")]
 
 
 def _step_row(index: int, step: PassStep, by_step: dict[tuple[int, str], StageRow], stages: list[StageRow]) -> PassRow:
@@ -323,7 +321,7 @@ def _options(step: PassStep | None) -> str:
 
 
 def insertion_place(steps: list[PassStep], after: int, level: str) -> int:
-    """Where a new pass of `level` goes: behind step `after`, but graph passes stay before the others."""
+    """The index for a new pass of `level`: after step `after`, with graph passes before all others."""
     graph = sum(step.level == "graph" for step in steps)
     return min(after + 1, graph) if level == "graph" else max(after + 1, graph)
 

@@ -1,4 +1,4 @@
-"""What of the graph pane is about several nodes: the tree of modules, picked nodes, neighbours, their drawing."""
+"""The table of nodes: the filter, the tree of modules, picked nodes, neighbours and their drawing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from buddy.app.widgets.look import Cells, align_both_ends
 from buddy.compiler.protocol import Assignment, NodeRow
 from buddy.compiler.protocol.recipe import EAGER
 
-# How far from a node a drawing of its neighbourhood reaches.
-STEPS = 2
+# The maximum distance, in edges, from a node to the other nodes of its drawing.
+DRAWING_STEPS = 2
 
 
-class Picking(TablePane[NodeRow]):
-    """`rows` are the nodes that pass the filter, `entries` what is on the screen: nodes, and heads of modules."""
+class NodeTable(TablePane[NodeRow]):
+    """A table of nodes. `rows` are the nodes that match the filter; `entries` also has the rows of modules."""
 
     _columns: list[Column[NodeRow]]
 
@@ -40,7 +40,7 @@ class Picking(TablePane[NodeRow]):
     def assignment(self, row: NodeRow) -> Assignment | None:
         return self.state.assignments.get(row.stable)
 
-    def chosen(self, row: NodeRow) -> str:
+    def lowering_of(self, row: NodeRow) -> str:
         raise NotImplementedError
 
     def refill(self) -> None:
@@ -63,7 +63,7 @@ class Picking(TablePane[NodeRow]):
 
     @property
     def targets(self) -> list[NodeRow]:
-        """The nodes that an action is for: the picked ones, else those of the module, else the one under the cursor."""
+        """The nodes an action applies to: the picked nodes, else the module's, else the one under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):
@@ -73,13 +73,13 @@ class Picking(TablePane[NodeRow]):
     def _all_rows(self) -> tuple[NodeRow, ...]:
         return self.state.info.rows if self.state.info else ()
 
-    def list_entries(self) -> None:
-        """Put the rows on the screen: as they are, or under the heads of their modules."""
+    def update_entries(self) -> None:
+        """Set `entries` from `rows`: a flat table, or a tree of modules."""
         rows = sorted(self.rows, key=lambda row: row.index)
         self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
 
     def place_of(self, stable: str) -> int | None:
-        """The row of a node, or of the folded module it is in; `None` where the filter leaves it out."""
+        """The row of a node, or of the folded module that contains it; `None` if the filter excludes the node."""
         for place, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow):
                 if entry.stable == stable:
@@ -99,7 +99,7 @@ class Picking(TablePane[NodeRow]):
 
     def _head_cells(self, module: ModuleRow, width: int) -> Cells:
         lowered = [row for row in module.nodes if self.assignment(row)]
-        eager = sum(self.chosen(row) == EAGER for row in lowered)
+        eager = sum(self.lowering_of(row) == EAGER for row in lowered)
         sign = "+" if module.folded else "-"
         left: Cells = [("  " * module.depth + f"{sign} {module.name}", "title")]
         count = len(module.nodes)
@@ -109,70 +109,70 @@ class Picking(TablePane[NodeRow]):
     # ---- the filter ----------------------------------------------------------------------------------------------
 
     def ask_filter(self) -> None:
-        self.context.dialogs.ask("filter", self.filter_text, self._filter_by)
+        self.context.dialogs.ask("filter", self.filter_text, self._set_filter)
 
-    def _filter_by(self, text: str) -> None:
+    def _set_filter(self, text: str) -> None:
         try:
-            read_filter(text, self._missing())
+            read_filter(text, self._missing_fields())
         except FilterError as error:
             self.say(str(error))
             return
         self.filter_text = text.strip()
         self.refill()
 
-    def _missing(self) -> dict[str, str]:
-        """The numbers that nobody has measured yet, and what does."""
-        return {} if self.state.profile is not None else {"time": "no node has been timed yet: g c profiles"}
+    def _missing_fields(self) -> dict[str, str]:
+        """The numeric fields without values, each with an error message."""
+        return {} if self.state.profile is not None else {"time": "no node has been timed yet: press g c to profile"}
 
-    def filtered(self) -> list[NodeRow]:
-        """The nodes that pass the filter."""
+    def filtered_rows(self) -> list[NodeRow]:
+        """The nodes that match the filter."""
         rows = self._all_rows()
         self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
             return list(rows)
         test = read_filter(self.filter_text)
-        return [row for row in rows if test(self._facts(row))]
+        return [row for row in rows if test(self._facts_of(row))]
 
-    def _facts(self, row: NodeRow) -> NodeFacts:
+    def _facts_of(self, row: NodeRow) -> NodeFacts:
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
         found = self.state.shown.numbers.get(row.stable)
         seen = (found.error, found.own) if found is not None else (None, None)
         err, own = (each.largest if each is not None else math.nan for each in seen)
         users = len(self._neighbours.users(row))
-        return NodeFacts(row, self.chosen(row), function, users, err, own, self.seconds(row))
+        return NodeFacts(row, self.lowering_of(row), function, users, err, own, self.seconds(row))
 
     def seconds(self, row: NodeRow) -> float | None:
-        """What the node takes in a run, where that has been measured."""
+        """The time of the node in a run in seconds, `None` if it was not measured."""
         found = self.times.get(row.stable)
         return found.time.seconds if found is not None else None
 
     # ---- the tree ------------------------------------------------------------------------------------------------
 
     def toggle_tree(self) -> None:
-        """The nodes under their modules, or as a flat table."""
+        """Switch between a tree of modules and a flat table."""
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
-        self.say("by module: z folds one, Z all" if self.as_tree else "a flat table")
+        self.say("by module: press z to fold one, Z to fold all" if self.as_tree else "flat table")
 
     def toggle_fold(self) -> None:
         """Fold the module at the cursor, or unfold it."""
         entry = self.entry
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         if not self.as_tree or not path:
-            self.say("nothing to fold here: g m shows modules")
+            self.say("nothing to fold here: press g m to show modules")
             return
         self._folded ^= {path}
-        self.list_entries()
-        self._to_module(path)
+        self.update_entries()
+        self._move_to_module(path)
 
     def toggle_all_folds(self) -> None:
         self._folded = set() if self._folded else all_modules(self.rows)
-        self.list_entries()
-        self._to_module("")
+        self.update_entries()
+        self._move_to_module("")
 
-    def _to_module(self, path: str) -> None:
+    def _move_to_module(self, path: str) -> None:
         heads = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
         self.cursor = heads.index(path) if path in heads else min(self.cursor, max(len(heads) - 1, 0))
         self.rows_changed()
@@ -180,26 +180,26 @@ class Picking(TablePane[NodeRow]):
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def pick(self) -> None:
-        """Pick the node under the cursor, or the module's nodes; picked again, let go of them."""
+        """Pick or unpick the node under the cursor, or the nodes of the module."""
         entry = self.entry
         nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
         names = {row.stable for row in nodes}
         self.picked = self.picked - names if names <= self.picked else self.picked | names
-        self._told_picked()
+        self._report_picked()
         if isinstance(entry, NodeRow):
             self.move_down()
 
     def pick_all(self) -> None:
-        """Pick every node that the filter shows, or let go of all."""
+        """Pick every node that matches the filter, or unpick all."""
         self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment(row)}
-        self._told_picked()
+        self._report_picked()
 
     def pick_same_op(self) -> None:
         """Pick the nodes of the same op."""
         row = self.current
         if row is not None:
             self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}
-            self._told_picked()
+            self._report_picked()
 
     def pick_module(self) -> None:
         """Pick the nodes of the same module."""
@@ -207,22 +207,22 @@ class Picking(TablePane[NodeRow]):
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
         self.picked |= {row.stable for row in inside if path}
-        self._told_picked()
+        self._report_picked()
 
-    def _told_picked(self) -> None:
+    def _report_picked(self) -> None:
         self.refresh()
         count = len(self.picked)
-        self.say(f"{count} node{'s' * (count != 1)} picked: space takes all of them" if count else "none picked")
+        self.say(f"{count} node{'s' * (count != 1)} picked: press space to switch all" if count else "no node picked")
 
     # ---- neighbours ----------------------------------------------------------------------------------------------
 
     def choose_neighbour(self) -> None:
-        """List who the node reads and who reads it, and go to the one that is chosen."""
+        """List the operands and the users of the node, and go to the chosen one."""
         row = self.current
         if row is None:
             return
-        pairs = [("reads", other) for other in self._neighbours.producers(row)]
-        pairs += [("read by", other) for other in self._neighbours.users(row)]
+        pairs = [("operand", other) for other in self._neighbours.producers(row)]
+        pairs += [("user", other) for other in self._neighbours.users(row)]
         choices = [
             PickerChoice(other.name, f"{how:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
             for how, other in pairs
@@ -230,10 +230,10 @@ class Picking(TablePane[NodeRow]):
         if choices:
             self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self.go_to_node)
         else:
-            self.say(f"{row.name} reads nothing and is read by none")
+            self.say(f"{row.name} has no operands and no users")
 
     def go_to_node(self, stable: str | None) -> None:
-        """Put the cursor on a node, whatever the filter says; nowhere for `None`."""
+        """Move the cursor to a node, if any. Clears the filter if it excludes the node."""
         if stable is None:
             return
         if self.place_of(stable) is None:
@@ -247,13 +247,13 @@ class Picking(TablePane[NodeRow]):
         row = self.current
         if row is not None:
             self.context.dialogs.ask(
-                "draw neighbours to (.svg or .dot)", f"{row.name}.svg", lambda path: self._draw_to(row, path)
+                "draw neighbours to (.svg or .dot)", f"{row.name}.svg", lambda path: self._write_drawing(row, path)
             )
 
-    def _draw_to(self, row: NodeRow, path: str) -> None:
+    def _write_drawing(self, row: NodeRow, path: str) -> None:
         if not path.strip():
             return
-        around = self._neighbours.around(row, STEPS)
+        around = self._neighbours.around(row, DRAWING_STEPS)
         draw = svg if Path(path.strip()).suffix.lower() == ".svg" else dot
         self.context.files.write(path.strip(), draw(around, row))
 

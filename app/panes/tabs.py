@@ -23,7 +23,7 @@ class PhaseTab:
 
     @property
     def key(self) -> str:
-        """The digit key of the phase; "" beyond the tenth."""
+        """The digit key of the phase; `-` beyond the tenth."""
         return str(self.number % 10) if self.number <= 10 else "-"
 
 

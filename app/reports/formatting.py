@@ -59,7 +59,7 @@ def size(value: int) -> str:
 
 
 def nan_counts_text(output: OutputReport) -> str:
-    """The number of NaNs in an output and in eager's output, "" if there are none."""
+    """The number of NaNs in an output and in eager's output; empty without any."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
@@ -71,8 +71,8 @@ def spread_text(output: OutputReport) -> str:
         others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
         return f"different positions, with values within {output.tolerance}" if others else ""
     found, between = (f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
-    told = f"error {difference_text(output.max_abs)}{found}"
-    return f"{told}; two correct runs differ by up to {difference_text(output.spread)}{between}"
+    text = f"error {difference_text(output.max_abs)}{found}"
+    return f"{text}; two correct runs differ by up to {difference_text(output.spread)}{between}"
 
 
 def load_text(found: MachineLoad) -> str:
@@ -111,7 +111,7 @@ def count(value: int) -> str:
 
 
 def op_count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
-    """The numbers of added and removed ops, as `+40` and `−32`; "" for none."""
+    """The numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
 

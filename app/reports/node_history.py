@@ -28,9 +28,15 @@ def node_history(
     of_node = [(who, text) for who, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
     early = [NodeRemark(who, text) for who, text in of_node if who in graph_passes]
-    late = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
-    vain = [NodeRemark(RECIPE, text) for who, text in of_node if who == IN_VAIN]
-    return [NodeRemark(CAPTURE, _captured(row)), *_counted(early), *vain, *_lowered(assignment), *_counted(late)]
+    pass_remarks = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
+    unapplied = [NodeRemark(RECIPE, text) for who, text in of_node if who == IN_VAIN]
+    return [
+        NodeRemark(CAPTURE, _captured(row)),
+        *_counted(early),
+        *unapplied,
+        *_lowered(assignment),
+        *_counted(pass_remarks),
+    ]
 
 
 def _captured(row: NodeRow) -> str:
@@ -46,10 +52,10 @@ def _lowered(assignment: Assignment | None) -> list[NodeRemark]:
     return [NodeRemark(LOWERING, f"by {assignment.lowering}{where}{why}")]
 
 
-def _counted(said: Sequence[NodeRemark]) -> list[NodeRemark]:
+def _counted(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
     """Merge consecutive equal remarks."""
     found: list[NodeRemark] = []
-    for one in said:
+    for one in remarks:
         if found and found[-1][:2] == one[:2]:
             found[-1] = found[-1]._replace(times=found[-1].times + 1)
         else:
@@ -57,9 +63,9 @@ def _counted(said: Sequence[NodeRemark]) -> list[NodeRemark]:
     return found
 
 
-def remark_text(said: NodeRemark) -> str:
+def remark_text(remark: NodeRemark) -> str:
     """The text of the remark, and its count if it is repeated."""
-    return said.text + (f" ({said.times} times)" if said.times > 1 else "")
+    return remark.text + (f" ({remark.times} times)" if remark.times > 1 else "")
 
 
 def is_computed(row: NodeRow) -> bool:

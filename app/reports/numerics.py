@@ -15,7 +15,7 @@ _KINDS = {"nan": "NaN", "inf": "infinity"}
 
 
 def error_text(found: Deviation | None) -> str:
-    """The maximum difference of a tensor in at most seven characters, "" if it was not measured."""
+    """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if found is None:
         return ""
     if found.share < 0:
@@ -42,7 +42,7 @@ def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
     return [
         *_first_sentences(report, info, names),
         *(_origin_sentence(origin, report, names) for origin in report.origins),
-        *_seen_sentences(report),
+        *_observation_sentences(report),
         *(f"note: {note}" for note in report.notes),
     ]
 
@@ -55,7 +55,7 @@ def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, s
     found, row = report.by_node()[report.first], rows_of(info).get(report.first)
     error = found.own if report.first_by == "own" else found.error
     place = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    how = "compiled alone, with correct inputs" if report.first_by == "own" else f"in the program; {_alone(found)}"
+    how = "compiled alone, with correct inputs" if report.first_by == "own" else f"in the program; {_alone_text(found)}"
     lines = [
         f"{names.get(report.first, report.first)} ({place}) is the first node out of tolerance, {how}: "
         f"{error_text(error)}, {share_text(error)} the tolerance ({found.tolerance})"
@@ -65,7 +65,7 @@ def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, s
     return lines
 
 
-def _alone(found: NodeNumbers) -> str:
+def _alone_text(found: NodeNumbers) -> str:
     """The result of compiling alone a node that is out of tolerance in the program."""
     if found.own is not None:
         return "compiled alone, it is within tolerance"
@@ -78,11 +78,11 @@ def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str,
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
     too = f" (also in {reference})" if origin.side == "compiled" and "eager" in both else ""
-    whence = "an input has one already" if origin.inputs_have else "none of its inputs has one"
-    return f"the first {what} in {side} is in {name}{too}: {whence}"
+    source = "an input has one already" if origin.inputs_have else "none of its inputs has one"
+    return f"the first {what} in {side} is in {name}{too}: {source}"
 
 
-def _seen_sentences(report: NumericsReport) -> list[str]:
+def _observation_sentences(report: NumericsReport) -> list[str]:
     count = Counter(found.seen for found in report.nodes)
     alone = sum(found.own is not None for found in report.nodes)
     parts = [f"{count[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if count[seen]]

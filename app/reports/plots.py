@@ -22,13 +22,13 @@ def axis_text(value: float) -> str:
 class PlotAxis:
     """An axis of a plot.
 
-    On a logarithmic axis, 0 is drawn a decade below the smallest other value, and negative values are omitted. `told`
-    formats a value. `names` label the integers from 0 on if the axis enumerates things.
+    On a logarithmic axis, 0 is drawn a decade below the smallest other value, and negative values are omitted.
+    `format` returns the label of a value. `names` label the integers from 0 on if the axis enumerates things.
     """
 
     label: str = ""
     log: bool = False
-    told: Callable[[float], str] = axis_text
+    format: Callable[[float], str] = axis_text
     names: Sequence[str] = ()
 
 
@@ -97,13 +97,13 @@ class PlotScale:
             return [float(place) for place in range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))]
         return _decades(low, high, most) if self.axis.log else round_steps(low, high, most)
 
-    def told(self, place: float) -> str:
+    def label_at(self, place: float) -> str:
         """The label of a position."""
         if self.axis.names:
             return self.axis.names[round(place)] if 0 <= round(place) < len(self.axis.names) else ""
         if not self.axis.log:
-            return self.axis.told(place)
-        return self.axis.told(0.0 if place <= self.zero else 10**place)
+            return self.axis.format(place)
+        return self.axis.format(0.0 if place <= self.zero else 10**place)
 
 
 def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
@@ -117,16 +117,16 @@ def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
 
 def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
     """The horizontal and the vertical scale."""
-    along = (value for series in plot.series for value in series.x)
-    upright = (value for series in plot.series for value in series.y)
-    return scale_of(plot.x, along), scale_of(plot.y, upright)
+    x_values = (value for series in plot.series for value in series.x)
+    y_values = (value for series in plot.series for value in series.y)
+    return scale_of(plot.x, x_values), scale_of(plot.y, y_values)
 
 
-def visible_points(series: Series, along: PlotScale, upright: PlotScale) -> list[PlotPoint]:
+def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> list[PlotPoint]:
     """The points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-        across, up = along.place(x), upright.place(y)
+        across, up = x_scale.place(x), y_scale.place(y)
         if across is not None and up is not None:
             points.append(PlotPoint(across, up, index))
     return points

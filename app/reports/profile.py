@@ -146,15 +146,19 @@ def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str
 
 def folded_stacks(root: FlameNode) -> str:
     """One line per stack, `module;module;node nanoseconds`: the format of flamegraph.pl, inferno and speedscope."""
-    return "".join(f"{';'.join(path)} {told}\n" for path, seconds in _own(root, ()) if (told := round(seconds * 1e9)))
+    return "".join(
+        f"{';'.join(path)} {nanoseconds}\n"
+        for path, seconds in _self_times(root, ())
+        if (nanoseconds := round(seconds * 1e9))
+    )
 
 
-def _own(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
     """Each stack with its self time in seconds. A module and a node in it may have the same name."""
     path = (*path, flame.name.replace(";", ":"))
     yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
     for inner in flame.by_time():
-        yield from _own(inner, path)
+        yield from _self_times(inner, path)
 
 
 def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:

@@ -36,7 +36,7 @@ class StageFile(msgspec.Struct, frozen=True):
 
 
 class ReproducerDescription(msgspec.Struct, frozen=True):
-    """The contents of a reproducer. `script` is the copy in the folder, "" if the source is a module name.
+    """The contents of a reproducer. `script` is the copy in the folder, empty if the source is a module name.
 
     `files` are copies of files that the script imports from its own folder. `elsewhere` lists imported files that are
     not in the reproducer, because they are outside that folder or could not be read.
@@ -60,7 +60,7 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> str:
-        """A message with the files that a replay on another machine also needs, "" if there are none."""
+        """A message with the files that a replay on another machine also needs; empty without any."""
         return f"the reproducer lacks imported files: {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
@@ -158,7 +158,7 @@ async def _write_all(
         if getattr(error, "cancelled", False):
             raise
         problem = str(error)
-    described = _described(folder, subject, stages, report, problem)
+    described = _describe(folder, subject, stages, report, problem)
     (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n", "utf-8")
     _write_command(folder / COMMAND)
     return described
@@ -172,7 +172,7 @@ async def _write_stage(folder: Path, stage: Stage, engine: EngineDescription) ->
     return StageFile(stage.name, name, text_hash(text))
 
 
-def _described(
+def _describe(
     folder: Path, subject: ReproducerSubject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
 ) -> ReproducerDescription:
     recipe, welcome = subject.recipe, subject.welcome
@@ -198,7 +198,7 @@ def _described(
 
 
 def _copy_script(folder: Path, source: str) -> str:
-    """Copy the script into the folder. Returns "" if the source is not a script or is on another machine."""
+    """Copy the script into the folder. Returns an empty string for another source or a remote one."""
     path = Path(source.partition(":")[0])
     if path.suffix != ".py" or not path.is_file():
         return ""
@@ -259,7 +259,7 @@ def _inside(folder: Path, name: str) -> bool:
 
 
 def external_python(found: ReproducerDescription) -> str:
-    """The Python code that a replay would run and that is not in the folder, "" if there is none."""
+    """The Python code that a replay would run and that is not in the folder; empty without any."""
     return "" if found.script or Path(found.source.partition(":")[0]).suffix in _NO_PYTHON else found.source
 
 

@@ -21,7 +21,7 @@ def plots_of(state: State) -> list[Plot]:
 def timings(runs: list[RunRecord]) -> Plot:
     """The seconds of compiled code and of eager for each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
-    names = tuple(_told(run) for run in runs)
+    names = tuple(_run_label(run) for run in runs)
     return Plot(
         "Timings over the runs",
         (
@@ -29,11 +29,11 @@ def timings(runs: list[RunRecord]) -> Plot:
             Series("eager", numbers, tuple(run.report.eager.median for run in runs), names=names),
         ),
         PlotAxis("run"),
-        PlotAxis("median", told=formatting.seconds),
+        PlotAxis("median", format=formatting.seconds),
     )
 
 
-def _told(run: RunRecord) -> str:
+def _run_label(run: RunRecord) -> str:
     return f"{run.clock} {recipe_summary(run.recipe, None)}"
 
 
@@ -42,7 +42,7 @@ def pass_times(stages: list[Stage]) -> Plot:
     names = [stage.name for stage in stages]
     series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
     return Plot(
-        "Time per pass", (series,), PlotAxis("pass", names=names), PlotAxis("time", told=formatting.milliseconds)
+        "Time per pass", (series,), PlotAxis("pass", names=names), PlotAxis("time", format=formatting.milliseconds)
     )
 
 
@@ -52,5 +52,5 @@ def spread(output: OutputReport) -> Plot:
     starts = [output.low + width * place for place in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]
     series = bar_series(names, output.histogram, "values")
-    told = f"mean {output.mean:.3g}, standard deviation {output.deviation:.3g}, {output.zeros} zeros"
-    return Plot(f"Values of {output.name}", (series,), PlotAxis("from", names=names), PlotAxis("values"), told)
+    statistics = f"mean {output.mean:.3g}, standard deviation {output.deviation:.3g}, {output.zeros} zeros"
+    return Plot(f"Values of {output.name}", (series,), PlotAxis("from", names=names), PlotAxis("values"), statistics)

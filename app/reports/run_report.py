@@ -45,7 +45,9 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
-        "other_registry": [{"node": a.node, "by": a.lowering, "reason": a.reason} for a in _elsewhere(assignments)],
+        "other_registry": [
+            {"node": a.node, "by": a.lowering, "reason": a.reason} for a in _not_by_first_registry(assignments)
+        ],
         "outputs": [_output_json(output) for output in report.outputs],
         "backend": report.backend,
         "compile_seconds": report.compile_seconds,
@@ -80,7 +82,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         ),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
-        *_beside_eager(report),
+        *_eager_lines(report),
         *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
         *([formatting.load_text(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
@@ -89,7 +91,10 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         lines.append(f"NOT OK: outputs have NaN where eager has NaN; {NAN_TODO}")
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
-    fallen = [*_lines("in eager", in_eager(assignments)), *_lines("not by the first registry", _elsewhere(assignments))]
+    fallen = [
+        *_lines("in eager", in_eager(assignments)),
+        *_lines("not by the first registry", _not_by_first_registry(assignments)),
+    ]
     return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
 
 
@@ -97,7 +102,7 @@ def _last_column(report: RunReport) -> str:
     return "first differs at" if report.compared else "values"
 
 
-def _beside_eager(report: RunReport) -> list[str]:
+def _eager_lines(report: RunReport) -> list[str]:
     if report.not_compared:
         return [f"not compared with eager: {report.not_compared}"]
     ratio = f"{SIDE_WORDS[report.backend]} takes {report.ratio:.2f} x the time of eager"
@@ -139,8 +144,8 @@ def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
     if memory is None:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
-    beside = f", eager {formatting.size(memory.eager)}" if compared else ""
-    return [f"peak memory: compiled {formatting.size(memory.compiled)}{beside}{packed}"]
+    eager = f", eager {formatting.size(memory.eager)}" if compared else ""
+    return [f"peak memory: compiled {formatting.size(memory.compiled)}{eager}{packed}"]
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
@@ -155,7 +160,7 @@ def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
-def _elsewhere(assignments: Sequence[Assignment]) -> list[Assignment]:
+def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment]:
     """The compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
@@ -222,12 +227,12 @@ def _output_row(output: OutputReport) -> list[object]:
     shape = "x".join(map(str, output.shape)) or "scalar"
     verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":
-        told = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
+        text = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
         odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
-        return [output.name, shape, output.dtype, output.verdict, "", "", told + odd]
+        return [output.name, shape, output.dtype, output.verdict, "", "", text + odd]
     facts = [output.where, formatting.nan_counts_text(output)]
-    told = "; ".join(fact for fact in facts if fact)
-    return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", told]
+    text = "; ".join(fact for fact in facts if fact)
+    return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", text]
 
 
 def _timing_text(timing: Timing) -> str:

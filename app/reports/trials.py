@@ -63,6 +63,6 @@ def rank_previews(attempts: Sequence[PassPreview], failed: bool = False) -> list
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", most: int = SHOWN_DELTAS) -> str:
     """The ops added and removed, by name: `+12 linalg.generic, -4 tosa.add`."""
-    told = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:most]]
+    texts = [f"{'+' if delta > 0 else minus}{abs(delta)} {name}" for name, delta in deltas[:most]]
     more = len(deltas) - most
-    return ", ".join([*told, *([f"{more} more"] if more > 0 else [])])
+    return ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])

@@ -65,7 +65,7 @@ class ValuePages:
         return block.cells[row % ROWS][column % COLUMNS] if block is not None else None
 
     def row_name(self, row: int) -> str:
-        """The index of a row, "" if none of it is cached."""
+        """The index of a row; empty if no value of the row is cached."""
         block = next((found for (i, _), found in self._blocks.items() if i == row // ROWS), None)
         return block.row_names[row % ROWS] if block is not None else ""
 

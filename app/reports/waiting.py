@@ -12,7 +12,7 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
     progress = state.progress
     if progress is None:
         return ""
-    left = f"  {elapsed_text(state.seconds_at_it) or remaining_text(state.seconds_left)}".rstrip()
+    left = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
     if progress.done < 0:
         return f"{progress.what}{glyphs.ellipsis}{left}"
     bar = formatting.bar(progress.done, 12, glyphs).ljust(12)
@@ -22,5 +22,5 @@ def progress_text(state: State, glyphs: formatting.Glyphs) -> str:
 def waiting_text(state: State, what: str, glyphs: formatting.Glyphs) -> str:
     """The reason why `what`, such as the graph, is not available yet."""
     if state.problem is not None:
-        return f"there is no {what}: Outputs says why"
-    return progress_text(state, glyphs) or f"the {what} comes once the program has been captured"
+        return f"no {what}: see Outputs"
+    return progress_text(state, glyphs) or f"the {what} appears after capture"

@@ -20,11 +20,11 @@ class TextLines(CursorView):
 
     def __init__(self, lines: Sequence[Cells]) -> None:
         super().__init__()
-        self._given = list(lines)
+        self._unwrapped = list(lines)
         self._lines: list[Cells] = []
 
     def on_resize(self) -> None:
-        self._lines = [piece for line in self._given for piece in wrap_line(line, max(self.width - 1, 10))]
+        self._lines = [piece for line in self._unwrapped for piece in wrap_line(line, max(self.width - 1, 10))]
 
     @property
     def row_count(self) -> int:
@@ -88,7 +88,7 @@ def wrap_line(line: Cells, width: int) -> list[Cells]:
     """
     indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
     ranges = _ranges("".join(text for text, _ in line), width, indent)
-    pieces = [_between(line, first, last) for first, last in ranges]
+    pieces = [_cell_range(line, first, last) for first, last in ranges]
     return [pieces[0], *([(" " * indent, "text"), *piece] for piece in pieces[1:])]
 
 
@@ -104,7 +104,7 @@ def _ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
     return [*ranges, (start, len(text))]
 
 
-def _between(line: Cells, first: int, last: int) -> Cells:
+def _cell_range(line: Cells, first: int, last: int) -> Cells:
     """The cells of the characters `first` to `last` of `line`."""
     kept: Cells = []
     place = 0

@@ -1,4 +1,4 @@
-"""What the user is asked: a text on the line at the bottom, yes or no, a choice on a screen."""
+"""Opens screens and the prompt, and asks yes-or-no questions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Answer = TypeVar("Answer")
 
 
 class Dialogs:
-    """Opens what lies over the panes, and the prompt under them; `say` shows a message."""
+    """Opens screens over the panes, and the prompt at the bottom; `say` shows a message."""
 
     def __init__(self, app: App[Any], say: Callable[[str], object], glyphs: Glyphs) -> None:
         self._app, self._say, self._glyphs = app, say, glyphs
 
     @property
     def engaged(self) -> bool:
-        """Whether the user is at something that lies over the panes, or types on the line at the bottom."""
+        """Whether a screen is open over the panes, or the prompt."""
         return len(self._app.screen_stack) > 1 or bool(self._prompt.display)
 
     @property
@@ -32,11 +32,11 @@ class Dialogs:
         return self._app.screen_stack[0].query_one(Prompt)
 
     def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
-        """Ask for a text on the line at the bottom."""
+        """Ask for a text in the prompt, and call `answer` with it."""
         self._prompt.ask(title, initial, answer)
 
     def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
-        """Do `act` if the user says yes to `question`; say `otherwise` if not."""
+        """Call `act` if the user answers `question` with yes; else show the message `otherwise`."""
         from buddy.app.screens.confirm import ConfirmScreen
 
         def answered(yes: bool | None) -> None:
@@ -48,26 +48,26 @@ class Dialogs:
         self._app.push_screen(ConfirmScreen(question), answered)
 
     def open(self, screen: Screen[Answer], then: ScreenResultCallbackType[Answer] | None = None) -> None:
-        """Open a screen over the panes; `then` gets its result, `None` where the user leaves it without one."""
+        """Open a screen over the panes. `then` gets its result, or `None` if the user closes it without one."""
         self._app.push_screen(screen, then)
 
     async def result_of(self, screen: Screen[Answer]) -> Answer | None:
-        """Open a screen, from a worker, and wait for its result."""
+        """Open a screen and wait for its result. Must be called in a worker."""
         return await self._app.push_screen_wait(screen)
 
     def open_problem(self, problem: Diagnostic | None) -> None:
-        """Show the whole of a diagnostic, where there is one."""
+        """Show the full diagnostic, if any."""
         from buddy.app.screens.detail import problem_screen
 
         if problem is not None:
             self._app.push_screen(problem_screen(problem))
 
     def suspend(self) -> AbstractContextManager[None]:
-        """Hand the terminal to another program for a while. Raises Textual's `SuspendNotSupported`."""
+        """Give the terminal to another program temporarily. Raises Textual's `SuspendNotSupported`."""
         return self._app.suspend()
 
     def copy(self, text: str) -> None:
-        """Copy a text to the clipboard, and say so."""
+        """Copy a text to the clipboard, and show a message."""
         if text:
             self._app.copy_to_clipboard(text)
             self._say(f"copied: {clip(text.splitlines()[0], 60, self._glyphs)}")

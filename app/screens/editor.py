@@ -17,9 +17,9 @@ from buddy.app.workspace.drafts import EditorDraft
 
 # Seconds without a key after which the draft is saved.
 DRAFT_SECONDS = 0.5
-_LEFT = "restored from the last session; press ctrl+c twice to discard it"
-_LEFT_OLDER = "restored, but the text was different then; press ctrl+c twice to discard it"
-_BESIDE = "another workbench has this editor open too; its input is kept separately"
+_RESTORED = "restored from the last session; press ctrl+c twice to discard it"
+_RESTORED_OLDER = "restored, but the text was different then; press ctrl+c twice to discard it"
+_ALSO_OPEN = "another workbench has this editor open too; its input is kept separately"
 
 
 class TextProblem(NamedTuple):
@@ -53,16 +53,16 @@ class EditorScreen(AnsweringScreen[str]):
     ) -> None:
         super().__init__()
         # A text edited before this screen opened needs confirmation to be discarded, too.
-        self._before = before or text
+        self._original = before or text
         self._title, self._wrong = title, wrong
         self._warned = self._answered = False
         self._draft = draft
-        self._later: Timer | None = None
-        left = draft.left(self._before) if draft is not None and wrong is None else None
+        self._draft_timer: Timer | None = None
+        left = draft.read_saved(self._original) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
-            text, self._wrong = left.text, TextProblem(_LEFT_OLDER if left.older else _LEFT)
-        elif draft is not None and draft.beside and wrong is None:
-            self._wrong = TextProblem(_BESIDE)
+            text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.older else _RESTORED)
+        elif draft is not None and draft.open_elsewhere and wrong is None:
+            self._wrong = TextProblem(_ALSO_OPEN)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> TextProblem | None:
@@ -108,36 +108,36 @@ class EditorScreen(AnsweringScreen[str]):
         self.note([[("checking", "accent")]])
         wrong = await self.check(text)
         if wrong is None:
-            self._answer(text)
+            self._close_with(text)
         else:
             self.show_wrong(wrong)
 
     def action_leave(self) -> None:
         """Go back. A changed text is discarded only on the second call."""
-        if self.area.text == self._before or self._warned:
-            self._answer(None)
+        if self.area.text == self._original or self._warned:
+            self._close_with(None)
         else:
             self._warned = True
             self.note([[("[?] ", "warn"), ("the text has changed: press ctrl+c again to discard the changes", "text")]])
 
     def on_text_area_changed(self) -> None:
         self._warned = False
-        if self._later is not None:
-            self._later.stop()
+        if self._draft_timer is not None:
+            self._draft_timer.stop()
         if self._draft is not None:
-            self._later = self.set_timer(DRAFT_SECONDS, self._keep)
+            self._draft_timer = self.set_timer(DRAFT_SECONDS, self._save_draft)
 
     # ---- drafts --------------------------------------------------------------------------------------------------
 
-    def _keep(self) -> None:
+    def _save_draft(self) -> None:
         """Save the input as a draft. A failure is shown under the text."""
         if self._draft is not None and not self._answered:
-            if self.area.text == self._before:
+            if self.area.text == self._original:
                 self._draft.drop()
-            elif problem := self._draft.keep(self.area.text, self._before):
+            elif problem := self._draft.keep(self.area.text, self._original):
                 self.note([[("[!] ", "bad"), (problem, "text")]])
 
-    def _answer(self, text: str | None) -> None:
+    def _close_with(self, text: str | None) -> None:
         """Close with the accepted text, or `None`, and delete the draft."""
         self._answered = True
         if self._draft is not None:
@@ -148,6 +148,6 @@ class EditorScreen(AnsweringScreen[str]):
     def on_unmount(self) -> None:
         """Save the draft if the workbench exits while the editor is open."""
         if self._draft is not None and not self._answered:
-            if self.area.text != self._before:
-                self._draft.keep(self.area.text, self._before)
+            if self.area.text != self._original:
+                self._draft.keep(self.area.text, self._original)
             self._draft.close()

@@ -1,4 +1,4 @@
-"""Files that the user has something written to: the question where one is there already, and what is said of it."""
+"""Writes files to paths that the user types. Asks before a file is overwritten, and shows the result."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from buddy.app.workspace.input_parsing import typed_path
 
 
 class FileWriter:
-    """Writes texts where the user says; `say` shows a message."""
+    """Writes files to typed paths; `say` shows a message."""
 
     def __init__(self, dialogs: Dialogs, say: Callable[[str], object]) -> None:
         self._dialogs, self._say = dialogs, say
 
-    def unless_no(self, question: str, act: Callable[[], object]) -> None:
-        """Do `act` at once, or, where there is a question, if the user says yes to it."""
+    def after_confirmation(self, question: str, act: Callable[[], object]) -> None:
+        """Call `act`. If there is a question, only after the user has answered it with yes."""
         if question:
             self._dialogs.confirm(question, act)
         else:
@@ -30,10 +30,10 @@ class FileWriter:
         question: Callable[[Path], str],
         failed: str = "could not be written",
     ) -> None:
-        """Do `act` with a path that the user has typed, and whether something was asked before; nothing for no path.
+        """Call `act` with the typed path, and with whether a question was asked. Does nothing for an empty text.
 
-        `question` gives what is asked, such as whether to write over what is there, or "". Of a path that cannot be
-        looked at it is said that it `failed`.
+        `question` returns the question for a path, such as whether to overwrite it, or an empty string. If the path
+        cannot be checked, the message says that it `failed`.
         """
         name = typed.strip()
         if not name:
@@ -44,13 +44,13 @@ class FileWriter:
         except (OSError, ValueError) as error:
             self._say(f"{name} {failed}: {getattr(error, 'strerror', None) or error}")
             return
-        self.unless_no(asked, lambda: act(path, bool(asked)))
+        self.after_confirmation(asked, lambda: act(path, bool(asked)))
 
     def write(self, path: str, text: str) -> None:
-        """Write a file where the user said, and say so; one that is there already is asked about."""
+        """Write `text` to the typed path. Asks before it overwrites a file."""
 
         def question(target: Path) -> str:
-            return f"{path} is there already. Replace it?" if target.exists() and not target.is_dir() else ""
+            return f"{path} already exists. Overwrite?" if target.exists() and not target.is_dir() else ""
 
         self.use_path(path, lambda target, _asked: self._write(path, target, text), question)
 
@@ -60,4 +60,4 @@ class FileWriter:
         except OSError as error:
             self._say(f"{path} could not be written: {error.strerror}")
         else:
-            self._say(f"written to {path}")
+            self._say(f"wrote {path}")

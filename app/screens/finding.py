@@ -22,13 +22,13 @@ class FindingScreen(TextScreen[str | None]):
     ]
 
     def __init__(self, finding: BisectionResult) -> None:
-        self._helps = bool(finding.steps or finding.lowerings or finding.in_eager)
-        take = "enter uses the recipe, " if self._helps else ""
+        self._has_fix = bool(finding.steps or finding.lowerings or finding.in_eager)
+        take = "enter uses the recipe, " if self._has_fix else ""
         super().__init__("Bisection", _lines(finding), f"{take}s saves, b searches again, y copies, q closes")
 
     def action_answer(self, act: str) -> None:
         """Close with the answer. `take` does nothing if no recipe was found."""
-        self.dismiss(act if act != "take" or self._helps else None)
+        self.dismiss(act if act != "take" or self._has_fix else None)
 
 
 def _lines(finding: BisectionResult) -> list[Cells]:

@@ -13,7 +13,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 
 # Entries below this share of their module are folded together.
-LITTLE = 0.01
+MIN_SHARE = 0.01
 _NUMBERS = 18
 
 
@@ -30,19 +30,19 @@ class FlameTree(CursorView):
         self._root = root
         self._folded: set[int] = set()
         self._rows: list[_Row] = []
-        self._all = False
-        self._fill()
+        self._shows_all = False
+        self._update_rows()
 
-    def _fill(self) -> None:
+    def _update_rows(self) -> None:
         self._rows = []
-        self._add(self._root, 0)
+        self._add_rows(self._root, 0)
 
-    def _add(self, flame: FlameNode, depth: int) -> None:
+    def _add_rows(self, flame: FlameNode, depth: int) -> None:
         self._rows.append(_Row(flame, depth))
         if id(flame) not in self._folded:
             for inner in flame.by_time():
-                if self._all or inner.seconds >= LITTLE * self._root.seconds:
-                    self._add(inner, depth + 1)
+                if self._shows_all or inner.seconds >= MIN_SHARE * self._root.seconds:
+                    self._add_rows(inner, depth + 1)
 
     @property
     def row_count(self) -> int:
@@ -50,7 +50,7 @@ class FlameTree(CursorView):
 
     @property
     def node(self) -> str:
-        """The node under the cursor, "" for a module."""
+        """The stable name of the node under the cursor; empty for a module."""
         return self._rows[self.cursor].flame.node
 
     def head(self, width: int) -> list[Cells]:
@@ -76,13 +76,13 @@ class FlameTree(CursorView):
         flame = self._rows[self.cursor].flame
         if flame.inside:
             self._folded ^= {id(flame)}
-            self._fill()
+            self._update_rows()
             self.rows_changed()
 
     def toggle_all(self) -> None:
         """Show or hide entries that take almost no time."""
-        current, self._all = self._rows[self.cursor].flame, not self._all
-        self._fill()
+        current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
+        self._update_rows()
         self.cursor = next((place for place, row in enumerate(self._rows) if row.flame is current), 0)
         self.rows_changed()
 

@@ -25,10 +25,10 @@ class ProvenanceStep(NamedTuple):
 class FollowScreen(TableScreen[ProvenanceStep]):
     """Returns the chosen line, or `None`. The cursor starts at the stage `here`."""
 
-    KEYS_TEXT = "enter goes to it, q closes"
+    KEYS_TEXT = "enter goes to the line, q closes"
 
     def __init__(self, node: str, steps: Sequence[ProvenanceStep], here: Key | None) -> None:
-        super().__init__(_STAGES, steps)
+        super().__init__(_STAGE_COLUMNS, steps)
         self._title = f"{node} in all stages"
         self._table.cursor = next((place for place, step in enumerate(steps) if step.row.key == here), 0)
 
@@ -53,7 +53,7 @@ def _lines(step: ProvenanceStep) -> Cell:
     return (f"{formatting.count(step.trace.own)}{derived}", "number")
 
 
-_STAGES: tuple[Column[ProvenanceStep], ...] = (
+_STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
     Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), since=100),
     Column("lines", 9, _lines, right=True),
@@ -67,10 +67,10 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
 
     KEYS_TEXT = "enter goes to the stage of the pass, q closes"
 
-    def __init__(self, node: str, fate: Sequence[NodeRemark], doing: str = "") -> None:
-        super().__init__(_FATE, fate)
+    def __init__(self, node: str, history: Sequence[NodeRemark], status: str = "") -> None:
+        super().__init__(_HISTORY_COLUMNS, history)
         self._heading = f"Pass history of {node}"
-        self._title = f"{self._heading}: {doing}" if doing else self._heading
+        self._title = f"{self._heading}: {status}" if status else self._heading
 
     def tell(self, text: str) -> None:
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
@@ -79,7 +79,7 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         return f"{row.who}: {remark_text(row)}"
 
 
-_FATE: tuple[Column[NodeRemark], ...] = (
-    Column("who", 28, lambda said: (said.who, "accent")),
-    Column("what", 0, lambda said: (remark_text(said), "text")),
+_HISTORY_COLUMNS: tuple[Column[NodeRemark], ...] = (
+    Column("who", 28, lambda remark: (remark.who, "accent")),
+    Column("what", 0, lambda remark: (remark_text(remark), "text")),
 )

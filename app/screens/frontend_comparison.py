@@ -30,7 +30,7 @@ BESIDE_FROM = 120
 _LINES = 400
 # The phases of torch-mlir: imported, ready for conversion, converted.
 _AT_DIALECT = 2
-KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to it", "q closes", "B all stages", "< > sideways")
+KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to the line", "q closes", "B all stages", "< > sideways")
 
 
 class ComparedStage(NamedTuple):
@@ -106,11 +106,11 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self.tell("")
 
     async def _compile_side(self, side: int) -> None:
-        pipeline, came = self._pipelines[side], list[Stage]()
+        pipeline, received = self._pipelines[side], list[Stage]()
 
         def take(frame: Frame) -> None:
             if isinstance(frame, StageDone):
-                came.append(frame.stage)
+                received.append(frame.stage)
                 self.tell(f"{pipeline.title}, {frame.stage.name}")
             elif isinstance(frame, Progress):
                 self.tell(f"{pipeline.title}, {frame.what}")
@@ -118,16 +118,16 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         problems: list[str] = []
         request = self._session.compile_beside(pipeline.recipe, take)
         compiled = await Requester(self._session, problems.append).answered(request)
-        # What came before a failure is worth a look, and says how far the pipeline goes.
-        self._stages[side] = compiled.stages if compiled is not None else tuple(came)
+        # After a failure, show the stages before it.
+        self._stages[side] = compiled.stages if compiled is not None else tuple(received)
         self._problems[side] = "".join(problems)
-        self._levels[side] = await self._followed(pipeline, self._stages[side])
+        self._levels[side] = await self._find_lines(pipeline, self._stages[side])
         self._draw(side)
 
-    async def _followed(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        return await Requester(self._session, self.tell).answered(self._follow(pipeline, stages)) or []
+    async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
+        return await Requester(self._session, self.tell).answered(self._request_lines(pipeline, stages)) or []
 
-    async def _follow(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
+    async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
         found = phase_stages(pipeline, stages)
         texts = tuple(dict.fromkeys(stage.text for _, stage in found))
         node = self._row.stable
@@ -149,17 +149,17 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         return line.text if line is not None else ""
 
     def _draw(self, side: int) -> None:
-        shown, view, problem = self._shown(side), self._views[side], self._problems[side]
+        shown, view, problem = self._shown_stage(side), self._views[side], self._problems[side]
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)
             return
         found = self._levels[side]
         place = f" ({found.index(shown) + 1} of {len(found)})" if len(found) > 1 else ""
         more = f", {shown.more} more lines" if shown.more else ""
-        none = "no line comes from the node"
+        none = "no line maps to the node"
         view.show(f"{shown.stage.phase}{place}{more}", shown.lines, none, problem, shown.place)
 
-    def _shown(self, side: int) -> ComparedStage | None:
+    def _shown_stage(self, side: int) -> ComparedStage | None:
         found = self._levels[side]
         return found[min(self._level if side else 0, len(found) - 1)] if found else None
 
@@ -206,7 +206,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
 
     def action_choose(self) -> None:
         """Return the line, if the focused side is the recipe's; else compare with the stages of the other pipeline."""
-        shown, line = self._shown(self._side), self._views[self._side].current
+        shown, line = self._shown_stage(self._side), self._views[self._side].current
         if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()
         elif shown is not None and line is not None:

@@ -25,7 +25,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     """Returns the stable name of the chosen node, or `None`. Closing the screen cancels a running comparison."""
 
     TITLE_TEXT = "Every node compared with eager"
-    KEYS_TEXT = "enter goes to it, d double, e eager, p plot, s order, q closes"
+    KEYS_TEXT = "enter goes to the node, d double, e eager, p plot, s order, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
         Binding("e", "compare('eager')", "Eager", show=False),
@@ -37,13 +37,13 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._session, self._recipe, self._info = session, recipe, info
         self._rows = numerics.rows_of(info)
         self._report: NumericsReport | None = None
-        self._by_place = False
+        self._in_graph_order = False
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
         known = self._session.state.of(self._recipe.graph).numerics
         if known is not None and known[0] == self._recipe:
-            self._came(known[1])
+            self._show_report(known[1])
         else:
             self._compare("eager")
 
@@ -73,13 +73,13 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
         report = await Requester(self._session, self.tell).answered(request)
         if report is not None:
-            self._came(report)
+            self._show_report(report)
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
             self.tell(frame.what)
 
-    def _came(self, report: NumericsReport) -> None:
+    def _show_report(self, report: NumericsReport) -> None:
         self._report = report
         wrong = sum(not found.ok for found in report.nodes)
         beside = numerics.REFERENCES[report.reference]
@@ -95,14 +95,14 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         count = len(self._report.nodes)
         rows = numerics.worst_nodes(self._report, count)
         known = [found for found in rows if found.node in self._rows]
-        self.show(sorted(known, key=lambda found: self._rows[found.node].index) if self._by_place else known)
+        self.show(sorted(known, key=lambda found: self._rows[found.node].index) if self._in_graph_order else known)
 
     def action_compare(self, reference: Reference) -> None:
         self._compare(reference)
 
     def action_order(self) -> None:
         """Sort by error, or in graph order."""
-        self._by_place = not self._by_place
+        self._in_graph_order = not self._in_graph_order
         if self._report is not None:
             self._show()
 

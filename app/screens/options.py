@@ -32,7 +32,7 @@ class OptionScreen(AnsweringScreen[Options]):
     def __init__(self, info: PassInfo, step: PassStep) -> None:
         super().__init__()
         self._info = info
-        self._set = dict(step.options)
+        self._given = dict(step.options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -42,7 +42,7 @@ class OptionScreen(AnsweringScreen[Options]):
                 for k, option in enumerate(self._info.options):
                     yield Static(_title(option), markup=False, classes="option")
                     yield StillInput(
-                        self._shown(option), placeholder=option.default, compact=True, id=f"option-{k}",
+                        self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{k}",
                         suggester=SuggestFromList(option_completions(option), case_sensitive=False),
                     )  # fmt: skip
                     yield Static("", markup=False, classes="misfit", id=f"misfit-{k}")
@@ -51,39 +51,39 @@ class OptionScreen(AnsweringScreen[Options]):
         self.query_one("#box").styles.height = min(2 * len(self._info.options) + 4, max(self.app.size.height - 4, 6))
         self.query(Input).first().focus()
 
-    def _shown(self, option: OptionInfo) -> str:
-        return option_text(self._set[option.name]) if option.name in self._set else ""
+    def _initial_text(self, option: OptionInfo) -> str:
+        return option_text(self._given[option.name]) if option.name in self._given else ""
 
     def action_accept(self) -> None:
         typed = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
-        if self._misfits(typed):
+        if self._show_errors(typed):
             return
         pairs = zip(self._info.options, typed, strict=True)
         self.dismiss(
             tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
         )
 
-    def _misfits(self, typed: list[str]) -> bool:
+    def _show_errors(self, typed: list[str]) -> bool:
         """Whether any value has the wrong type. Shows an error at each such field, and focuses the first."""
         reasons = [
             option_error(text, option.default, option.words)
             for option, text in zip(self._info.options, typed, strict=True)
         ]
         for k, reason in enumerate(reasons):
-            self._say(k, reason)
+            self._show_error(k, reason)
         wrong = next((k for k, reason in enumerate(reasons) if reason), None)
         if wrong is not None:
             self.query_one(f"#option-{wrong}", Input).focus()
         return wrong is not None
 
-    def _say(self, number: int, reason: str) -> None:
+    def _show_error(self, number: int, reason: str) -> None:
         line = self.query_one(f"#misfit-{number}", Static)
         line.update(f"[!] {reason}" if reason else "")
         line.display = bool(reason)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Clear the error of a field when the user edits it."""
-        self._say(int((event.input.id or "").rpartition("-")[2]), "")
+        self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
 
 
 def _title(option: OptionInfo) -> str:

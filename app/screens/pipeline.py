@@ -37,7 +37,7 @@ class PipelineScreen(EditorScreen):
 
     def on_mount(self) -> None:
         self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
-        self._tell()
+        self._update_note()
 
     async def check(self, text: str) -> TextProblem | None:
         error = self._error(text)
@@ -54,12 +54,12 @@ class PipelineScreen(EditorScreen):
 
     def on_text_area_changed(self) -> None:
         self._chosen = 0
-        self._tell()
+        self._update_note()
 
     def on_text_area_selection_changed(self) -> None:
-        self._tell()
+        self._update_note()
 
-    def _tell(self) -> None:
+    def _update_note(self) -> None:
         """Show the first error, or the number of passes, and the completions of the word at the cursor."""
         text, offset = self.area.text, self._offset
         error = self._error(text)
@@ -73,9 +73,9 @@ class PipelineScreen(EditorScreen):
         start, self._candidates = completions(text, offset, self._catalogue)
         typed = offset > start or text[max(0, start - 1) : start] == "{"
         whole = any(candidate.word == text[start:offset] for candidate in self._candidates)
-        self.note([state, *(self._shown() if typed and not whole else [])])
+        self.note([state, *(self._completion_lines() if typed and not whole else [])])
 
-    def _shown(self) -> list[Cells]:
+    def _completion_lines(self) -> list[Cells]:
         first = max(0, min(self._chosen - 1, len(self._candidates) - SHOWN))
         width = self.area.size.width
         lines: list[Cells] = []
@@ -95,7 +95,7 @@ class PipelineScreen(EditorScreen):
     def action_turn(self, by: int) -> None:
         if self._candidates:
             self._chosen = (self._chosen + by) % len(self._candidates)
-            self._tell()
+            self._update_note()
 
     def action_complete(self) -> None:
         """Insert the chosen completion."""

@@ -21,7 +21,7 @@ from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
 class PlotScreen(AnsweringScreen[str | None]):
     """Returns the name of the chosen point, or `None`.
 
-    `chooses` describes what `enter` does with a point; with "", points cannot be chosen.
+    `chooses` describes what `enter` does with a point; if it is empty, points cannot be chosen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,18 +54,18 @@ class PlotScreen(AnsweringScreen[str | None]):
         with Vertical(id="box", classes="plot"):
             yield CellLine(self._legend, id="legend-line")
             yield self._view
-            yield CellLine(self._told, id="told")
-            yield CellLine(self._note, id="note")
+            yield CellLine(self._point_line, id="point")
+            yield CellLine(self._note_line, id="note")
 
     def on_mount(self) -> None:
-        self._entitle()
+        self._update_titles()
 
     @property
     def plot(self) -> Plot:
         """The plot on the screen."""
         return self._view.plot_data
 
-    def _entitle(self) -> None:
+    def _update_titles(self) -> None:
         box = self.query_one("#box")
         several = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + several
@@ -86,19 +86,19 @@ class PlotScreen(AnsweringScreen[str | None]):
             cells.append((f"{series.label}  ", "title" if here else "dim"))
         return cut_cells(cells, width)
 
-    def _told(self, width: int) -> Cells:
+    def _point_line(self, width: int) -> Cells:
         """The point under the cursor."""
         point, series = self._view.point, self._view.current
         if point is None or series is None:
             return [(" nothing to plot", "dim")]
-        x, y = self._view.told(point)
+        x, y = self._view.format_point(point)
         name = series.names[point.number] if point.number < len(series.names) else ""
-        told: Cells = [(f" {point.number + 1}/{len(series.x)} ", "dim")]
-        told += [(f"{name}  ", "title")] if name and name != x else []
-        told += [(f"{self.plot.x.label} {x}  ".lstrip(), "text"), (f"{self.plot.y.label} {y}".lstrip(), "accent")]
-        return cut_cells(told, width)
+        cells: Cells = [(f" {point.number + 1}/{len(series.x)} ", "dim")]
+        cells += [(f"{name}  ", "title")] if name and name != x else []
+        cells += [(f"{self.plot.x.label} {x}  ".lstrip(), "text"), (f"{self.plot.y.label} {y}".lstrip(), "accent")]
+        return cut_cells(cells, width)
 
-    def _note(self, width: int) -> Cells:
+    def _note_line(self, width: int) -> Cells:
         out = self._view.left_out
         left = f"{out} point{'s' * (out > 1)} left out: {'below 0 or ' if self.plot.y.log else ''}not finite" * bool(
             out
@@ -107,9 +107,9 @@ class PlotScreen(AnsweringScreen[str | None]):
         return [(" " + formatting.clip(f" {self._glyphs.dot} ".join(parts), width - 1, self._glyphs), "dim")]
 
     def on_plot_view_moved(self) -> None:
-        self._tell()
+        self._update_lines()
 
-    def _tell(self) -> None:
+    def _update_lines(self) -> None:
         for line in self.query(CellLine):
             line.update()
 
@@ -125,7 +125,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         self._view.zoom(1 / ZOOM if nearer else ZOOM)
 
     def action_whole(self) -> None:
-        self._view.whole()
+        self._view.reset_zoom()
 
     def action_toggle_log(self) -> None:
         if self.plot.bars:
@@ -133,13 +133,13 @@ class PlotScreen(AnsweringScreen[str | None]):
             return
         self._view.toggle_log()
         self._plots[self._number] = self.plot
-        self._tell()
+        self._update_lines()
 
     def action_next_plot(self, by: int) -> None:
         self._number = (self._number + by) % len(self._plots)
         self._view.show(self._plots[self._number])
-        self._entitle()
-        self._tell()
+        self._update_titles()
+        self._update_lines()
 
     def action_choose(self) -> None:
         point, series = self._view.point, self._view.current

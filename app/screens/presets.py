@@ -49,38 +49,38 @@ class PresetsScreen(TableScreen[PipelineFacts]):
 
     @work(exclusive=True, group="facts")
     async def _compile_all(self) -> None:
-        await self._fill(self._compiled)
+        await self._update_rows(self._compile)
 
     @work(exclusive=True, group="facts")
     async def _run_all(self) -> None:
-        await self._fill(self._ran)
+        await self._update_rows(self._compile_and_run)
 
-    async def _fill(self, fact: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
+    async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
         for row in list(self._table.rows):
             self.tell(row.title)
             problems: list[str] = []
-            found = await Requester(self._session, problems.append).answered(fact(row))
+            found = await Requester(self._session, problems.append).answered(measure(row))
             found = found or replace(row, problem="".join(problems))
             self.show([found if other.title == row.title else other for other in self._table.rows])
         self.tell("")
 
-    async def _compiled(self, row: PipelineFacts) -> PipelineFacts:
+    async def _compile(self, row: PipelineFacts) -> PipelineFacts:
         return replace(row, compiled=await self._session.compile_beside(row.recipe), problem="")
 
-    async def _ran(self, row: PipelineFacts) -> PipelineFacts:
-        found = row if row.compiled is not None else await self._compiled(row)
+    async def _compile_and_run(self, row: PipelineFacts) -> PipelineFacts:
+        found = row if row.compiled is not None else await self._compile(row)
         return replace(found, report=await self._session.run_beside(row.recipe))
 
     def action_run(self) -> None:
         self._run_all()
 
     def action_choose(self) -> None:
-        self._answer("start")
+        self._close_with("start")
 
     def action_compare(self) -> None:
-        self._answer("compare")
+        self._close_with("compare")
 
-    def _answer(self, act: str) -> None:
+    def _close_with(self, act: str) -> None:
         if self.current is not None:
             self.dismiss((act, Side(self.current.title, self.current.recipe)))
 

@@ -31,15 +31,15 @@ class ResultList(CursorView):
     def __init__(self, listed: Sequence[StageHits]) -> None:
         super().__init__()
         self._listed = listed
-        self._open = set(range(len(listed))) if len(listed) <= FEW else set()
+        self._unfolded = set(range(len(listed))) if len(listed) <= FEW else set()
         self._rows: list[_Row] = []
-        self._fill()
+        self._update_rows()
 
-    def _fill(self) -> None:
+    def _update_rows(self) -> None:
         self._rows = []
         for place, found in enumerate(self._listed):
             self._rows.append(_Row(place))
-            if place in self._open:
+            if place in self._unfolded:
                 self._rows += [_Row(place, hit) for hit in range(len(found.hits.excerpts))]
 
     @property
@@ -60,7 +60,7 @@ class ResultList(CursorView):
         found = self._listed[entry.found]
         marker = (">" if row == self.cursor else " ", "key")
         if entry.hit < 0:
-            sign = "-" if entry.found in self._open else "+"
+            sign = "-" if entry.found in self._unfolded else "+"
             name: Cells = [marker, (f"{sign} {found.row.stage.name}", "title"), (f"  {found.row.stage.phase}", "dim")]
             return align_both_ends(name, [(stage_note(found, entry.found == 0) + " ", "accent")], width)
         number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
@@ -71,8 +71,8 @@ class ResultList(CursorView):
         """Fold or unfold the stage under the cursor."""
         if self._rows:
             place = self._rows[self.cursor].found
-            self._open ^= {place}
-            self._fill()
+            self._unfolded ^= {place}
+            self._update_rows()
             self.cursor = next(number for number, row in enumerate(self._rows) if row.found == place)
             self.rows_changed()
 
@@ -80,8 +80,8 @@ class ResultList(CursorView):
         """Unfold all stages, or fold all if all are unfolded."""
         place = self._rows[self.cursor].found if self._rows else 0
         everything = set(range(len(self._listed)))
-        self._open = set() if self._open == everything else everything
-        self._fill()
+        self._unfolded = set() if self._unfolded == everything else everything
+        self._update_rows()
         self.cursor = next((number for number, row in enumerate(self._rows) if row.found == place), 0)
         self.rows_changed()
 
@@ -109,7 +109,7 @@ class ResultsScreen(ListScreen[StagePosition | None]):
     def __init__(self, title: str, story: str, listed: Sequence[StageHits]) -> None:
         self._list = ResultList(listed)
         super().__init__(
-            f"{title}: {story}", "enter goes to it, space unfolds, Z all, { } stages, q closes", self._list
+            f"{title}: {story}", "enter goes to the line, space unfolds, Z all, { } stages, q closes", self._list
         )
 
     def wanted_height(self) -> int:

@@ -45,20 +45,20 @@ class TrialsScreen(TableScreen[PassPreview]):
     @work(exclusive=True, group="trials")
     async def _try_all(self) -> None:
         frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_SECONDS)
-        done = await Requester(self._session, self.tell).request(frame, self._came)
+        done = await Requester(self._session, self.tell).request(frame, self._take_frame)
         if done is None:
             return
         late = f", {done.candidates - done.tried} not tried (time limit)" if done.tried < done.candidates else ""
-        self._tell_standing(late)
+        self._show_counts(late)
 
-    def _came(self, frame: object) -> None:
+    def _take_frame(self, frame: object) -> None:
         if isinstance(frame, Tried):
             self._attempts.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
                 self.show(rank_previews(self._attempts, failed=True))
-            self._tell_standing("")
+            self._show_counts("")
 
-    def _tell_standing(self, end: str) -> None:
+    def _show_counts(self, end: str) -> None:
         changing = sum(attempt.tried.changed for attempt in self._attempts)
         self.tell(f"{changing} found, {len(self._attempts)}/{len(self._candidates)} tried{end}")
 

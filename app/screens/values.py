@@ -40,7 +40,7 @@ class ValueGrid(CursorView):
 
     def __init__(self, tell: Callable[[], object], want: Callable[[], object]) -> None:
         super().__init__()
-        self._tell, self._want = tell, want
+        self._update_text, self._request_missing = tell, want
         self.side: Which = "output"
         self.pages = ValuePages()
         self.map: DifferenceMap | None = None
@@ -51,7 +51,7 @@ class ValueGrid(CursorView):
 
     def show(self, side: Which, pages: ValuePages, worst: float) -> None:
         self.side, self.pages, self.worst, self.map = side, pages, worst, None
-        self.arrived()
+        self.redraw_values()
 
     def go_home(self) -> None:
         """Move to the first value."""
@@ -60,14 +60,14 @@ class ValueGrid(CursorView):
     def show_map(self, found: DifferenceMap) -> None:
         self.map = found
         self.go_home()
-        self.arrived()
+        self.redraw_values()
 
-    def arrived(self) -> None:
-        """Redraw after values arrived."""
+    def redraw_values(self) -> None:
+        """Redraw after values redraw_values."""
         self.column = max(0, min(self.column, self.columns - 1))
         self.first = min(self.first, self.column)
         self.rows_changed()
-        self._tell()
+        self._update_text()
 
     @property
     def row_count(self) -> int:
@@ -81,7 +81,7 @@ class ValueGrid(CursorView):
         return self.pages.width
 
     @property
-    def shown(self) -> int:
+    def visible_columns(self) -> int:
         """The number of columns that fit on the screen."""
         room = max(self.width - _NAME - 2, CELL)
         return room if self.map is not None else room // CELL
@@ -93,7 +93,7 @@ class ValueGrid(CursorView):
         return [[(f"{'':{_NAME + 2}}", "dim"), ("".join(f"{name:>{CELL - 1}} " for name in names), "dim")]]
 
     def _visible(self) -> range:
-        return range(self.first, min(self.first + self.shown, self.columns))
+        return range(self.first, min(self.first + self.visible_columns, self.columns))
 
     def row_cells(self, row: int, width: int) -> Cells:
         marker = (">" if row == self.cursor else " ", "key")
@@ -123,19 +123,19 @@ class ValueGrid(CursorView):
 
     def move_to(self, row: int, *, tell: bool = True) -> None:
         super().move_to(row, tell=tell)
-        self._want()
-        self._tell()
+        self._request_missing()
+        self._update_text()
 
     def move_across(self, by: int) -> None:
         """Move to another column, and scroll to it."""
         self.column = max(0, min(self.column + by, self.columns - 1))
-        self.first = max(min(self.first, self.column), self.column - self.shown + 1, 0)
-        self._want()
-        self._tell()
+        self.first = max(min(self.first, self.column), self.column - self.visible_columns + 1, 0)
+        self._request_missing()
+        self._update_text()
         self.rows_changed()
 
     def move_page_across(self, by: int) -> None:
-        self.move_across(by * self.shown)
+        self.move_across(by * self.visible_columns)
 
 
 class ValuesScreen(ListScreen[None]):
@@ -162,7 +162,7 @@ class ValuesScreen(ListScreen[None]):
     def __init__(
         self, graph: int, reports: tuple[OutputReport, ...], session: Session, *, as_map: bool = False
     ) -> None:
-        self._grid = ValueGrid(self._tell, self._want)
+        self._grid = ValueGrid(self._update_text, self._request_missing)
         super().__init__("Values", "", self._grid)
         self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
@@ -171,7 +171,7 @@ class ValuesScreen(ListScreen[None]):
         self._slices = ""
         self._problem = ""
         self._pages: dict[tuple[int, str, str], ValuePages] = {}
-        self._line = ValueLine(self._told)
+        self._line = ValueLine(self._detail_lines)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="plot"):
@@ -194,7 +194,7 @@ class ValuesScreen(ListScreen[None]):
                 self.action_toggle_map()
         elif found:
             self._problem = "the graph has neither inputs nor outputs"
-        self._tell()
+        self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
         """The engine's answer, or `None` with an error shown under the table."""
@@ -203,7 +203,7 @@ class ValuesScreen(ListScreen[None]):
 
     def _tell_problem(self, problem: str) -> None:
         self._problem = problem
-        self._tell()
+        self._update_text()
 
     # ---- content -------------------------------------------------------------------------------------------------
 
@@ -218,35 +218,37 @@ class ValuesScreen(ListScreen[None]):
         report = self._reports.get(self.entry.tensor.name)
         pages = self._pages.setdefault((self._number, side, self._slices), ValuePages(*self._known_size()))
         self._grid.show(side, pages, report.max_abs if report else 0.0)
-        self._want()
-        self._entitle()
+        self._request_missing()
+        self._update_titles()
 
     def _known_size(self) -> tuple[int, int]:
         """The height and width of the sliced tensor, if known from another side, else zeros."""
         known = (self._pages.get((self._number, side, self._slices)) for side in self.entry.sides)
         return next(((pages.height, pages.width) for pages in known if pages and pages.known), (0, 0))
 
-    def _entitle(self) -> None:
+    def _update_titles(self) -> None:
         box, side = self.query_one("#box"), "difference map" if self._grid.map is not None else self._grid.side
         several = f" ({self._number + 1} of {len(self._entries)})"
         box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
-    def _want(self) -> None:
+    def _request_missing(self) -> None:
         """Request the values on the screen that are not cached."""
         if self._entries and self._grid.map is None:
             start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
-        places = pages.missing(max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.shown)
+        places = pages.missing(
+            max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.visible_columns
+        )
         for row, column in places:
             found = await self._request(self._frame(row, column))
             if found is None:
                 return
             pages.take(found)
-            grid.arrived()
+            grid.redraw_values()
 
     def _frame(self, row: int, column: int) -> FetchValues:
         name, side = self.entry.tensor.name, self._grid.side
@@ -254,10 +256,10 @@ class ValuesScreen(ListScreen[None]):
 
     # ---- lines under the table -----------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
+    def _update_text(self) -> None:
         self._line.refresh()
 
-    def _told(self, width: int) -> list[Cells]:
+    def _detail_lines(self, width: int) -> list[Cells]:
         """The value under the cursor, and the distribution of the tensor's values."""
         if self._problem:
             return [[(f" {self._problem}", "warn")]]
@@ -329,7 +331,7 @@ class ValuesScreen(ListScreen[None]):
             start_worker(self, "values", self._fetch_map)
         else:
             self._problem = "only outputs can be compared with eager"
-            self._tell()
+            self._update_text()
 
     async def _fetch_map(self) -> None:
         name, grid = self.entry.tensor.name, self._grid
@@ -338,7 +340,7 @@ class ValuesScreen(ListScreen[None]):
         found = await self._request(MapDifferences(0, self._graph, name, self._slices, rows, columns))
         if found is not None:
             grid.show_map(found)
-            self._entitle()
+            self._update_titles()
 
     def action_enter_block(self) -> None:
         """Go from a block of the map to its values."""

@@ -61,8 +61,8 @@ class RequestFailed(Exception):
 class EngineClient:
     """One engine at a time: a process here, a command such as `ssh HOST buddy-tui engine`, or a `RemoteHost`.
 
-    Frames that answer a `request` go to its caller alone; all others come out of `frames`. `link_changed` hears what is
-    wrong with the link to a `RemoteHost`, and "" once it is well again.
+    Frames that answer a `request` go only to its caller; `frames` yields all others. `link_changed` is called with
+    the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EngineClient:
         self._lost: EngineLost | None = None
         self.welcome: Welcome | None = None
         self.received_bytes = 0
-        self.heard = time.monotonic()
+        self.last_data_time = time.monotonic()
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -92,9 +92,9 @@ class EngineClient:
 
         Raises `EngineLost` if it does not start, does not answer, or has another protocol version.
         """
-        self._lost, self._frames, self.heard = None, asyncio.Queue(), time.monotonic()
-        transport = self._way()
-        await self._opened(transport)
+        self._lost, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
+        transport = self._make_transport()
+        await self._open(transport)
         self._transport = transport
         greeted: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read_frames(transport, greeted))
@@ -102,12 +102,12 @@ class EngineClient:
         self.welcome = await greeted
         return self.welcome
 
-    def _way(self) -> Transport:
+    def _make_transport(self) -> Transport:
         if isinstance(self._place, RemoteHost):
             return ResumingTransport(self._place, self._log, self._link_changed)
         return ProcessTransport(self._place, self._log)
 
-    async def _opened(self, transport: Transport) -> None:
+    async def _open(self, transport: Transport) -> None:
         """Wait for a connection to a remote engine, until `close` is called. Raises `EngineLost`."""
         self._given_up = False
         self._opening = asyncio.ensure_future(transport.open())
@@ -131,7 +131,7 @@ class EngineClient:
         return self.welcome is not None
 
     def ping(self) -> None:
-        """Send a ping, whose answer updates `heard`."""
+        """Send a ping, whose answer updates `last_data_time`."""
         with contextlib.suppress(EngineLost):
             self.send(Ping(self.next_request()))
 
@@ -145,10 +145,10 @@ class EngineClient:
         """The seconds since a connected remote engine last sent data."""
         return self._transport.silent if isinstance(self._transport, ResumingTransport) else 0
 
-    def hurry(self) -> None:
+    def reconnect_now(self) -> None:
         """Try to reconnect at once."""
         if isinstance(self._transport, ResumingTransport):
-            self._transport.hurry()
+            self._transport.reconnect_now()
 
     async def close(self) -> None:
         """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
@@ -160,7 +160,7 @@ class EngineClient:
             return
         await transport.close(encode(Shutdown()))
         await self._end_reading()
-        self._lose(EngineLost("the engine was closed"))
+        self._record_loss(EngineLost("the engine was closed"))
 
     async def _end_reading(self) -> None:
         if self._reading is not None:
@@ -192,10 +192,10 @@ class EngineClient:
             yield frame
 
     async def request(self, frame: Request[Answer], interim: Interim = lambda _frame: None) -> Answer:
-        """Number a frame, send it, and wait for the one that ends it; `interim` gets those before.
+        """Send a request and return its answer; `interim` is called with each frame before it.
 
-        A frame that has a number keeps it. The engine stops working on what its caller no longer waits for. Raises
-        `RequestFailed` and `EngineLost`.
+        The frame gets a request number unless it has one. If the caller is cancelled, the engine cancels the request.
+        Raises `RequestFailed` and `EngineLost`.
         """
         frame = frame if frame.request else replace(frame, request=self.next_request())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -230,9 +230,9 @@ class EngineClient:
         try:
             while data := await transport.read():
                 self.received_bytes += len(data)
-                self.heard = time.monotonic()
+                self.last_data_time = time.monotonic()
                 for body in buffer.feed(data):
-                    reason = self._frame_came(decoder.decode(body), greeted) or reason
+                    reason = self._dispatch(decoder.decode(body), greeted) or reason
             buffer.finish()
         except (WireError, FrameError) as error:
             reason = reason or f"the engine's output is not a valid frame: {error}{self._hint()}"
@@ -242,14 +242,14 @@ class EngineClient:
         lasting = lost.lasting or (bool(reason) and not greeted.done())
         lost = EngineLost(reason or lost.reason, lost.detail, lasting=lasting)
         if transport is self._transport or not greeted.done():
-            self._lose(lost)
+            self._record_loss(lost)
         if not greeted.done():
             greeted.set_exception(lost)
 
-    def _frame_came(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
+    def _dispatch(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
         """Dispatch a frame. Returns the reason if the frame announces the end of the engine."""
         if not greeted.done():
-            return self._greeting_came(frame, greeted)
+            return self._check_greeting(frame, greeted)
         waiting = self._waiting.get(getattr(frame, "request", 0))
         if waiting is None:
             self._frames.put_nowait(frame)
@@ -261,7 +261,7 @@ class EngineClient:
             future.set_result(frame)
         return ""
 
-    def _greeting_came(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
+    def _check_greeting(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
         if isinstance(frame, Failed):
             return str(frame.diagnostic)
         if not isinstance(frame, Welcome):
@@ -273,7 +273,7 @@ class EngineClient:
         greeted.set_result(frame)
         return ""
 
-    def _lose(self, lost: EngineLost) -> None:
+    def _record_loss(self, lost: EngineLost) -> None:
         self._lost = lost
         self._frames.put_nowait(lost)
         for future, _, _ in self._waiting.values():

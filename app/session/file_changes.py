@@ -10,8 +10,10 @@ Mark = tuple[int, int]
 
 
 class FileStates:
-    """The size and modification time of files at the last call of `take`. Files that do not exist here, for example
-    on a remote host, are ignored."""
+    """The sizes and modification times of files at the last call of `take`.
+
+    Files that do not exist on this machine, for example those of a remote host, are ignored.
+    """
 
     def __init__(self) -> None:
         self._marks: dict[str, Mark | None] = {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
 
 # Seconds until a rejected watch request is repeated.
-_AGAIN_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
 
 
 class Watcher:
@@ -63,13 +63,13 @@ class Watcher:
         while True:
             files = self.files()
             try:
-                self._tell(await self._next(client, files))
+                self._report(await self._next(client, files))
             except RequestFailed as failed:
                 if not failed.cancelled:
                     self._say(f"file watching is off: {failed}")
                     return
                 if self.files() == files:
-                    await asyncio.sleep(_AGAIN_SECONDS)
+                    await asyncio.sleep(_RETRY_SECONDS)
             except EngineLost:
                 return
 
@@ -79,7 +79,7 @@ class Watcher:
         changed = asyncio.ensure_future(client.request(watch))
         try:
             while not changed.done() and self.files() == files:
-                await asyncio.wait([changed], timeout=_AGAIN_SECONDS)
+                await asyncio.wait([changed], timeout=_RETRY_SECONDS)
             if not changed.done():
                 # A change may have been sent already: the engine answers with the change or with the cancellation.
                 client.send(Cancel(watch.request))
@@ -87,7 +87,7 @@ class Watcher:
         finally:
             changed.cancel()
 
-    def _tell(self, found: FilesChanged) -> None:
+    def _report(self, found: FilesChanged) -> None:
         if found.gone:
             self._say(f"{_names(found.gone)} was deleted: showing the last loaded version")
         if found.changed:

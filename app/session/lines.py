@@ -48,7 +48,8 @@ class AnnotatedLine(NamedTuple):
 class LineCache:
     """A cache of the engine's texts.
 
-    `fetch(text, start, count)` returns lines or raises `UnavailableError`; `arrived(text)` is called after it."""
+    `fetch(text, start, count)` returns lines or raises `UnavailableError`; `arrived(text)` is called afterwards.
+    """
 
     def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
         self._fetch = fetch
@@ -56,10 +57,10 @@ class LineCache:
         self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
         self._wanted: list[tuple[str, int]] = []
         self._missed: set[tuple[str, int]] = set()
-        self._coming: set[tuple[str, int]] = set()
+        self._loading: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._totals: dict[str, int] = {}
-        self._reach = AHEAD
+        self._prefetch_lines = AHEAD
 
     def get(self, text: str, index: int) -> AnnotatedLine | None:
         """Line `index` of `text` if it is cached; otherwise fetches it. Its neighbours are prefetched."""
@@ -67,31 +68,31 @@ class LineCache:
         page = self._pages.get((text, number))
         if page is None:
             self._missed.add((text, number))
-            self._want((text, number))
+            self._enqueue((text, number))
             return None
-        self._look_around(text, number, index)
+        self._prefetch_around(text, number, index)
         return page[offset] if offset < len(page) else AnnotatedLine("")
 
-    def _look_around(self, text: str, number: int, index: int) -> None:
+    def _prefetch_around(self, text: str, number: int, index: int) -> None:
         """Prefetch the pages that scrolling would reach before their lines could arrive, the nearest first."""
-        last = min(index + self._reach, self._totals[text] - 1) // PAGE
-        first = max(0, index - self._reach) // PAGE
+        last = min(index + self._prefetch_lines, self._totals[text] - 1) // PAGE
+        first = max(0, index - self._prefetch_lines) // PAGE
         for other in (*range(first, number), *range(last, number, -1)):
-            self._want((text, other))
+            self._enqueue((text, other))
 
     def ahead(self, text: str, index: int) -> None:
         """Prefetch line `index` of `text`."""
-        self._want((text, index // PAGE))
+        self._enqueue((text, index // PAGE))
 
     async def load(self, text: str, start: int, count: int) -> None:
         """Wait until lines `start` to `start + count` are cached."""
         numbers = range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1)
         missing = [(text, number) for number in numbers if (text, number) not in self._pages]
-        await asyncio.gather(*map(self._bring, missing))
+        await asyncio.gather(*map(self._fetch_page, missing))
 
     def take(self, lines: Lines) -> None:
         """Cache a page from another answer."""
-        self._keep((lines.text, lines.start // PAGE), lines)
+        self._store((lines.text, lines.start // PAGE), lines)
 
     def forget(self) -> None:
         """Clear the cache after the engine has exited."""
@@ -99,24 +100,24 @@ class LineCache:
         self._wanted.clear()
         self._missed.clear()
 
-    def _want(self, key: tuple[str, int]) -> None:
-        if key in self._pages or key in self._coming:
+    def _enqueue(self, key: tuple[str, int]) -> None:
+        if key in self._pages or key in self._loading:
             return
         if key in self._wanted:
             self._wanted.remove(key)
         self._wanted = [*self._wanted[-WANTED:], key]
         if len(self._tasks) < LANES:
-            task = asyncio.get_running_loop().create_task(self._drain())
+            task = asyncio.get_running_loop().create_task(self._fetch_wanted())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _drain(self) -> None:
+    async def _fetch_wanted(self) -> None:
         while self._wanted:
             key = self._wanted.pop()
-            if key in self._pages or key in self._coming:
+            if key in self._pages or key in self._loading:
                 continue
             try:
-                await self._bring(key)
+                await self._fetch_page(key)
             except UnavailableError:
                 self._wanted.clear()
                 return
@@ -124,18 +125,18 @@ class LineCache:
                 self._missed.discard(key)
                 self._arrived(key[0])
 
-    async def _bring(self, key: tuple[str, int]) -> None:
+    async def _fetch_page(self, key: tuple[str, int]) -> None:
         text, number = key
-        self._coming.add(key)
+        self._loading.add(key)
         started = time.monotonic()
         try:
             lines = await self._fetch(text, number * PAGE, PAGE)
         finally:
-            self._coming.discard(key)
-        self._reach = round(min(2 * PAGE, max(AHEAD, (time.monotonic() - started) * SCROLL)))
-        self._keep(key, lines)
+            self._loading.discard(key)
+        self._prefetch_lines = round(min(2 * PAGE, max(AHEAD, (time.monotonic() - started) * SCROLL)))
+        self._store(key, lines)
 
-    def _keep(self, key: tuple[str, int], lines: Lines) -> None:
+    def _store(self, key: tuple[str, int], lines: Lines) -> None:
         self._pages[key] = _lines(lines)
         self._totals[lines.text] = lines.total
         self._pages.move_to_end(key)

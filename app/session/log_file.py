@@ -27,14 +27,16 @@ NO_LOG = LogOptions()
 
 
 class LogFile:
-    """A log file that is open while an engine runs. Several processes may append to it. Raises `OSError` only when it
-    is opened."""
+    """A log file that is open while an engine runs. Several processes may append to it.
+
+    Raises `OSError` only when it is opened.
+    """
 
     def __init__(self, path: Path, largest: int = LARGEST) -> None:
         self._path, self._largest = path, largest
-        self._file: BinaryIO = self._opened()
+        self._file: BinaryIO = self._open_file()
 
-    def _opened(self) -> BinaryIO:
+    def _open_file(self) -> BinaryIO:
         # Readable only by the user, because errors quote lines of programs.
         return open(self._path, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600))
 
@@ -43,7 +45,7 @@ class LogFile:
         with contextlib.suppress(OSError, ValueError):
             size = self._size()
             if size is not None and size + len(data) > self._largest:
-                self._turn()
+                self._rotate()
             self._file.write(data)
 
     def _size(self) -> int | None:
@@ -59,7 +61,7 @@ class LogFile:
             found = os.fstat(self._file.fileno())
         return found.st_size
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         """Rotate the file, unless another process has just done so, and start a new one."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX)
@@ -71,9 +73,9 @@ class LogFile:
         self._reopen()
 
     def _reopen(self) -> None:
-        anew = self._opened()
+        reopened = self._open_file()
         self._file.close()
-        self._file = anew
+        self._file = reopened
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")

@@ -18,26 +18,26 @@ class ProgressRate:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._request = 0
-        self._began, self._from = 0.0, 0.0
-        self._at, self._done = 0.0, -1.0
+        self._start_time, self._start_done = 0.0, 0.0
+        self._last_time, self._done = 0.0, -1.0
 
     def note(self, request: int, done: float) -> None:
         """Record that request number `request` is `done` (0..1; negative if unknown)."""
         now = self._clock()
         if request != self._request or done < self._done:
-            self._request, self._began, self._from = request, now, max(done, 0.0)
-        self._at, self._done = now, done
+            self._request, self._start_time, self._start_done = request, now, max(done, 0.0)
+        self._last_time, self._done = now, done
 
-    def at_it(self) -> float:
+    def seconds_since_progress(self) -> float:
         """The seconds since the last progress."""
-        return self._clock() - self._at
+        return self._clock() - self._last_time
 
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """The estimated remaining seconds, `None` if there is too little progress for an estimate."""
-        spent, share = self._at - self._began, self._done - self._from
+        spent, share = self._last_time - self._start_time, self._done - self._start_done
         if self._done < 0 or spent < _LEAST_SECONDS or share < _LEAST_SHARE:
             return None
-        return max(0.0, spent * (1.0 - self._done) / share - (self._clock() - self._at))
+        return max(0.0, spent * (1.0 - self._done) / share - (self._clock() - self._last_time))
 
 
 class LongRequests:
@@ -58,14 +58,14 @@ class LongRequests:
 
 
 def elapsed_text(seconds: float) -> str:
-    """`for 12 s`, "" if there was progress recently."""
+    """`for 12 s`; empty if there was progress recently."""
     if seconds < _LONG:
         return ""
     return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 
 
 def remaining_text(seconds: float | None) -> str:
-    """`about 40 s left`, "" if unknown or short."""
+    """`about 40 s left`; empty if unknown or short."""
     if seconds is None or seconds < 1:
         return ""
     if seconds < 100:

@@ -1,4 +1,4 @@
-"""Edits of the recipe, each of which is compiled at once."""
+"""Edits the recipe, and compiles it after each edit."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RecipeEditor:
         self._changed(f"undone: {self._session.workspace.undo()}")
 
     def redo(self) -> None:
-        self._changed(f"done again: {self._session.workspace.redo()}")
+        self._changed(f"redone: {self._session.workspace.redo()}")
 
     def go(self, steps: int) -> None:
         """Redo `steps` edits, or undo them if the number is negative."""
         self._session.workspace.go(steps)
-        self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'done again' if steps > 0 else 'undone'}")
+        self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
 
     def _changed(self, message: str) -> None:
         session, workspace = self._session, self._session.workspace

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient, Place
 
 COALESCE_SECONDS = 0.15
-LIVES = 3
-LIFE_SECONDS = 20.0
+MAX_STARTS = 3
+START_WINDOW_SECONDS = 20.0
 # Time limit of a comparison of every node, as a multiple of a run's: it compiles each node separately.
 _COMPARING = 5
 
@@ -61,15 +61,15 @@ class Session:
         self._opened_by: Frontend = "dynamo"
         self._place, self._log, self._directory = place, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
-        self._heartbeat = Heartbeat(self._silent)
+        self._heartbeat = Heartbeat(self._silence_changed)
         self._client: EngineClient | None = None
-        self._births: list[float] = []
-        self._again = asyncio.Event()
+        self._start_times: list[float] = []
+        self._restart_requested = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._sent_at = 0.0
-        self._hopeless = False
+        self._permanent_failure = False
         self._closing = False
-        self._shutting: dict[EngineClient, asyncio.Future[None]] = {}
+        self._closing_tasks: dict[EngineClient, asyncio.Future[None]] = {}
 
     @property
     def inputs(self) -> InputChoice:
@@ -82,75 +82,76 @@ class Session:
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
-    async def live(self) -> None:
+    async def keep_running(self) -> None:
         """Keep an engine running until `close`. Restarts an engine that exits, unless this happens repeatedly."""
         while not self._closing:
-            self._births = [*self._births[-LIVES:], time.monotonic()]
-            await self._one_life()
-            await self._wait_for_another()
-            self._again.clear()
+            self._start_times = [*self._start_times[-MAX_STARTS:], time.monotonic()]
+            await self._run_engine()
+            await self._wait_for_restart()
+            self._restart_requested.clear()
 
-    async def _wait_for_another(self) -> None:
+    async def _wait_for_restart(self) -> None:
         """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
-        if self._for_user and not self._again.is_set() and not self._closing:
+        if self._needs_user and not self._restart_requested.is_set() and not self._closing:
             self.changed(ALL)
-            await self._again.wait()
+            await self._restart_requested.wait()
 
-    async def _one_life(self) -> None:
+    async def _run_engine(self) -> None:
         from buddy.app.session.client import EngineClient, EngineLost
 
         client = self._client = EngineClient(self._place, self._log, self._link_changed)
-        self._hopeless = False
+        self._permanent_failure = False
         if not isinstance(self._place, RemoteHost):
             # The transport of a remote engine has its own heartbeat, with longer limits.
             self._heartbeat.start(client)
         try:
             self.state.apply(await client.start())
-            self._greet(client)
+            self._initialize(client)
             async for frame in client.frames():
-                self._take(frame)
-            self._end("the engine closed the connection")
+                self._handle_frame(frame)
+            self._report_exit("the engine closed the connection")
         except (EngineLost, OSError) as error:
-            self._hopeless = getattr(error, "lasting", False)
-            self._end(str(error))
+            self._permanent_failure = getattr(error, "lasting", False)
+            self._report_exit(str(error))
         finally:
             self._watcher.stop()
             self._heartbeat.stop()
-            await self._shut(client)
+            await self._close_client(client)
 
-    def _end(self, why: str) -> None:
+    def _report_exit(self, why: str) -> None:
         if self._closing:
             return
-        if self._again.is_set():
-            return self._given_up()
-        todo = (
-            "press R to start another one; details are in its log" if self._for_user else "another engine is starting"
-        )
-        self.state.lost(p.Diagnostic(f"the engine ended: {why}", todo=todo))
+        if self._restart_requested.is_set():
+            return self._reset_state()
+        todo = "press R to restart it; details are in its log" if self._needs_user else "restarting the engine"
+        self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {why}", todo=todo))
         self.cache.forget()
         self.changed(ALL)
 
-    def _given_up(self) -> None:
+    def _reset_state(self) -> None:
         """Reset the state for another engine. The current one may still be exiting."""
-        self.state.starting_over()
+        self.state.record_restart()
         self.cache.forget()
         self.changed(ALL)
 
     @property
-    def _for_user(self) -> bool:
-        return self._hopeless or self._dies_often()
+    def _needs_user(self) -> bool:
+        return self._permanent_failure or self._exits_often()
 
-    def _dies_often(self) -> bool:
-        return len(self._births) > LIVES and time.monotonic() - self._births[-LIVES] < LIFE_SECONDS
+    def _exits_often(self) -> bool:
+        return (
+            len(self._start_times) > MAX_STARTS
+            and time.monotonic() - self._start_times[-MAX_STARTS] < START_WINDOW_SECONDS
+        )
 
-    def _greet(self, client: EngineClient) -> None:
+    def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
         here, workspace = self._directory, self.workspace
         _post(client, p.ListPresets(client.next_request()))
         for frame in (p.ListPasses, p.ListOps):
             _post(client, frame(client.next_request(), here, workspace.plugins))
         self.state.captured = False
-        self.state.began("open", self._open(client))
+        self.state.record_start("open", self._open(client))
         if self.watching:
             self._watcher.start(client)
         self.changed(ALL)
@@ -175,7 +176,7 @@ class Session:
             self._watcher.start(self._client)
 
     def reload(self, files: tuple[str, ...]) -> None:
-        """Open the program again after `files` changed. Recipes and current results are kept until then."""
+        """Open the program again after `files` changed. Recipes and current results stay until then."""
         client, workspace = self._client, self.workspace
         if client is None or self.state.engine != "ready":
             return
@@ -195,7 +196,7 @@ class Session:
             self._reopen(self._client)
 
     def _reopen(self, client: EngineClient) -> None:
-        self.state.reloading(self._open(client))
+        self.state.record_reload(self._open(client))
         self.changed(ALL)
 
     def _link_changed(self, what: str) -> None:
@@ -204,70 +205,70 @@ class Session:
         self.state.silent = self._client.unanswered if self._client is not None else 0
         self.changed(STATUS)
 
-    def _silent(self, seconds: int) -> None:
+    def _silence_changed(self, seconds: int) -> None:
         """Handle an engine that has not answered for some seconds, or (0) answers again. Only the user can kill it."""
         self.state.silent = seconds
         self.changed(STATUS)
 
-    def mend_link(self) -> None:
+    def reconnect(self) -> None:
         """Reconnect to the engine at once."""
         if self._client is not None:
-            self._client.hurry()
+            self._client.reconnect_now()
 
     def start_over(self) -> None:
         """Start another engine, and run the script again."""
-        self._births.clear()
-        self._again.set()
+        self._start_times.clear()
+        self._restart_requested.set()
         if self._client is not None and self.state.silent:
             self._client.kill()
         elif self._client is not None and self.state.engine != "lost":
-            self._ending(self._client)
-            self._given_up()
+            self._closing_task(self._client)
+            self._reset_state()
 
     async def close(self) -> None:
         """Stop the engine. Returns when its process has exited."""
         self._closing = True
         if self._client is not None:
-            await self._shut(self._client)
+            await self._close_client(self._client)
 
-    async def _shut(self, client: EngineClient) -> None:
+    async def _close_client(self, client: EngineClient) -> None:
         """Close a client completely, even if the caller is cancelled."""
-        await asyncio.shield(self._ending(client))
+        await asyncio.shield(self._closing_task(client))
 
-    def _ending(self, client: EngineClient) -> asyncio.Future[None]:
+    def _closing_task(self, client: EngineClient) -> asyncio.Future[None]:
         """The task that closes a client. There is only one, for all callers."""
-        if client not in self._shutting:
-            self._shutting = {client: asyncio.ensure_future(client.close())}
-        return self._shutting[client]
+        if client not in self._closing_tasks:
+            self._closing_tasks = {client: asyncio.ensure_future(client.close())}
+        return self._closing_tasks[client]
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
-    def _take(self, frame: p.Frame) -> None:
-        if self._again.is_set():
+    def _handle_frame(self, frame: p.Frame) -> None:
+        if self._restart_requested.is_set():
             return  # from an engine that has been replaced
         topics = self.state.apply(frame)
         if isinstance(frame, p.Presets):
-            self._begin(frame)
+            self._begin_workspace(frame)
         if isinstance(frame, p.Captured):
             # A remote path may name a different file on this machine.
             self.disk.take(() if isinstance(self._place, RemoteHost) else frame.files)
             self.workspace.plugins = frame.plugins
-            self.workspace.opened(frame.graphs)
+            self.workspace.set_graphs(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
             self._choose_graph()
             self.build()
         if topics:
             self.changed(topics)
 
-    def _begin(self, frame: p.Presets) -> None:
+    def _begin_workspace(self, frame: p.Presets) -> None:
         if not self.workspace.ready and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.begin(default.recipe)
-            self._take_up(frame.presets)
+            self._apply_overrides(frame.presets)
             if self._needs_opening and self._client is not None:
                 self._reopen(self._client)
 
-    def _take_up(self, presets: Sequence[p.Preset]) -> None:
+    def _apply_overrides(self, presets: Sequence[p.Preset]) -> None:
         """Apply the command line's fields to the recipe, as an edit that can be undone."""
         if not self.wanted:
             return
@@ -319,7 +320,8 @@ class Session:
     def _needs_opening(self) -> bool:
         """Whether the recipe's frontend needs the program to be opened again.
 
-        torch-mlir imports what TorchDynamo captures, so a change between the two needs this only after a failure."""
+        For torch-mlir, TorchDynamo has captured the program, so a switch to dynamo needs this only after a failure.
+        """
         wanted, failed = self.workspace.recipe.frontend, "open" in self.state.problems
         return wanted != self._opened_by and (failed or (wanted, self._opened_by) != ("dynamo", TORCH_MLIR))
 
@@ -345,7 +347,7 @@ class Session:
             return
         request = client.next_request()
         self._sent_at = time.monotonic()
-        self.state.began("run" if job == "run" else "compile", request, recipe, self.inputs)
+        self.state.record_start("run" if job == "run" else "compile", request, recipe, self.inputs)
         run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
         _post(client, run if job == "run" else p.Compile(request, recipe))
         self.changed(ALL)
@@ -358,15 +360,15 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
-    def take_extract(self, found: p.Extracted, recipe: Recipe) -> None:
+    def add_extract(self, found: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
-        self.state.take_extract(found)
+        self.state.add_extract(found)
         self.workspace.adopt(recipe)
 
     async def request(self, frame: p.Request[Answer], came: Callable[[Any], object] = lambda _frame: None) -> Answer:
-        """What the engine answers to a frame, which gets its number here; `came` gets the frames before the answer.
+        """Number a frame, send it, and return the answer; `came` is called with each frame before the answer.
 
-        Raises `UnavailableError` where there is no answer, as do all requests below.
+        Raises `UnavailableError` if there is no answer, like all requests below.
         """
         from buddy.app.session.client import EngineLost, RequestFailed
 
@@ -384,12 +386,12 @@ class Session:
         return (await self.request(p.FetchText(0, text))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
-        """A Python file that nodes of the graph on the screen come from."""
+        """The text of a Python file that nodes of the graph on the screen come from."""
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 
     async def find_place(self, text: str, node: str) -> int:
-        """The main line of a node, or -1. The lines around it are cached then."""
+        """The main line of a node, or -1. Also caches the lines around it."""
         found = await self.request(p.FindPlace(0, text, node, PAGE, AHEAD), self.cache.take)
         return found.lines[0] if found.lines else -1
 
@@ -413,7 +415,7 @@ class Session:
         """Compare every node of `recipe` with the reference; `came` gets progress. Also updates the graph table."""
         frame = p.CompareNodes(0, recipe, reference, timeout=_COMPARING * self.timeout, inputs=self.inputs)
         report = (await self.request(frame, came)).report
-        self.state.of(recipe.graph).compared(recipe, report)
+        self.state.of(recipe.graph).record_comparison(recipe, report)
         self.changed(frozenset({"graph", "outputs"}))
         return report
 
@@ -421,7 +423,7 @@ class Session:
         """Profile a recipe. Does not change the screen."""
         return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), came)).report
 
-    def told_path(self, path: str) -> str:
+    def display_path(self, path: str) -> str:
         """A path on the engine's machine, relative to the folder of the program if it is inside."""
         return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
 

@@ -34,15 +34,15 @@ class RemoteHost:
         """A key that distinguishes programs with the same path on different hosts."""
         return f"{self.host} {self.folder}"
 
-    def start(self, name: str) -> list[str]:
+    def start_command(self, name: str) -> list[str]:
         """The command that starts an engine called `name` on the host, and connects to it."""
         return self._command("--keep", name, "--wait", f"{self.patience:g}")
 
-    def back(self, name: str) -> list[str]:
+    def reconnect_command(self, name: str) -> list[str]:
         """The command that reconnects to that engine."""
         return self._command("--back", name)
 
-    def end(self, name: str) -> list[str]:
+    def stop_command(self, name: str) -> list[str]:
         """The command that stops that engine, even if it is busy."""
         return self._command("--end", name)
 

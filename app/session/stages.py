@@ -14,7 +14,7 @@ _SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm
 
 
 class StageRow(NamedTuple):
-    """A stage, its key (pass name and number of earlier ones with it), and why it is outdated ("" if not)."""
+    """A stage, its key (pass name and number of earlier ones with it), and why it is outdated (empty if it is not)."""
 
     stage: Stage
     key: Key
@@ -36,47 +36,47 @@ class StageBoard:
 
     def __init__(self) -> None:
         self._current: list[Stage] = []
-        self._last: list[Stage] = []
-        self._whole: list[Stage] = []
-        self._former: list[Stage] = []
+        self._outdated: list[Stage] = []
+        self._complete: list[Stage] = []
+        self._previous_complete: list[Stage] = []
         self._reason = ""
-        self._open = False
-        self._at = 0.0
+        self._is_compiling = False
+        self._last_time = 0.0
 
     def begin(self, reason: str) -> None:
         """Start a compilation. The current stages are outdated for `reason` until they are replaced."""
-        self._last = [row.stage for row in self.rows() if row.stage.state != "failed"]
-        self._current, self._reason, self._open = [], reason, True
-        self._at = time.monotonic()
+        self._outdated = [row.stage for row in self.rows() if row.stage.state != "failed"]
+        self._current, self._reason, self._is_compiling = [], reason, True
+        self._last_time = time.monotonic()
 
     def add(self, stage: Stage) -> None:
-        if self._open:
+        if self._is_compiling:
             self._current.append(stage)
-            self._at = time.monotonic()
+            self._last_time = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
         """Mark the compilation as complete."""
-        if [stage.text for stage in stages] != [stage.text for stage in self._whole]:
-            self._former, self._whole = self._whole, list(stages)
-        self._current, self._last, self._open = list(stages), [], False
+        if [stage.text for stage in stages] != [stage.text for stage in self._complete]:
+            self._previous_complete, self._complete = self._complete, list(stages)
+        self._current, self._outdated, self._is_compiling = list(stages), [], False
 
     def seconds_left(self) -> float | None:
         """The time that the missing stages took last time; `None` if there are none, or their time is unknown."""
-        later = [row.stage.milliseconds for row in self.rows() if row.stale] if self._open else []
-        return max(0.0, sum(later) / 1e3 - (time.monotonic() - self._at)) if later else None
+        later = [row.stage.milliseconds for row in self.rows() if row.stale] if self._is_compiling else []
+        return max(0.0, sum(later) / 1e3 - (time.monotonic() - self._last_time)) if later else None
 
     def before_edit(self, key: Key) -> Stage | None:
         """The stage with that key in the last complete compilation with different texts."""
-        whole = [stage.text for stage in self._current] == [stage.text for stage in self._whole]
-        return dict(key_stages(self._former if whole else self._whole)).get(key)
+        whole = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
+        return dict(key_stages(self._previous_complete if whole else self._complete)).get(key)
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
         """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`."""
-        if not self._open:
+        if not self._is_compiling:
             self.begin(reason)
         known = {(stage.index, stage.text) for stage in self._current}
         self._current += [stage for stage in stages if (stage.index, stage.text) not in known]
-        self._reason, self._open = reason, False
+        self._reason, self._is_compiling = reason, False
 
     @property
     def failed(self) -> Stage | None:
@@ -86,10 +86,12 @@ class StageBoard:
         """All stages in order, with outdated stages after the current ones."""
         current = key_stages(self._current)
         rows = [StageRow(stage, key) for key, stage in current]
-        return rows + [StageRow(stage, key, self._reason) for key, stage in self._later({key for key, _ in current})]
+        return rows + [
+            StageRow(stage, key, self._reason) for key, stage in self._outdated_rows({key for key, _ in current})
+        ]
 
-    def _later(self, done: set[Key]) -> list[tuple[Key, Stage]]:
-        last = key_stages(self._last)
+    def _outdated_rows(self, done: set[Key]) -> list[tuple[Key, Stage]]:
+        last = key_stages(self._outdated)
         reached = max((place for place, (key, _) in enumerate(last) if key in done), default=-1)
         return last[reached + 1 :]
 

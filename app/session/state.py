@@ -36,7 +36,7 @@ class GraphState:
     compile_seconds: float = 0.0
     reused: int = 0
     report: p.RunReport | None = None
-    was: p.RunReport | None = None
+    previous_report: p.RunReport | None = None
     ran: Recipe | None = None
     inputs: InputChoice = OWN_INPUTS
     problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class GraphState:
     profile: p.ProfileReport | None = None
     profiled: Recipe | None = None
 
-    def began(self, job: Job, request: int, recipe: Recipe) -> None:
+    def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
         """Record that a request for `recipe` was sent."""
         self.build = request
         self.problems.pop(job, None)
@@ -54,20 +54,20 @@ class GraphState:
             self.problems.pop("compile", None)
             self.board.begin("compiling")
 
-    def finished(self, recipe: Recipe | None, frame: p.Compiled) -> None:
+    def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
         """Record that the compilation of `recipe` is complete."""
         self.compiled, self.remarks = recipe, frame.remarks
         self.compile_seconds, self.reused = frame.seconds, frame.reused
         self.problems.pop("compile", None)
         self.board.finish(frame.stages)
 
-    def reported(self, recipe: Recipe | None, report: p.RunReport) -> None:
+    def record_run(self, recipe: Recipe | None, report: p.RunReport) -> None:
         """Record a run of `recipe`, and keep the previous report for comparison."""
-        self.was = self.report if recipe != self.ran else self.was
+        self.previous_report = self.report if recipe != self.ran else self.previous_report
         self.report, self.ran = report, recipe
         self.problems.pop("run", None)
 
-    def compared(self, recipe: Recipe, report: NumericsReport) -> None:
+    def record_comparison(self, recipe: Recipe, report: NumericsReport) -> None:
         """Record a comparison of every node of `recipe` with the reference."""
         self.numerics, self.numbers = (recipe, report), report.by_node()
 
@@ -100,14 +100,14 @@ class State:
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     _opening: p.Diagnostic | None = None
-    _pace: ProgressRate = field(default_factory=ProgressRate)
-    _told: dict[int, GraphState] = field(default_factory=dict)
+    _rate: ProgressRate = field(default_factory=ProgressRate)
+    _graph_states: dict[int, GraphState] = field(default_factory=dict)
     _recipes: dict[int, Recipe] = field(default_factory=dict)
     _inputs: dict[int, InputChoice] = field(default_factory=dict)
 
     def of(self, graph: int) -> GraphState:
         """The state of graph number `graph`."""
-        return self._told.setdefault(graph, GraphState())
+        return self._graph_states.setdefault(graph, GraphState())
 
     @property
     def shown(self) -> GraphState:
@@ -143,8 +143,8 @@ class State:
         return self.shown.report
 
     @property
-    def was(self) -> p.RunReport | None:
-        return self.shown.was
+    def previous_report(self) -> p.RunReport | None:
+        return self.shown.previous_report
 
     @property
     def ran(self) -> Recipe | None:
@@ -184,12 +184,12 @@ class State:
         recipe = self._recipes.get(self.progress.request) if self.progress is not None else None
         if recipe is not None and (left := self.of(recipe.graph).board.seconds_left()) is not None:
             return left
-        return self._pace.left() if self.progress is not None else None
+        return self._rate.seconds_left() if self.progress is not None else None
 
     @property
-    def seconds_at_it(self) -> float:
+    def seconds_since_progress(self) -> float:
         """The seconds since the last progress."""
-        return self._pace.at_it() if self.progress is not None else 0.0
+        return self._rate.seconds_since_progress() if self.progress is not None else 0.0
 
     def under_way(self, graph: int) -> set[Job]:
         """The kind of work that is running for a graph."""
@@ -203,7 +203,9 @@ class State:
         first = next((place for place, (_, language) in enumerate(found) if language == "mlir"), len(found))
         return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))
 
-    def began(self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS) -> None:
+    def record_start(
+        self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS
+    ) -> None:
         """Record that a request was sent; `inputs` are the inputs of a run."""
         self.jobs[request] = job
         self._inputs[request] = inputs
@@ -211,47 +213,47 @@ class State:
             self._opening = None
         else:
             self._recipes[request] = recipe
-            self.of(recipe.graph).began(job, request, recipe)
+            self.of(recipe.graph).record_start(job, request, recipe)
 
-    def reloading(self, request: int) -> None:
+    def record_reload(self, request: int) -> None:
         """Mark the current results as outdated while the program is reloaded."""
-        self.began("open", request)
-        for told in self._told.values():
-            told.ran = None
+        self.record_start("open", request)
+        for graph_state in self._graph_states.values():
+            graph_state.ran = None
 
-    def lost(self, reason: p.Diagnostic) -> None:
+    def record_engine_exit(self, reason: p.Diagnostic) -> None:
         """Record that the engine has exited, which ends its requests."""
-        self._gone("lost")
+        self._reset_requests("lost")
         self.note(reason)
 
-    def starting_over(self) -> None:
+    def record_restart(self) -> None:
         """Record that another engine replaces this one. Its request numbers start again."""
-        self._gone("starting")
+        self._reset_requests("starting")
 
-    def _gone(self, engine: Literal["starting", "lost"]) -> None:
+    def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
         self.engine, self.link, self.silent, self.progress = engine, "", 0, None
         for under_way in (self.jobs, self._recipes, self._inputs, self.workers):
             under_way.clear()
-        self._outdated("the engine ended")
+        self._outdated("the engine exited")
 
-    def profiled(self, recipe: Recipe, report: p.ProfileReport) -> None:
+    def record_profile(self, recipe: Recipe, report: p.ProfileReport) -> None:
         """Record a profile of the graph of `recipe`."""
-        told = self.of(report.graph)
-        told.profile, told.profiled = report, recipe
+        graph_state = self.of(report.graph)
+        graph_state.profile, graph_state.profiled = report, recipe
 
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
         """Apply a frame. Returns the changed parts."""
         handler = _HANDLERS.get(type(frame))
         return handler(self, frame) if handler else frozenset()
 
-    def take_extract(self, frame: p.Extracted) -> None:
+    def add_extract(self, frame: p.Extracted) -> None:
         """Add an extracted graph, unless it exists. State of another graph with the same number is dropped."""
         if frame.graph < len(self.graphs) and self.graphs[frame.graph] == frame.info:
             return
         self.graphs = (*self.graphs[: frame.graph], frame.info)
-        self._told.pop(frame.graph, None)
+        self._graph_states.pop(frame.graph, None)
 
-    def ended(self, request: int) -> None:
+    def record_end(self, request: int) -> None:
         self.jobs.pop(request, None)
         self._recipes.pop(request, None)
         self._inputs.pop(request, None)
@@ -276,7 +278,7 @@ class State:
     def _progress(self, frame: p.Progress) -> frozenset[Topic]:
         if frame.request in self.jobs:
             self.progress = frame
-            self._pace.note(frame.request, frame.done)
+            self._rate.note(frame.request, frame.done)
         return STATUS
 
     def _printout(self, frame: p.Printout) -> frozenset[Topic]:
@@ -286,42 +288,42 @@ class State:
 
     def _captured(self, frame: p.Captured) -> frozenset[Topic]:
         if frame.graphs != self.graphs:
-            for told in self._told.values():
-                told.ran = told.profile = told.profiled = None
+            for graph_state in self._graph_states.values():
+                graph_state.ran = graph_state.profile = graph_state.profiled = None
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
         self.files = frame.files
-        self.ended(frame.request)
+        self.record_end(frame.request)
         return ALL
 
     def _assigned(self, frame: p.Assigned) -> frozenset[Topic]:
-        told = self._newest_recipe(frame.request)
-        if told is None:
+        graph_state = self._newest_recipe(frame.request)
+        if graph_state is None:
             return frozenset()
-        told.assignments = {entry.node: entry for entry in frame.assignments}
+        graph_state.assignments = {entry.node: entry for entry in frame.assignments}
         return frozenset({"graph"})
 
     def _stage(self, frame: p.StageDone) -> frozenset[Topic]:
-        told = self._newest(frame.request)
-        if told is None:
+        graph_state = self._newest(frame.request)
+        if graph_state is None:
             return frozenset()
-        told.board.add(frame.stage)
+        graph_state.board.add(frame.stage)
         return frozenset({"stages", "passes"})
 
     def _compiled(self, frame: p.Compiled) -> frozenset[Topic]:
-        told, recipe = self._newest_recipe(frame.request), self._recipes.get(frame.request)
+        graph_state, recipe = self._newest_recipe(frame.request), self._recipes.get(frame.request)
         if self.jobs.get(frame.request) == "compile":
-            self.ended(frame.request)
-        if told is None:
+            self.record_end(frame.request)
+        if graph_state is None:
             return STATUS
-        told.finished(recipe, frame)
+        graph_state.record_compilation(recipe, frame)
         return ALL
 
     def _ran(self, frame: p.Ran) -> frozenset[Topic]:
         recipe, inputs = self._recipes.get(frame.request), self._inputs.get(frame.request, OWN_INPUTS)
-        self.ended(frame.request)
-        told = self.of(frame.report.graph)
-        told.reported(recipe, frame.report)
-        told.inputs = without_content(inputs)
+        self.record_end(frame.request)
+        graph_state = self.of(frame.report.graph)
+        graph_state.record_run(recipe, frame.report)
+        graph_state.inputs = without_content(inputs)
         if recipe is not None:
             self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
@@ -332,8 +334,12 @@ class State:
         keep_newest(self.log, LOGGED)
 
     def _failed(self, frame: p.Failed) -> frozenset[Topic]:
-        job, told, recipe = self.jobs.get(frame.request), self._newest(frame.request), self._recipes.get(frame.request)
-        self.ended(frame.request)
+        job, graph_state, recipe = (
+            self.jobs.get(frame.request),
+            self._newest(frame.request),
+            self._recipes.get(frame.request),
+        )
+        self.record_end(frame.request)
         if job is None:
             if not frame.cancelled:
                 self.note(frame.diagnostic)
@@ -342,25 +348,25 @@ class State:
             self._opening = None if frame.cancelled else frame.diagnostic
             if self.captured and not frame.cancelled:
                 self._outdated("the changed program cannot be loaded")
-        elif told is None:
+        elif graph_state is None:
             return STATUS
         else:
-            _fail(told, frame, job, recipe == told.compiled)
+            _fail(graph_state, frame, job, recipe == graph_state.compiled)
         if not frame.cancelled:
             self.note(frame.diagnostic)
         return ALL
 
     def _outdated(self, reason: str) -> None:
         """Keep the results of every graph, but mark them as outdated."""
-        for told in self._told.values():
-            told.compiled = None
-            told.board.fail((), reason)
+        for graph_state in self._graph_states.values():
+            graph_state.compiled = None
+            graph_state.board.fail((), reason)
 
     def _newest(self, request: int) -> GraphState | None:
         """The graph of a request, unless a newer request has replaced it."""
         recipe = self._recipes.get(request)
-        told = self.of(recipe.graph) if recipe is not None else None
-        return told if told is not None and told.build == request else None
+        graph_state = self.of(recipe.graph) if recipe is not None else None
+        return graph_state if graph_state is not None and graph_state.build == request else None
 
     def _newest_recipe(self, request: int) -> GraphState | None:
         """The graph of a request, unless a newer request for another recipe has replaced it.
@@ -368,8 +374,8 @@ class State:
         A run that replaces the compilation of the same recipe uses the cached stages and gets no frames for them.
         """
         recipe = self._recipes.get(request)
-        told = self.of(recipe.graph) if recipe is not None else None
-        return told if told is not None and recipe == self._recipes.get(told.build) else None
+        graph_state = self.of(recipe.graph) if recipe is not None else None
+        return graph_state if graph_state is not None and recipe == self._recipes.get(graph_state.build) else None
 
     def _passes(self, frame: p.Passes) -> frozenset[Topic]:
         self.passes = frame.passes
@@ -384,12 +390,12 @@ class State:
         return ALL
 
 
-def _fail(told: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
+def _fail(graph_state: GraphState, frame: p.Failed, job: Job, compiled: bool) -> None:
     """Record that a compilation or run failed; `compiled` means that the compilation was complete."""
     if not compiled:
-        told.board.fail(frame.stages, _reason(frame))
+        graph_state.board.fail(frame.stages, _reason(frame))
     if not frame.cancelled:
-        told.problems[job if compiled else "compile"] = frame.diagnostic
+        graph_state.problems[job if compiled else "compile"] = frame.diagnostic
 
 
 def _worker_ended(frame: p.WorkerState) -> p.Diagnostic:

@@ -55,11 +55,11 @@ class ProcessTransport:
     def __init__(self, command: Sequence[str], log: LogOptions = NO_LOG) -> None:
         self._command, self._log_path = list(command), log.path
         self._tail = bytearray()
-        self._begun = False
+        self._started = False
 
     async def open(self) -> None:
-        self._process = await self._spawned()
-        self._begun = True
+        self._process = await self._spawn()
+        self._started = True
         self._errors = asyncio.create_task(self._read_log(self._process, self._open_log()))
 
     async def read(self) -> bytes:
@@ -72,7 +72,7 @@ class ProcessTransport:
             self._process.stdin.write(data)
 
     def kill(self) -> None:
-        if not self._begun:
+        if not self._started:
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -106,7 +106,7 @@ class ProcessTransport:
         await asyncio.wait([self._errors], timeout=0.5)
         self._errors.cancel()
 
-    async def _spawned(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> asyncio.subprocess.Process:
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ def pane_bindings(pane: Pane) -> list[BindingType]:
 
 
 def screen_bindings() -> list[BindingType]:
-    """The bindings that work in whichever pane has focus."""
+    """The bindings that work in every pane."""
     return _bindings(action for action in ACTIONS if action.pane == "app" or action.anywhere)
 
 
@@ -25,7 +25,7 @@ def _bindings(actions: Iterable[Action]) -> list[BindingType]:
     for action in actions:
         prefixes |= dict.fromkeys(key.split()[0] for key in action.own_keys if " " in key)
         bindings += _bindings_of(action, [key for key in action.own_keys if " " not in key])
-    return bindings + [Binding(key, f"app.first_stroke('{key}')", show=False) for key in prefixes]
+    return bindings + [Binding(key, f"app.begin_sequence('{key}')", show=False) for key in prefixes]
 
 
 def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:

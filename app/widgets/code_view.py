@@ -9,7 +9,7 @@ from buddy.app.workspace.input_parsing import relative_to_current
 
 LANGUAGE = "fx"
 # Seconds until a missing line is requested again.
-AGAIN_SECONDS = 0.05
+REDRAW_SECONDS = 0.05
 # The prefix of FX before the source path of a node.
 _FILE = "# File: "
 
@@ -41,20 +41,20 @@ class CodeView(CursorView):
 
         line = self._cache.get(self._text, row)
         if line is None:
-            self._ask_again()
+            self._schedule_redraw()
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
         before, mark, place = line.text.partition(_FILE)
         text = (before + mark + relative_to_current(place)).expandtabs()[self.left :]
         return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(LANGUAGE, text))], width)
 
-    def _ask_again(self) -> None:
+    def _schedule_redraw(self) -> None:
         """Schedule one redraw for all missing lines."""
         if not self._waiting:
             self._waiting = True
-            self.set_timer(AGAIN_SECONDS, self._again)
+            self.set_timer(REDRAW_SECONDS, self._redraw)
 
-    def _again(self) -> None:
+    def _redraw(self) -> None:
         self._waiting = False
         self.refresh()
 

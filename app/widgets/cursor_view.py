@@ -13,7 +13,7 @@ from textual.strip import Strip
 
 from buddy.app.reports import formatting
 from buddy.app.widgets.look import Cells, Look, look_of
-from buddy.app.widgets.tall_rows import RowLine, above, below, scrolled, showing
+from buddy.app.widgets.tall_rows import RowLine, line_above, lines_below, scroll_top, top_to_show
 
 
 class WholeCells(ScrollBarRender):
@@ -121,7 +121,7 @@ class CursorView(ScrollView, can_focus=True):
             return [RowLine(row) for row in range(top.row, min(top.row + page, count))]
         key = (top, page, count, self.width)
         if self._spots is None or self._spots[0] != key:
-            self._spots = (key, below(top, page, count, self.row_height))
+            self._spots = (key, lines_below(top, page, count, self.row_height))
         return self._spots[1]
 
     def rows_on_screen(self) -> range:
@@ -238,7 +238,7 @@ class CursorView(ScrollView, can_focus=True):
     def _follow(self) -> None:
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
-            self._scroll_top(showing(self.cursor, self.top, page, self.row_height))
+            self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))
             return
         if self.cursor < first:
             self.scroll_to(y=self.cursor, animate=False, force=True)
@@ -262,7 +262,7 @@ class CursorView(ScrollView, can_focus=True):
         """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
-                self._scroll_top(above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
+                self._scroll_top(line_above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
             else:
                 self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
         self.move_to(row, tell=tell)
@@ -316,7 +316,7 @@ class CursorView(ScrollView, can_focus=True):
         """Scroll by screen lines, and keep the cursor on its screen line."""
         before, rows = self.top, [spot.row for spot in self.spots()]
         place = rows.index(self.cursor) if self.cursor in rows else 0
-        top = scrolled(before, lines, self.page, self.row_count, self.row_height)
+        top = scroll_top(before, lines, self.page, self.row_count, self.row_height)
         if top == before:
             self.move_to(self.row_count - 1 if lines > 0 else 0)
             return
@@ -330,7 +330,7 @@ class CursorView(ScrollView, can_focus=True):
         return spots[place] if 0 <= place < min(self.page, len(spots)) else None
 
     def row_at(self, y: int) -> int:
-        """The row at line `y` of the widget, -1 if there is none."""
+        """The row at line `y` of the widget, or -1 below the last row."""
         spot = self.spot_at(y)
         return spot.row if spot is not None else -1
 

@@ -30,7 +30,7 @@ class NodeLines(CursorView):
         self.title, self.note, self.problem = title, "", ""
         self.left = 0
         self.lines: list[NodeLine] = []
-        self._told = ""
+        self._subtitle = ""
 
     @property
     def row_count(self) -> int:
@@ -44,7 +44,11 @@ class NodeLines(CursorView):
         focused = "accent" if self.has_focus else "dim"
         return [
             cut_cells(
-                [(f" {self.title}", focused), (f" {self.glyphs.dot} {self._told}" if self._told else "", "dim")], width
+                [
+                    (f" {self.title}", focused),
+                    (f" {self.glyphs.dot} {self._subtitle}" if self._subtitle else "", "dim"),
+                ],
+                width,
             )
         ]
 
@@ -66,11 +70,11 @@ class NodeLines(CursorView):
         pieces = [piece for text in self.problem.splitlines() for piece in textwrap.wrap(text, max(width - 2, 10))]
         return [[(f" {piece}", "bad")] for piece in pieces[:FOOT]]
 
-    def show(self, told: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
+    def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
         """Show these lines without their common indentation, or the note. The cursor starts at line `line`."""
         whole = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
         self.lines = [line._replace(text=text) for line, text in zip(lines, whole, strict=True)]
-        self._told, self.note, self.problem = told, note, problem
+        self._subtitle, self.note, self.problem = subtitle, note, problem
         self.left = 0
         self.cursor = next((row for row, found in enumerate(self.lines) if found.number == line), 0)
         self.rows_changed()

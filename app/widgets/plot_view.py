@@ -44,13 +44,13 @@ class Ticks(AxisFormatter):
     """Places ticks by the scale of the axis, as many as fit."""
 
     def __init__(self, scale: PlotScale, most: int) -> None:
-        self._scale, self._most = scale, max(most, 2)
+        self._scale, self._max_ticks = scale, max(most, 2)
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
-        return self._scale.ticks(min_, max_, self._most)
+        return self._scale.ticks(min_, max_, self._max_ticks)
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
-        return [self._scale.told(tick)[: LABEL - 1] for tick in ticks]
+        return [self._scale.label_at(tick)[: LABEL - 1] for tick in ticks]
 
 
 class PlotView(PlotWidget, can_focus=False):
@@ -69,61 +69,62 @@ class PlotView(PlotWidget, can_focus=False):
         super().__init__(allow_pan_and_zoom=False)
         self._glyphs, self._plain = glyphs, plain
         self.series = 0
-        self._take(plot)
+        self._set_plot(plot)
 
-    def _take(self, plot: Plot) -> None:
+    def _set_plot(self, plot: Plot) -> None:
         self.plot_data = plot
-        self._along, self._upright = scales(plot)
-        self._points = [visible_points(series, self._along, self._upright) for series in plot.series]
+        self._x_scale, self._y_scale = scales(plot)
+        self._points = [visible_points(series, self._x_scale, self._y_scale) for series in plot.series]
         self._cursor = 0
         self._window: tuple[float, float] | None = None
-        if not self._here and any(self._points):
+        if not self._current_points and any(self._points):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
     def show(self, plot: Plot) -> None:
         """Show another plot."""
         self.series = 0
-        self._take(plot)
+        self._set_plot(plot)
         self._moved()
 
     def toggle_log(self) -> None:
         """Switch the vertical axis between linear and logarithmic. The cursor stays on its point."""
         point, series = self.point, self.series
-        self._take(self.plot_data.with_log(not self.plot_data.y.log))
+        self._set_plot(self.plot_data.with_log(not self.plot_data.y.log))
         self.series = series
-        found = (place for place, other in enumerate(self._here) if point and other.number >= point.number)
+        found = (place for place, other in enumerate(self._current_points) if point and other.number >= point.number)
         self._cursor = next(found, 0)
         self._moved()
 
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
     @property
-    def _here(self) -> list[PlotPoint]:
+    def _current_points(self) -> list[PlotPoint]:
         return self._points[self.series] if self.series < len(self._points) else []
 
     @property
     def point(self) -> PlotPoint | None:
-        return self._here[self._cursor] if self._cursor < len(self._here) else None
+        return self._current_points[self._cursor] if self._cursor < len(self._current_points) else None
 
     @property
     def current(self) -> Series | None:
         """The series of the point under the cursor."""
-        return self.plot_data.series[self.series] if self._here else None
+        return self.plot_data.series[self.series] if self._current_points else None
 
     @property
     def left_out(self) -> int:
         """The number of points that cannot be drawn."""
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
-    def told(self, point: PlotPoint) -> tuple[str, str]:
+    def format_point(self, point: PlotPoint) -> tuple[str, str]:
         """Both values of a point, formatted by its axes."""
         series = self.plot_data.series[self.series]
         names, x = self.plot_data.x.names, series.x[point.number]
-        return names[round(x)] if names else self.plot_data.x.told(x), self.plot_data.y.told(series.y[point.number])
+        x_text = names[round(x)] if names else self.plot_data.x.format(x)
+        return x_text, self.plot_data.y.format(series.y[point.number])
 
     def step(self, by: int) -> None:
         """Move the cursor to another point of the series."""
-        self._cursor = max(0, min(self._cursor + by, len(self._here) - 1))
+        self._cursor = max(0, min(self._cursor + by, len(self._current_points) - 1))
         self._moved()
 
     def turn(self, by: int) -> None:
@@ -132,19 +133,20 @@ class PlotView(PlotWidget, can_focus=False):
         if point is None or len(filled) < 2:
             return
         self.series = filled[(filled.index(self.series) + by) % len(filled)]
-        self._cursor = min(range(len(self._here)), key=lambda place: abs(self._here[place].x - point.x))
+        points = self._current_points
+        self._cursor = min(range(len(points)), key=lambda place: abs(points[place].x - point.x))
         self._moved()
 
     def zoom(self, factor: float) -> None:
         """Scale the visible range of the horizontal axis by `factor`, centered at the cursor."""
         low, high = self._range()
         middle = self.point.x if self.point else (low + high) / 2
-        whole = self._whole()
+        whole = self._full_range()
         wide = (high - low) * factor
         self._window = None if wide >= whole[1] - whole[0] else (middle - wide / 2, middle + wide / 2)
         self._draw()
 
-    def whole(self) -> None:
+    def reset_zoom(self) -> None:
         """Show the full horizontal axis."""
         self._window = None
         self._draw()
@@ -181,14 +183,14 @@ class PlotView(PlotWidget, can_focus=False):
     def _rows(self) -> int:
         return max(4, self.size.height - self.margin_bottom - 2)
 
-    def _whole(self) -> tuple[float, float]:
+    def _full_range(self) -> tuple[float, float]:
         """The horizontal range, with room for bars and for marks at the ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
         side = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _SIDE
         return min(xs) - side, max(xs) + side
 
     def _range(self) -> tuple[float, float]:
-        return self._window or self._whole()
+        return self._window or self._full_range()
 
     def _heights(self, low: float, high: float) -> tuple[float, float]:
         """The vertical range of the visible points, with a margin that does not extend beyond 0."""
@@ -209,8 +211,8 @@ class PlotView(PlotWidget, can_focus=False):
         self.clear()
         self.set_xlimits(low, high)
         self.set_ylimits(*self._heights(low, high))
-        self.set_x_formatter(Ticks(self._along, self.columns // LABEL))
-        self.set_y_formatter(Ticks(self._upright, self._rows // 2))
+        self.set_x_formatter(Ticks(self._x_scale, self.columns // LABEL))
+        self.set_y_formatter(Ticks(self._y_scale, self._rows // 2))
         self.set_xlabel(self.plot_data.x.label)
         for number, points in enumerate(self._points):
             self._draw_series(number, thin_points(points, low, high, self.columns))

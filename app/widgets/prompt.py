@@ -22,7 +22,7 @@ class Prompt(Horizontal):
     def __init__(self) -> None:
         super().__init__(id="prompt")
         self._answer: Callable[[str], object] | None = None
-        self._before: Widget | None = None
+        self._previous_focus: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
@@ -30,7 +30,7 @@ class Prompt(Horizontal):
 
     def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
         """Ask for a text, and call `answer` with it unless the user cancels."""
-        self._answer, self._before = answer, self.screen.focused
+        self._answer, self._previous_focus = answer, self.screen.focused
         self.query_one(Static).update(f" {title}: ")
         field = self.query_one(Input)
         field.value = initial
@@ -47,5 +47,5 @@ class Prompt(Horizontal):
     def action_cancel(self) -> None:
         self.display = False
         self._answer = None
-        if self._before is not None:
-            self._before.focus()
+        if self._previous_focus is not None:
+            self._previous_focus.focus()

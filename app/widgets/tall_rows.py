@@ -19,8 +19,8 @@ class RowLine(NamedTuple):
     line: int = 0
 
 
-def below(top: RowLine, lines: int, count: int, height: Height) -> list[RowLine]:
-    """The spots of `lines` screen lines from `top` on; fewer at the end of the `count` rows."""
+def lines_below(top: RowLine, lines: int, count: int, height: Height) -> list[RowLine]:
+    """The row lines shown on `lines` screen lines from `top`; fewer at the end of the `count` rows."""
     found: list[RowLine] = []
     row, line = top
     while row < count and len(found) < lines:
@@ -29,8 +29,8 @@ def below(top: RowLine, lines: int, count: int, height: Height) -> list[RowLine]
     return found
 
 
-def above(spot: RowLine, lines: int, height: Height) -> RowLine:
-    """The spot `lines` lines above `spot`, at most up to the first line."""
+def line_above(spot: RowLine, lines: int, height: Height) -> RowLine:
+    """The row line `lines` screen lines above `spot`, or the first one."""
     row, line = spot
     while lines > line and row > 0:
         lines -= line + 1
@@ -39,18 +39,18 @@ def above(spot: RowLine, lines: int, height: Height) -> RowLine:
     return RowLine(row, max(0, line - lines))
 
 
-def showing(row: int, top: RowLine, page: int, height: Height) -> RowLine:
+def top_to_show(row: int, top: RowLine, page: int, height: Height) -> RowLine:
     """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
     tall = height(row)
     if tall > page:
         return RowLine(row, min(top.line, tall - page) if top.row == row else 0)
-    return max(above(RowLine(row, tall - 1), page - 1, height), min(top, RowLine(row)))
+    return max(line_above(RowLine(row, tall - 1), page - 1, height), min(top, RowLine(row)))
 
 
-def scrolled(top: RowLine, lines: int, page: int, count: int, height: Height) -> RowLine:
+def scroll_top(top: RowLine, lines: int, page: int, count: int, height: Height) -> RowLine:
     """The scroll position `lines` lines further down (or up, if negative), within the ends."""
     if lines <= 0:
-        return above(top, -lines, height)
-    last = above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
-    passed = below(top, lines + 1, count, height)
+        return line_above(top, -lines, height)
+    last = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
+    passed = lines_below(top, lines + 1, count, height)
     return max(top, min(last, passed[-1]))

@@ -1,4 +1,4 @@
-"""The workbench: panes on a screen, a session with an engine, and the wires between them."""
+"""The Textual application: creates the panes, the session and the commands, and connects them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import KeySequences
 from buddy.app.workbench.palette import ActionCommands
 from buddy.app.workbench.pasting import read_pastes_as_text
-from buddy.app.workbench.textual_caches import forget_places, forget_screens, forget_styles
+from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
 from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
@@ -79,13 +79,13 @@ STAGES_SECONDS = 0.1
 
 
 class BenchScreen(Screen[None]):
-    """The screen that the panes are on. Keys that work in every pane are bound here: a screen over it has its own."""
+    """The main screen with the panes. It has the bindings that work in every pane; modal screens have their own."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
 
 
 class Workbench(App[int]):
-    """Composes the panes and passes on what happens: frames to panes, keys to actions, a selection to every pane."""
+    """Arranges the panes, dispatches keys to actions, and updates the panes after changes of the session."""
 
     CSS_PATH = "workbench.tcss"
     COMMANDS: ClassVar[set[Any]] = {ActionCommands}
@@ -109,7 +109,7 @@ class Workbench(App[int]):
         self.title = f"buddy-tui {source}"
         self.animation_level = "none"
         self.settings = settings or Settings()
-        # Chosen before anything is drawn: style sheets are then read once.
+        # Set before the first paint, so that the style sheets are read once.
         for theme in textual_themes():
             self.register_theme(theme)
         self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
@@ -131,19 +131,19 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
-        self.strokes = KeySequences(self)
+        self.key_sequences = KeySequences(self)
         self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
         self._long_jobs = LongRequests()
         CursorView.ascii_mode = ascii_mode
 
     def _make_context(self) -> WorkbenchContext:
-        """What panes and commands share."""
+        """Create the parts that panes and commands share."""
         session, glyphs = self.session, self.glyphs
         status = Status(self, self.update_chrome)
         session.say = lambda message: status.say(message)
         layout, queries = Layout(self, status), StageQueries(session, session.say)
-        jobs = Jobs(self, status, queries, self._note_busy)
+        jobs = Jobs(self, status, queries, self._update_busy)
         dialogs = Dialogs(self, session.say, glyphs)
         return WorkbenchContext(
             session=session,
@@ -160,45 +160,46 @@ class Workbench(App[int]):
         )
 
     def _make_commands(self, context: WorkbenchContext) -> None:
-        """A controller for each task of the user's; one that needs another gets it by name."""
+        """Create the command controllers. A controller gets the others that it needs as arguments."""
         graph, ir = self.graph, self.ir
-        self.editing, self.texts, self.backends = (
-            RecipeEditCommands(context),
-            TextEditCommands(context, ir),
-            BackendCommands(context),
-        )
-        self.graphs, self.versus = GraphCommands(context, graph, ir), CompareCommands(context, ir)
-        self.provenance, self.profiling = ProvenanceCommands(context, graph, ir), ProfileCommands(context, graph, ir)
-        self.frontends = FrontendCommands(context, ir, self.provenance)
-        self.parting, self.tuner = SubgraphCommands(context, graph, self.graphs), TuneCommands(context, self.graphs)
-        self.running = RunCommands(context, self.graphs, self.versus)
-        self.sessions = SessionCommands(context, ir, self.running)
-        self.exporting = ExportCommands(context, self.sessions)
-        self.overlays = OverlayCommands(context, self, graph, ir, self.log_path, self.situation)
+        self.recipe_edit_commands = RecipeEditCommands(context)
+        self.text_edit_commands = TextEditCommands(context, ir)
+        self.backend_commands = BackendCommands(context)
+        self.graph_commands = GraphCommands(context, graph, ir)
+        self.compare_commands = CompareCommands(context, ir)
+        self.provenance_commands = ProvenanceCommands(context, graph, ir)
+        self.profile_commands = ProfileCommands(context, graph, ir)
+        self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
+        self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
+        self.tune_commands = TuneCommands(context, self.graph_commands)
+        self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
+        self.session_commands = SessionCommands(context, ir, self.run_commands)
+        self.export_commands = ExportCommands(context, self.session_commands)
+        self.overlay_commands = OverlayCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """What actions name as their targets, besides the panes; commands by their modules."""
+        """The targets of actions other than panes, with their names. A command has the name of its module."""
         return [
             ("app", self),
             ("layout", self.context.layout),
             ("recipe", self.context.edits),
-            ("recipe_edits", self.editing),
-            ("edit_text", self.texts),
-            ("overlays", self.overlays),
-            ("graphs", self.graphs),
-            ("subgraphs", self.parting),
-            ("provenance", self.provenance),
-            ("frontend", self.frontends),
-            ("backend", self.backends),
-            ("compare", self.versus),
-            ("run", self.running),
-            ("profile", self.profiling),
-            ("tune", self.tuner),
-            ("export", self.exporting),
-            ("sessions", self.sessions),
+            ("recipe_edits", self.recipe_edit_commands),
+            ("edit_text", self.text_edit_commands),
+            ("overlays", self.overlay_commands),
+            ("graphs", self.graph_commands),
+            ("subgraphs", self.subgraph_commands),
+            ("provenance", self.provenance_commands),
+            ("frontend", self.frontend_commands),
+            ("backend", self.backend_commands),
+            ("compare", self.compare_commands),
+            ("run", self.run_commands),
+            ("profile", self.profile_commands),
+            ("tune", self.tune_commands),
+            ("export", self.export_commands),
+            ("sessions", self.session_commands),
         ]
 
-    # ---- composition ---------------------------------------------------------------------------------------------
+    # ---- composition -------------------------------------------------------------------------------------------------
 
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
@@ -226,31 +227,31 @@ class Workbench(App[int]):
     def on_mount(self) -> None:
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
-        self.sessions.restore()
-        self._seconds = self.set_interval(1.0, self._second, pause=True)
+        self.session_commands.restore()
+        self._ticker = self.set_interval(1.0, self._update_time, pause=True)
         self.context.layout.arrange()
         self.pane.focus()
-        self.call_after_refresh(self._live)
+        self.call_after_refresh(self._run_session)
 
     @work(group="session")
-    async def _live(self) -> None:
+    async def _run_session(self) -> None:
         try:
-            await self.session.live()
+            await self.session.keep_running()
         except Exception as error:
-            # Without it nothing is compiled any more: this is no work that ends by itself.
+            # Without a session nothing compiles, so this error must end the workbench.
             self._handle_exception(error)
 
     async def on_unmount(self) -> None:
-        self.sessions.keep()
+        self.session_commands.save()
         await self.session.close()
 
     def on_resize(self, event: events.Resize) -> None:
-        forget_places()
+        clear_region_caches()
         self.context.layout.arrange(event.size.width)
 
     def pop_screen(self) -> AwaitComplete:
-        """Leave a screen, and let go of it."""
-        forget_screens()
+        """Close a screen, and release its widgets."""
+        clear_widget_cache()
         return super().pop_screen()
 
     @property
@@ -258,14 +259,14 @@ class Workbench(App[int]):
         """The pane that has focus."""
         return self.panes[self.context.layout.pane_id]
 
-    # ---- what panes and lines draw from --------------------------------------------------------------------------
+    # ---- state and status lines --------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
         return self.session.state
 
     def situation(self) -> actions.Situation:
-        """What decides which actions are possible."""
+        """The state that decides which actions are enabled."""
         state, workspace, busy = self.state, self.workspace, self.state.busy or self.context.jobs.waiting
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
@@ -292,7 +293,7 @@ class Workbench(App[int]):
             report=state.report is not None,
             picked=len(self.graph.targets),
             tree=self.graph.as_tree,
-            extract=self.parting.is_extract,
+            extract=self.subgraph_commands.is_extract,
             compiling=state.compiled != workspace.recipe,
             wrapped=self.ir.wrapped,
             backend=workspace.recipe.backend,
@@ -307,22 +308,22 @@ class Workbench(App[int]):
     def _graph_clicked(self, x: int, width: int) -> None:
         number = graph_at(self.state, self.workspace, width, self.glyphs, x)
         if number is not None:
-            self.graphs.show(number)
+            self.graph_commands.show(number)
 
     def _status(self, width: int) -> Cells:
         layout, message = self.context.layout, self.context.status.message
         shown = layout.pane_id if layout.folded else None
         return status_lines.status_cells(
-            self.state, message, self.strokes.hint, layout.order, shown, width, self.glyphs
+            self.state, message, self.key_sequences.hint, layout.order, shown, width, self.glyphs
         )
 
     def _keys(self, width: int) -> Cells:
         return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
 
-    # ---- what changed --------------------------------------------------------------------------------------------
+    # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
-        """Changes that come together are drawn together; stages of a compilation, a few times a second."""
+        """Schedule a redraw. Simultaneous changes share one; changes of stages and passes are drawn every 0.1 s."""
         waiting, self._changed = self._changed, self._changed | topics
         if topics <= STAGES:
             if not waiting:
@@ -343,46 +344,46 @@ class Workbench(App[int]):
             pane.update_from(topics)
         if self.passes.has_focus:
             self._show_pass_stage()
-        self._note_busy()
+        self._update_busy()
         self.update_chrome()
 
-    def _note_busy(self) -> None:
-        """The time that is left is told anew every second while there is work; the bell rings when long work ends."""
+    def _update_busy(self) -> None:
+        """Update the remaining time every second while busy. Ring the bell when a long job ends."""
         busy = self.situation().busy
         if busy:
-            self._seconds.resume()
+            self._ticker.resume()
         else:
-            self._seconds.pause()
+            self._ticker.pause()
         if self._long_jobs.ended(busy, self.settings.bell_after):
             self.bell()
 
     def update_chrome(self) -> None:
-        """Draw the header, the status line and the keys again where they differ; what has changed is kept, too."""
-        self.sessions.note()
+        """Redraw the header, the status line and the keys if they have changed, and schedule a save of the session."""
+        self.session_commands.schedule_save()
         try:
             for line in self.screen_stack[0].query(CellLine).results(CellLine):
                 line.update()
         except (NoMatches, IndexError):
             return
 
-    def _second(self) -> None:
-        self._note_busy()
+    def _update_time(self) -> None:
+        self._update_busy()
         self.update_chrome()
 
-    # ---- keys ----------------------------------------------------------------------------------------------------
+    # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        if not isinstance(event, events.Key) or event.is_forwarded or not await self.strokes.take(event):
+        if not isinstance(event, events.Key) or event.is_forwarded or not await self.key_sequences.handle(event):
             await super().on_event(event)
 
-    def action_first_stroke(self, key: str) -> None:
-        self.strokes.begin(key)
+    def action_begin_sequence(self, key: str) -> None:
+        self.key_sequences.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
         await self.do(actions.BY_ID[action_id], *arguments)
 
     async def do(self, action: actions.Action, *arguments: object) -> None:
-        """Do an action, or say why it cannot be done."""
+        """Perform an action, or show the reason why it is disabled."""
         self.context.status.message = ""
         reason = action.blocked(self.situation())
         if reason:
@@ -400,13 +401,13 @@ class Workbench(App[int]):
         """Focus a pane, and show it if only one pane is shown."""
         self.context.layout.show_pane(pane)
 
-    # ---- helpers -------------------------------------------------------------------------------------------------
+    # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)
         offer_to_tmux(text)
 
-    # ---- the engine ----------------------------------------------------------------------------------------------
+    # ---- the engine --------------------------------------------------------------------------------------------------
 
     def run_program(self) -> None:
         self.session.run()
@@ -417,10 +418,10 @@ class Workbench(App[int]):
 
     def start_over(self) -> None:
         if self.state.link and not self.state.silent:
-            self.session.mend_link()
+            self.session.reconnect()
             return
         self.session.start_over()
-        self.context.say("a fresh engine runs the script again")
+        self.context.say("restarting the engine; the script runs again")
 
     def toggle_source(self) -> None:
         """Show or hide the source pane, which follows the selection."""
@@ -432,12 +433,12 @@ class Workbench(App[int]):
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
-        self.context.say("every edit is run" if self.session.auto_run else "the program is run on r only")
+        self.context.say("the program runs after each edit" if self.session.auto_run else "the program runs only on r")
 
     def toggle_watch(self) -> None:
         self.session.toggle_watching()
         on = self.session.watching
-        self.context.say("the program is loaded again when its files change" if on else "files are no longer watched")
+        self.context.say("watching files: the program is reloaded when they change" if on else "file watching is off")
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, GraphPane):
@@ -463,7 +464,7 @@ class Workbench(App[int]):
         self.action_command_palette()
 
     def watch_theme(self, theme: str) -> None:
-        forget_styles()
+        clear_style_caches()
         for screen in self.screen_stack:
             for view in screen.query("CursorView, CellLine"):
                 view.refresh()
@@ -471,19 +472,19 @@ class Workbench(App[int]):
     def leave(self) -> None:
         self.exit(0)
 
-    # ---- errors of our own ---------------------------------------------------------------------------------------
+    # ---- internal errors ---------------------------------------------------------------------------------------------
 
     def _handle_exception(self, error: Exception) -> None:
-        """No traceback reaches the screen: it goes to the log, and the user is told where.
+        """Write the traceback to a file, and show its path.
 
-        What goes on beside the keys ends by itself, and nothing else with it: the session goes on.
+        An error in a worker ends only this worker; any other error ends the workbench.
         """
         if self.is_headless:
             super()._handle_exception(error)
             return
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"
         if isinstance(error, WorkerFailed):
-            problem = save_crash_log(error.error, path, "a fault of the workbench's own")
+            problem = save_crash_log(error.error, path, "internal error in the workbench")
             self.state.note(problem)
             self.context.say(str(problem))
             return

@@ -17,4 +17,4 @@ def save_crash_log(error: BaseException, path: Path, what: str = "the workbench 
             file.write("".join(traceback.format_exception(error)))
     except OSError:
         return Diagnostic(what)
-    return Diagnostic(what, todo=f"what led to it is in {path}")
+    return Diagnostic(what, todo=f"the traceback is in {path}")

@@ -1,4 +1,4 @@
-"""Which method does an action: found once, as the workbench starts."""
+"""Finds the method of each action, once, when the workbench starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Method = Callable[..., object]
 
 
 class DispatchError(Exception):
-    """Actions that no method does, or several; the message names them."""
+    """Actions without a method, or with several. The message names them."""
 
 
 def resolve(
@@ -20,10 +20,10 @@ def resolve(
     panes: Mapping[Pane, object],
     focused: Callable[[], Pane],
 ) -> dict[str, Method]:
-    """The method that does each action, by the action's id.
+    """The method of each action, by the id of the action.
 
-    `targets` are objects with the names that `Action.target` has for them. A pane is named by its id; `pane` is the one
-    that has the keys, whose id `focused` gives. Raises `DispatchError` unless each action has exactly one method, or,
+    `targets` are objects with their names in `Action.target`. A pane has its id as name; `pane` is the pane that has
+    focus, whose id `focused` returns. Raises `DispatchError` unless each action has exactly one method, or,
     where its target is `pane`, one in every pane.
     """
     objects = [*targets, *panes.items()]
@@ -41,12 +41,12 @@ def resolve(
         else:
             problems.append(f"{action.id} ({action.handler})")
     if problems:
-        raise DispatchError(f"not exactly one method does each of these actions: {', '.join(problems)}")
+        raise DispatchError(f"these actions do not have exactly one method: {', '.join(problems)}")
     return methods
 
 
 class InFocusedPane:
-    """The method of a name in the pane that has the keys."""
+    """Calls the method of that name of the pane that has focus."""
 
     def __init__(self, name: str, panes: Mapping[Pane, object], focused: Callable[[], Pane]) -> None:
         self._methods: dict[Pane, Any] = {pane_id: getattr(pane, name, None) for pane_id, pane in panes.items()}

@@ -21,14 +21,14 @@ class KeySequences:
         self._prefix = ""
         self.hint = ""
 
-    async def take(self, event: events.Key) -> bool:
-        """Handle a key. Returns whether it was consumed. Both keys of a sequence are: bindings run later."""
+    async def handle(self, event: events.Key) -> bool:
+        """Handle a key. Returns whether it was consumed, as both keys of a sequence are. Bindings run later."""
         if self._prefix:
-            await self._second(event)
+            await self._handle_second(event)
             return True
-        return isinstance(self._bench.focused, Pane) and await self._own(stroke(event))
+        return isinstance(self._bench.focused, Pane) and await self._handle_first(key_name(event))
 
-    async def _own(self, key: str) -> bool:
+    async def _handle_first(self, key: str) -> bool:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
         bench, pane = self._bench, self._bench.pane.pane_id
         remapped = bench.keymap.action_for(key, pane)
@@ -50,14 +50,14 @@ class KeySequences:
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
         self._bench.update_chrome()
 
-    async def _second(self, event: events.Key) -> None:
+    async def _handle_second(self, event: events.Key) -> None:
         prefix, self._prefix, self.hint = self._prefix, "", ""
-        found = dict(actions.sequence_continuations(prefix, self._bench.pane.pane_id)).get(stroke(event))
+        found = dict(actions.sequence_continuations(prefix, self._bench.pane.pane_id)).get(key_name(event))
         if found is not None:
             await self._bench.do(found)
         self._bench.update_chrome()
 
 
-def stroke(event: events.Key) -> str:
+def key_name(event: events.Key) -> str:
     """A key in the notation of the registry: its character, or its name if it has no visible one."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key

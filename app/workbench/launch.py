@@ -13,15 +13,15 @@ import msgspec
 from buddy.app.session.client import Place
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.terminal_disconnect import leave_with_terminal
+from buddy.app.workbench.terminal_disconnect import exit_on_disconnect
 from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
 from buddy.app.workspace.settings import apply_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import no_such_theme
 
-# Seconds after which garbage is collected: the screen has been painted by then.
-STARTED = 2.0
+# Seconds after startup until garbage collection is enabled: later than the first paint.
+GC_DELAY_SECONDS = 2.0
 
 
 def run_workbench(
@@ -46,7 +46,7 @@ def run_workbench(
         problems += filter(None, [no_such_theme(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
     if settings.memory is not None:
-        # For the engine that this process starts; what its environment says already goes before the settings.
+        # Read by the engine that this process starts. A variable set by the user takes precedence.
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
@@ -56,15 +56,15 @@ def run_workbench(
     bench.session.shapes, bench.session.trusts = shapes, trusts
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT]
-    bench.sessions.news = problems
-    code = asyncio.run(_stay(bench, mouse))
+    bench.session_commands.startup_messages = problems
+    code = asyncio.run(_run(bench, mouse))
     return code if code is not None else bench.return_code or 0
 
 
-async def _stay(bench: Workbench, mouse: bool) -> int | None:
+async def _run(bench: Workbench, mouse: bool) -> int | None:
     """Run until the user quits and the engine has exited."""
-    asyncio.get_running_loop().call_later(STARTED, _collect_garbage)
-    watching = asyncio.ensure_future(leave_with_terminal(bench))
+    asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _collect_garbage)
+    watching = asyncio.ensure_future(exit_on_disconnect(bench))
     try:
         return await bench.run_async(mouse=mouse)
     finally:

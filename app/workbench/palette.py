@@ -26,25 +26,25 @@ class ActionCommands(Provider):
         return self.app
 
     async def discover(self) -> Hits:
-        for action in self._sorted():
+        for action in self._sorted_actions():
             yield DiscoveryHit(command_title(action), partial(self._bench.do, action), help=self._help(action))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        for action in self._sorted():
+        for action in self._sorted_actions():
             title = command_title(action)
             score = matcher.match(title)
             if score > 0:
                 yield Hit(score, matcher.highlight(title), partial(self._bench.do, action), help=self._help(action))
 
-    def _sorted(self) -> list[Action]:
+    def _sorted_actions(self) -> list[Action]:
         situation = self._bench.situation()
         return sorted(filter(is_listed, ACTIONS), key=lambda action: bool(action.blocked(situation)))
 
     def _help(self, action: Action) -> str:
         reason = action.blocked(self._bench.situation())
         keys = f"  ({', '.join(action.keys)})" if action.keys else ""
-        return f"{action.tooltip}{keys}" + (f". Not now: {reason}" if reason else "")
+        return f"{action.tooltip}{keys}" + (f". Disabled: {reason}" if reason else "")
 
 
 def is_listed(action: Action) -> bool:

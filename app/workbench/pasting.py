@@ -20,28 +20,28 @@ class PasteParser(XTermParser):
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
         self._recent = ""
-        self._held = ""
+        self._pending = ""
         self._pasting = False
 
     def feed(self, data: str) -> Iterable[Message]:
-        """The events of `data`; "" means the end of the input."""
-        left = "".join(map(self._passed_on, data))
+        """The events of `data`; an empty string is the end of the input."""
+        left = "".join(map(self._parsable_text, data))
         return super().feed(left) if left or not data else ()
 
-    def _passed_on(self, character: str) -> str:
+    def _parsable_text(self, character: str) -> str:
         """The input up to `character` that can be parsed now. Paste markers may be split between reads."""
         if not self._pasting:
             self._recent = (self._recent + character)[-len(START) :]
             self._pasting = self._recent == START
             return character
-        self._held += character
-        if self._held == END:
-            self._pasting, self._held, self._recent = False, "", ""
+        self._pending += character
+        if self._pending == END:
+            self._pasting, self._pending, self._recent = False, "", ""
             return END
-        if END.startswith(self._held):
+        if END.startswith(self._pending):
             return ""
-        at = self._held.rfind(_ESCAPE)
-        text, self._held = (self._held, "") if at < 1 else (self._held[:at], self._held[at:])
+        at = self._pending.rfind(_ESCAPE)
+        text, self._pending = (self._pending, "") if at < 1 else (self._pending[:at], self._pending[at:])
         return "".join(each for each in text if each >= " " or each in _KEPT)
 
 

@@ -1,4 +1,4 @@
-"""What the header, the status line and the line of keys say, as cells. No Textual."""
+"""The content of the header, the status line and the line of keys, as cells. No Textual."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import NATIVE
 
-ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (kept)"}
+ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
 MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
 
 
 def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """The program, the graph, the machine; the engine and the recipe."""
+    """The header: program, graph and target at the left, engine and recipe at the right."""
     dot = f" {glyphs.dot} "
-    left: Cells = [(" buddy ", "key"), (_short(workspace.source), "title")]
+    left: Cells = [(" buddy ", "key"), (_short_source(workspace.source), "title")]
     right: Cells = [*_engine_cells(state), (" ", "dim")]
     origin = ORIGINS[workspace.origin] if width >= 100 else workspace.origin.replace("none", "")
     if origin:
@@ -46,17 +46,17 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 def _engine_cells(state: State) -> Cells:
     if state.link:
-        return [("engine silent" if state.silent else "link lost", "bad")]
+        return [("engine not responding" if state.silent else "disconnected", "bad")]
     if state.engine == "lost":
-        return [("engine gone", "bad")]
+        return [("engine exited", "bad")]
     if state.silent:
-        return [("engine silent", "bad")]
+        return [("engine not responding", "bad")]
     if state.engine == "starting":
         return [("engine starting", "warn")]
     dead = [name for name, worker in state.workers.items() if worker.state == "dead"]
     if dead:
-        return [(f"{dead[0]} died", "bad")]
-    if stopped := _stopped(state):
+        return [(f"{dead[0]} exited", "bad")]
+    if stopped := _stopped_workers(state):
         return [(f"{stopped[0]} stopped", "bad")]
     return [("engine busy", "accent")] if state.busy else [("engine ready", "ok")]
 
@@ -70,11 +70,11 @@ def status_cells(
     width: int,
     glyphs: formatting.Glyphs,
 ) -> Cells:
-    """A two-key hint, a message, what is under way, or what is wrong; at the right, which pane is shown when folded."""
+    """A hint for a key sequence, a message, the progress or the problem; at the right, the shown pane if folded."""
     left = _status_left(state, message, hint, glyphs)
     right: Cells = [] if hint else _pane_cells(panes, shown) if shown else _job_cells(state)
     if shown and length(left) + length(right) >= width:
-        # What is said goes before the names of panes that are not shown.
+        # The text at the left takes precedence over the names of hidden panes.
         right = _pane_cells((shown,), shown)
     if message and length(left) + length(right) >= width:
         right = []
@@ -87,48 +87,48 @@ def _status_left(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if message:
         return [(" " + message, "text")]
     if state.link:
-        # What ssh says may be long, so what to do stands before it.
-        todo = "R starts another" if state.silent else "R tries now"
+        # The hint is first, because the message of ssh may be long.
+        todo = "press R to restart" if state.silent else "press R to reconnect"
         return [(f" {todo}", "dim"), (f" · {state.link}", "text")]
     if state.silent:
-        return [(f" the engine has not answered for {state.silent} s", "text"), ("  R starts another", "dim")]
-    if stopped := _stopped(state):
-        return [(f" the {stopped[0]} has been stopped by a signal", "text"), (_way_out(state), "dim")]
+        return [(f" the engine has not answered for {state.silent} s", "text"), ("  press R to restart", "dim")]
+    if stopped := _stopped_workers(state):
+        return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
     if state.problem is not None:
-        return [(" [!] ", "bad"), (_in_short(state.problem), "text"), ("  ! shows it", "dim")]
+        return [(" [!] ", "bad"), (_problem_text(state.problem), "text"), ("  press ! to show it", "dim")]
     if state.engine == "starting":
         return [(" the engine is starting", "dim")]
     if state.busy:
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
-    return [(" " + _standing(state), "dim")]
+    return [(" " + _compile_summary(state), "dim")]
 
 
-def _stopped(state: State) -> list[str]:
-    """The workers that a signal has stopped: they say nothing until they are continued."""
+def _stopped_workers(state: State) -> list[str]:
+    """The workers that are stopped by a signal (SIGSTOP)."""
     return [name for name, worker in state.workers.items() if worker.state == "stopped"]
 
 
-def _way_out(state: State) -> str:
-    return "  ctrl+c ends what waits for it" if state.busy else "  R starts another"
+def _stopped_hint(state: State) -> str:
+    return "  press ctrl+c to cancel" if state.busy else "  press R to restart"
 
 
-def _in_short(problem: Diagnostic) -> str:
+def _problem_text(problem: Diagnostic) -> str:
     return f"{problem.what} ({problem.where})" if problem.where else problem.what
 
 
-def _standing(state: State) -> str:
+def _compile_summary(state: State) -> str:
     if state.compiled is None:
         return ""
-    reused = f", {state.reused} stages reused" if state.reused else ""
+    reused = f" ({state.reused} stages from cache)" if state.reused else ""
     return f"compiled in {formatting.seconds(state.compile_seconds)}{reused}"
 
 
 def _job_cells(state: State) -> Cells:
     if not state.busy:
         return []
-    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_at_it) else " cancels ", "dim")]
+    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim")]
 
 
 def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:
@@ -140,26 +140,26 @@ def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:
 
 
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
-    """The keys that matter now, as many as there is room for; those that cannot be used are faint."""
+    """The most important keys of a pane, as many as fit. Keys of disabled actions are faint."""
     own = [action for action in ACTIONS if action.pane == pane and action.footer]
     common = [action for action in ACTIONS if action.id in MOST_USED]
     step = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
     cells: Cells = [(" ", "dim")]
-    always: Cells = [cell for action in common[-2:] for cell in _key(action, situation)]
+    always: Cells = [cell for action in common[-2:] for cell in _key_cell(action, situation)]
     for action in (*own[:4], *common[:3], *own[4:], *step, *common[3:-2]):
-        piece = _key(action, situation)
+        piece = _key_cell(action, situation)
         if length(cells) + length(piece) + length(always) <= width:
             cells += piece
     return cut_cells([*cells, *always], width)
 
 
-def _key(action: Action, situation: Situation) -> Cells:
+def _key_cell(action: Action, situation: Situation) -> Cells:
     blocked = bool(action.blocked(situation))
     key = {"space": "space", "left": "<"}.get(action.key, action.key)
     key = "[ ]" if action.id == "ir.next" else "J K" if action.id == "passes.down" else key
     return [(key, "faint" if blocked else "key"), (f" {action.footer}  ", "faint" if blocked else "dim")]
 
 
-def _short(source: str) -> str:
-    """The source as given, or its file name where the path is long."""
+def _short_source(source: str) -> str:
+    """The source, or its file name if the path is long."""
     return source if len(source) <= 32 else Path(source).name

@@ -15,23 +15,23 @@ from textual.css.scalar import Scalar
 from textual.geometry import Region
 
 
-def forget_screens() -> None:
+def clear_widget_cache() -> None:
     """Release widgets. Textual's style cache keeps the last 1,024 widgets with everything that they have drawn."""
     StylesCache.get_inner_outer.cache_clear()
 
 
-def forget_places() -> None:
+def clear_region_caches() -> None:
     """Release regions. Textual caches about 20,000 results, for all sizes that the terminal has had."""
-    _forget(Region, Scalar)
+    _clear(Region, Scalar)
 
 
-def forget_styles() -> None:
+def clear_style_caches() -> None:
     """Release the colours of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
-    _forget(rich.color.Color, rich.style.Style, rich.segment.Segment)
-    _forget(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
+    _clear(rich.color.Color, rich.style.Style, rich.segment.Segment)
+    _clear(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
 
 
-def _forget(*owners: Any) -> None:
+def _clear(*owners: Any) -> None:
     for owner in owners:
         for cache in caches(owner):
             cache.cache_clear()

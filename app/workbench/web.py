@@ -23,18 +23,18 @@ import aiohttp_jinja2
 from aiohttp import web
 from textual_serve.server import Server
 
-_STRICT = {
-    # The address, which holds the token, is told to no other site; no other site shows the screen inside its own.
+_HEADERS = {
+    # The address contains the token: do not send it to other sites, and do not let other sites embed the page.
     "Referrer-Policy": "no-referrer",
-    # Nor are fonts fetched from one: what is served here works without a network.
+    # Do not load fonts from other sites: the page works without a network.
     "Content-Security-Policy": "style-src 'self' 'unsafe-inline'; font-src 'self' data:; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
-_MOMENT = 0.02
-_DENIED = "403: the address lacks its token. `buddy-tui --web` has printed the whole address.\n"
+_POLL_SECONDS = 0.02
+_BAD_TOKEN = "403: the token is missing. Use the full address that `buddy-tui --web` printed.\n"
 
-_STRANGE = "403: this is asked for in another site's name.\n"
+_CROSS_SITE = "403: the request comes from another site.\n"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -56,16 +56,16 @@ class TokenServer(Server):
         inner = await super()._make_app()
         outer = web.Application(middlewares=[self._guard])
         outer.add_subapp(f"/{self.token}", inner)
-        outer.on_response_prepare.append(_be_strict)
+        outer.on_response_prepare.append(_add_headers)
         return outer
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.path.removeprefix("/").partition("/")[0]
         if not hmac.compare_digest(given.encode(), self.token.encode()):
-            return web.Response(status=403, text=_DENIED)
+            return web.Response(status=403, text=_BAD_TOKEN)
         if not is_own_host(request.host, self.host) or not is_own_origin(request.headers.get("Origin"), request.host):
-            return web.Response(status=403, text=_STRANGE)
+            return web.Response(status=403, text=_CROSS_SITE)
         return await handler(request)
 
     @aiohttp_jinja2.template("app_index.html")
@@ -85,10 +85,11 @@ class TokenServer(Server):
 
     async def _announce(self) -> None:
         """Print the address when the server accepts connections; aiohttp starts an application before it listens."""
-        while not await _answers(self.host, self.port):
-            await asyncio.sleep(_MOMENT)
+        while not await _is_listening(self.host, self.port):
+            await asyncio.sleep(_POLL_SECONDS)
         print(
-            f"the workbench is at {self.address}\nWho has this address can run code as you. ctrl+c ends it.", flush=True
+            f"the workbench is at {self.address}\nAnyone with this address can run code as you. Press ctrl+c to stop.",
+            flush=True,
         )
 
     def initialize_logging(self) -> None:
@@ -120,7 +121,7 @@ def is_own_origin(origin: str | None, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
-async def _answers(host: str, port: int) -> bool:
+async def _is_listening(host: str, port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection(host, port)
     except OSError:
@@ -129,8 +130,8 @@ async def _answers(host: str, port: int) -> bool:
     return True
 
 
-async def _be_strict(_request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_STRICT)
+async def _add_headers(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
 
 
 def serve(command: Sequence[str], host: str, port: int, title: str) -> None:

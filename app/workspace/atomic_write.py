@@ -16,16 +16,16 @@ def write_whole(path: Path, text: str) -> None:
 def write_whole_bytes(path: Path, data: bytes, lasting: bool = False) -> None:
     """Write bytes to `path` atomically; `lasting` also syncs to disk, so the file survives a power loss."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.write(data)
             if lasting:
                 file.flush()
                 os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     except OSError:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

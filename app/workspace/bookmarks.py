@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-# A stage that survives a renumbering of the steps: its pass, and how many of that name stand before it.
+# A stage by its pass and the number of earlier stages of that pass, which does not change when steps are renumbered.
 Key = tuple[str, int]
 
 

@@ -15,7 +15,7 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, 
 class ScreenState(NamedTuple):
     """What the screen shows: the pane, the stage as for `--stage`, and the stage that it is compared with.
 
-    The pane "export" stands for an export, with the arguments of the verb `export`.
+    For an export, the pane is "export", and `words` are the arguments of the verb `export`.
     """
 
     pane: str

@@ -36,13 +36,13 @@ class Drafts(NamedTuple):
 class EditorDraft:
     """The draft of one editor, in a file next to the saved `recipe`; `what` identifies the editor.
 
-    The first line of the file is the hash of the editor's initial text. `beside` is true if another workbench has the
-    same editor open.
+    The first line of the file is the hash of the editor's initial text. `open_elsewhere` is true if another
+    workbench has the same editor open.
     """
 
     def __init__(self, recipe: Path, what: str) -> None:
         self.what = what
-        self.beside = False
+        self.open_elsewhere = False
         self._path, self._lock = self._own(f"{recipe.stem}.{re.sub(r'[^0-9A-Za-z-]+', '_', what)}", recipe.parent)
 
     def _own(self, stem: str, folder: Path) -> tuple[Path, FileLock | None]:
@@ -56,10 +56,10 @@ class EditorDraft:
                     return path, lock
             except OSError:
                 return path, None
-            self.beside = True
+            self.open_elsewhere = True
         raise AssertionError("unreachable: the numbers are unlimited")
 
-    def left(self, start: str) -> SavedDraft | None:
+    def read_saved(self, start: str) -> SavedDraft | None:
         """The draft for an editor with the initial text `start`, `None` if there is none."""
         try:
             began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
@@ -68,7 +68,7 @@ class EditorDraft:
         return SavedDraft(text, began != digest(start))
 
     def keep(self, text: str, start: str) -> str:
-        """Save the draft `text` of an editor with the initial text `start`. Returns an error message, or ""."""
+        """Save the draft `text` of an editor with the initial text `start`. Returns the error message, if any."""
         try:
             write_whole(self._path, f"{digest(start)}\n{text}")
         except OSError as error:

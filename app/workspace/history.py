@@ -105,7 +105,7 @@ class History:
         self.restored = False
         return True
 
-    def kept(self) -> Edits:
+    def edits_to_save(self) -> Edits:
         """The edits nearest to the current one, to be saved."""
         past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
         now = _plain(self._now)
@@ -120,7 +120,7 @@ class History:
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, "" if there is none."""
+        """Undo one edit. Returns its title, or an empty string without one."""
         if not self._past:
             return ""
         title = self._now.title
@@ -129,7 +129,7 @@ class History:
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, "" if there is none."""
+        """Redo the last undone edit. Returns its title, or an empty string without one."""
         if not self._future:
             return ""
         self._past.append(self._now)

@@ -24,28 +24,28 @@ class FileLock:
 
     def take(self) -> bool:
         """Take the exclusive lock. Returns whether it succeeded. Raises `OSError` if the file cannot be created."""
-        return self._locked(fcntl.LOCK_EX)
+        return self._try_lock(fcntl.LOCK_EX)
 
     def share(self) -> bool:
         """Take a shared lock. Returns whether another process has it, too. Raises `OSError` like `take`."""
         others = not self.take()
-        self._locked(fcntl.LOCK_SH)
+        self._try_lock(fcntl.LOCK_SH)
         return others
 
-    def _locked(self, how: int) -> bool:
+    def _try_lock(self, how: int) -> bool:
         while True:
-            fd = self._fd if self._fd >= 0 else self._opened()
+            fd = self._fd if self._fd >= 0 else self._open_file()
             if not _lock(fd, how):
                 if fd != self._fd:
                     os.close(fd)
                 return False
-            if fd == self._fd or _is_there(fd, self._path):
+            if fd == self._fd or _still_exists(fd, self._path):
                 self._fd = fd
                 return True
             # The last holder deleted the file in between: another process may hold a new file with that name.
             os.close(fd)
 
-    def _opened(self) -> int:
+    def _open_file(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         return os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
 
@@ -93,7 +93,7 @@ def _lock(fd: int, how: int) -> bool:
     return True
 
 
-def _is_there(fd: int, path: Path) -> bool:
+def _still_exists(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

@@ -287,7 +287,7 @@ def check_pipeline(items: Sequence[PipelineItem], catalogue: Sequence[PassInfo])
     for item in items:
         info = known.get(item.name)
         if info is None:
-            raise PipelineError(f"unknown pass {item.name!r}{_near(item.name, list(known))}", item.offset)
+            raise PipelineError(f"unknown pass {item.name!r}{_suggestion(item.name, list(known))}", item.offset)
         if (info.level == "graph") != (item.level == "graph"):
             where = f"must be inside {GRAPH}(...)" if info.level == "graph" else f"must be outside {GRAPH}(...)"
             raise PipelineError(f"{item.name} {where}", item.offset)
@@ -301,10 +301,10 @@ def _check_options(item: PipelineItem, info: PassInfo) -> None:
     for (key, _), offset in zip(item.options, item.keys or [item.offset] * len(item.options), strict=True):
         if key not in names:
             there = f"its options are {', '.join(names)}" if names else "it has no options"
-            raise PipelineError(f"{item.name}: unknown option {key!r}{_near(key, names) or f': {there}'}", offset)
+            raise PipelineError(f"{item.name}: unknown option {key!r}{_suggestion(key, names) or f': {there}'}", offset)
 
 
-def _near(name: str, known: Sequence[str]) -> str:
+def _suggestion(name: str, known: Sequence[str]) -> str:
     close = get_close_matches(name, known, n=2, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 

@@ -37,7 +37,7 @@ class RecipeFile:
         self._addressed = addressed
         self._session = secrets.token_hex(4)
         self._seen = _NEVER
-        self._meanwhile = False
+        self._changed_by_others = False
         self._others: dict[str, Edits] = {}
         self._unread: list[Path] = []
 
@@ -64,8 +64,8 @@ class RecipeFile:
         Returns whether another workbench has saved something in between. Raises `OSError`.
         """
         with exclusive_lock(self.path.with_suffix(".lock")):
-            self._look()
-            meanwhile, self._meanwhile = self._meanwhile, False
+            self._read_changes()
+            meanwhile, self._changed_by_others = self._changed_by_others, False
             # Encode first, so that an error leaves the files unchanged.
             text, encoded = to_toml(recipe) if recipe is not None else "", self._encoded(edits)
             try:
@@ -83,11 +83,11 @@ class RecipeFile:
 
     def others(self) -> list[Edit]:
         """The recipes of other workbenches, the latest of each first."""
-        self._look()
+        self._read_changes()
         histories = reversed(self._others.values())
         return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
 
-    def _look(self) -> None:
+    def _read_changes(self) -> None:
         """Read what others have saved since the files were last read or written here."""
         if (now := self._stamp()) == self._seen:
             return
@@ -101,7 +101,7 @@ class RecipeFile:
             self._others.pop(session, None)
             if session != self._session:
                 self._others[session] = msgspec.structs.replace(theirs, others={})
-        self._meanwhile |= not first and edits.session != self._session
+        self._changed_by_others |= not first and edits.session != self._session
 
     def _encoded(self, edits: Edits) -> bytes:
         """The edits and those of other workbenches: all their recipes, and as much of their histories as fits."""

@@ -37,15 +37,15 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
     """The record of a run on `inputs`."""
-    return RunRecord(at, recipe, _without_pictures(report), without_content(inputs), content_hash(inputs))
+    return RunRecord(at, recipe, _without_values(report), without_content(inputs), content_hash(inputs))
 
 
-def _without_pictures(report: RunReport) -> RunReport:
-    beside = tuple(replace(side, outputs=_figures(side.outputs)) for side in report.beside)
-    return replace(report, outputs=_figures(report.outputs), beside=beside)
+def _without_values(report: RunReport) -> RunReport:
+    beside = tuple(replace(side, outputs=_without_images(side.outputs)) for side in report.beside)
+    return replace(report, outputs=_without_images(report.outputs), beside=beside)
 
 
-def _figures(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
+def _without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
     return tuple(replace(output, histogram=(), map=()) for output in outputs)
 
 
@@ -55,7 +55,7 @@ def without_content(inputs: InputChoice) -> InputChoice:
 
 
 def content_hash(inputs: InputChoice) -> str:
-    """The hash of the content of an input file, "" if the inputs are not from a file."""
+    """The hash of the content of an input file; empty if the inputs are not from a file."""
     return hashlib.sha256(inputs.content).hexdigest() if inputs.content else ""
 
 

@@ -41,8 +41,8 @@ class SavedScreen(msgspec.Struct, frozen=True):
     source: bool = False
 
 
-def read_kept(path: Path) -> tuple[SavedScreen, str]:
-    """The session saved in `path`, and an error ("" if it is valid or does not exist)."""
+def read_session(path: Path) -> tuple[SavedScreen, str]:
+    """The session saved in `path`, and an error (empty if it is valid or does not exist)."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=SavedScreen), ""
     except FileNotFoundError:
@@ -51,9 +51,9 @@ def read_kept(path: Path) -> tuple[SavedScreen, str]:
         return SavedScreen(), f"the saved layout could not be read: {error}"
 
 
-def write_kept(path: Path, kept: SavedScreen) -> None:
+def write_session(path: Path, saved: SavedScreen) -> None:
     """Save atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
-    write_whole_bytes(path, msgspec.msgpack.encode(kept), lasting=True)
+    write_whole_bytes(path, msgspec.msgpack.encode(saved), lasting=True)
 
 
 class SessionFile:
@@ -67,24 +67,24 @@ class SessionFile:
         self._lock = threading.Lock()
         self._unread = False
         self._seen: Stamp = None
-        self._wanted = self._mine = self._there = SavedScreen()
+        self._wanted = self._mine = self._on_disk = SavedScreen()
 
     def read(self) -> tuple[SavedScreen, str]:
         """The saved session, and an error. The first write renames an unreadable file."""
         self._seen = stamp_of(self._path)
-        kept, problem = read_kept(self._path)
+        saved, problem = read_session(self._path)
         self._unread = bool(problem)
-        self._wanted = self._mine = self._there = kept
-        return kept, problem
+        self._wanted = self._mine = self._on_disk = saved
+        return saved, problem
 
-    def put_aside(self) -> None:
+    def mark_invalid(self) -> None:
         """Rename the file at the first write, because it has invalid contents."""
         self._unread = True
 
-    def want(self, kept: SavedScreen) -> None:
+    def set_session(self, saved: SavedScreen) -> None:
         """Set the session for the next write."""
-        if kept != self._wanted:
-            self._wanted = kept
+        if saved != self._wanted:
+            self._wanted = saved
 
     @property
     def is_written(self) -> bool:
@@ -99,21 +99,21 @@ class SessionFile:
                 return
             # A separate lock, so that saving a recipe edit never waits.
             with exclusive_lock(self._path.with_name(f".{self._path.name}.lock")):
-                whole = merged(self._mine, self._theirs(), mine)
+                whole = merged(self._mine, self._read_changes(), mine)
                 if self._unread:
                     self._path.replace(self._path.with_name(f"{self._path.name}.unread"))
                     self._unread = False
-                write_kept(self._path, whole)
+                write_session(self._path, whole)
                 self._seen = stamp_of(self._path)
-            self._mine, self._there = mine, whole
+            self._mine, self._on_disk = mine, whole
 
-    def _theirs(self) -> SavedScreen:
+    def _read_changes(self) -> SavedScreen:
         """The current content of the file. It is read again only if another workbench has written it."""
         if (now := stamp_of(self._path)) != self._seen:
             self._seen = now
-            self._there, problem = read_kept(self._path)
+            self._on_disk, problem = read_session(self._path)
             self._unread = bool(problem)
-        return self._there
+        return self._on_disk
 
 
 def merged(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:

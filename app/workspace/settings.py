@@ -59,7 +59,7 @@ def themes_folder(path: Path) -> Path:
 
 
 def read_settings(path: Path) -> tuple[Settings, str]:
-    """The settings in the file at `path`, and an error ("" if it is valid or does not exist)."""
+    """The settings in the file at `path`, and an error (empty if it is valid or does not exist)."""
     try:
         text = read_file(path)
     except FileNotFoundError:

@@ -49,7 +49,7 @@ class Workspace:
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
         self._files: dict[int, RecipeFile] = {}
-        self._begins: list[Begin] = []
+        self._entries: list[Begin] = []
 
     @property
     def path(self) -> Path:
@@ -65,12 +65,12 @@ class Workspace:
 
     def recipe_of(self, graph: int) -> Recipe:
         """The recipe of a graph, which may not have been shown yet."""
-        return self._plugged(self._history_of(graph).recipe)
+        return self._with_plugins(self._history_of(graph).recipe)
 
     @property
     def preset(self) -> Recipe:
         """The recipe without the user's edits."""
-        return self._plugged(self._history.preset)
+        return self._with_plugins(self._history.preset)
 
     @property
     def origin(self) -> Origin:
@@ -85,52 +85,52 @@ class Workspace:
         """Load the saved recipe of each graph, or use `preset`. Shows the graph that was shown last."""
         self._preset, self.ready = preset, True
         self._histories.clear()
-        self.graph = self._shown_last()
+        self.graph = self._read_shown_graph()
         self._history_of(self.graph)
 
-    def opened(self, graphs: Sequence[GraphInfo]) -> None:
+    def set_graphs(self, graphs: Sequence[GraphInfo]) -> None:
         """Set the graphs of the program. Recipes of graphs that start as IR have passes of earlier phases disabled."""
         begins = [(graph.enters, graph.dialects) for graph in graphs]
-        if begins != self._begins and any(enters for enters, _ in (*begins, *self._begins)):
+        if begins != self._entries and any(enters for enters, _ in (*begins, *self._entries)):
             self._histories.clear()
-        self._begins = begins
+        self._entries = begins
 
     def from_preset(self, preset: Recipe) -> Recipe:
         """The recipe of the graph on the screen with the passes of a preset."""
-        return self._entered(rebased(preset, self.recipe), self.graph)
+        return self._from_entry_phase(rebased(preset, self.recipe), self.graph)
 
-    def _entered(self, recipe: Recipe, graph: int) -> Recipe:
-        return entering(recipe, *self._begins[graph]) if graph < len(self._begins) else recipe
+    def _from_entry_phase(self, recipe: Recipe, graph: int) -> Recipe:
+        return entering(recipe, *self._entries[graph]) if graph < len(self._entries) else recipe
 
     def show(self, graph: int) -> None:
         """Switch to the recipe of another graph."""
         self.graph = graph
-        self._try(lambda: write_whole(self._shown_path, f"{graph}\n"))
+        self._save(lambda: write_whole(self._shown_path, f"{graph}\n"))
 
     def adopt(self, recipe: Recipe) -> None:
         """Start a new graph with `recipe`, and ignore a saved recipe with its number."""
         self._files.pop(recipe.graph, None)
-        self._histories[recipe.graph] = History(self._addressed(recipe, recipe.graph), None, self._clock)
+        self._histories[recipe.graph] = History(self._with_address(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
         """Make `recipe` the current one. Edits with the same `merge` name in quick succession are undone together."""
-        if not self._history.edit(self._addressed(recipe, self.graph), title, merge):
+        if not self._history.edit(self._with_address(recipe, self.graph), title, merge):
             return False
-        self._try(self._keep)
+        self._save(self._save_recipe)
         return True
 
     def undo(self) -> str:
-        """Undo one edit. Returns its title, "" if there is none."""
+        """Undo one edit. Returns its title, or an empty string without one."""
         title = self._history.undo()
         if title:
-            self._try(self._keep)
+            self._save(self._save_recipe)
         return title
 
     def redo(self) -> str:
-        """Redo the last undone edit. Returns its title, "" if there is none."""
+        """Redo the last undone edit. Returns its title, or an empty string without one."""
         title = self._history.redo()
         if title:
-            self._try(self._keep)
+            self._save(self._save_recipe)
         return title
 
     @property
@@ -141,7 +141,7 @@ class Workspace:
     def go(self, steps: int) -> None:
         """Redo that many edits, or, for a negative number, undo them."""
         self._history.go(steps)
-        self._try(self._keep)
+        self._save(self._save_recipe)
 
     @property
     def edits(self) -> list[Edit]:
@@ -177,23 +177,23 @@ class Workspace:
         if graph not in self._histories:
             kept, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
             self.problem = problem or self.problem
-            begins = self._entered(kept, graph) if kept and kept.steps == self._preset.steps else kept
-            found = History(self._entered(self._addressed(self._preset, graph), graph), begins, self._clock)
+            begins = self._from_entry_phase(kept, graph) if kept and kept.steps == self._preset.steps else kept
+            found = History(self._from_entry_phase(self._with_address(self._preset, graph), graph), begins, self._clock)
             if edits is not None:
                 found.take(edits.up_to(kept or found.recipe))
             self._histories[graph] = found
         return self._histories[graph]
 
-    def _addressed(self, recipe: Recipe, graph: int) -> Recipe:
+    def _with_address(self, recipe: Recipe, graph: int) -> Recipe:
         return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
 
-    def _plugged(self, recipe: Recipe) -> Recipe:
+    def _with_plugins(self, recipe: Recipe) -> Recipe:
         """The recipe with the plug-ins that the engine has loaded, which may have changed since the edit."""
         return msgspec.structs.replace(recipe, plugins=self.plugins)
 
     # ---- saving --------------------------------------------------------------------------------------------------
 
-    def _try(self, keep: Callable[[], None]) -> None:
+    def _save(self, keep: Callable[[], None]) -> None:
         self.news = ""
         try:
             keep()
@@ -201,21 +201,21 @@ class Workspace:
         except OSError as error:
             self.problem = f"the recipe could not be saved: {error}"
 
-    def _keep(self) -> None:
+    def _save_recipe(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
-        if self._file_of(self.graph).keep(recipe, self._history.kept()):
+        if self._file_of(self.graph).keep(recipe, self._history.edits_to_save()):
             self.news = "another workbench edited this recipe too: press U to see its edits"
 
     def _file_of(self, graph: int) -> RecipeFile:
         if graph not in self._files:
-            self._files[graph] = RecipeFile(self.path_of(graph), lambda recipe: self._addressed(recipe, graph))
+            self._files[graph] = RecipeFile(self.path_of(graph), lambda recipe: self._with_address(recipe, graph))
         return self._files[graph]
 
     @property
     def _shown_path(self) -> Path:
         return self.path_of(0).with_suffix(".graph")
 
-    def _shown_last(self) -> int:
+    def _read_shown_graph(self) -> int:
         try:
             return max(0, int(self._shown_path.read_text("utf-8")))
         except (OSError, ValueError):

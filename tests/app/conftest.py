@@ -1,4 +1,4 @@
-"""Recipes and stages that several tests use, and a workbench on the real engine."""
+"""Fixtures: a recipe with stages, and a workbench on the real engine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ PATIENCE = 240.0
 
 @pytest.fixture
 def recipe() -> Recipe:
-    """Three passes in three phases."""
+    """A recipe with three passes in three phases."""
     names = (("canonicalize", "fused"), ("one-shot-bufferize", "buffers"), ("convert-linalg-to-loops", "loops"))
     return Recipe(steps=tuple(PassStep(name, phase=phase) for name, phase in names))
 
 
 @pytest.fixture
 def stages() -> list[Stage]:
-    """The stages that such a recipe gives."""
+    """The stages of that recipe."""
     return [
         Stage(0, "fx", "torch", "t-fx", 10, language="fx"),
         Stage(1, "lower", "toplevel", "t-lower", 20),
@@ -46,13 +46,13 @@ def stages() -> list[Stage]:
 
 @pytest.fixture(autouse=True)
 def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is said stays until something else is: a machine may take longer to draw it than it stays otherwise."""
+    """Messages stay until the next one, because a slow machine may draw them later than they would disappear."""
     monkeypatch.setattr(status, "MESSAGE_SECONDS", 3600.0)
 
 
 @pytest.fixture
 def messages(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workbench], list[str]]:
-    """`messages(app)`: what it says from now on, also where the next message takes its place at once."""
+    """`messages(app)`: the list of all messages from now on, including those that are replaced at once."""
 
     def noted(app: Workbench) -> list[str]:
         said: list[str] = []
@@ -69,7 +69,7 @@ def messages(monkeypatch: pytest.MonkeyPatch) -> Callable[[Workbench], list[str]
 
 
 class Bench:
-    """A workbench that is running without a terminal, and the keys pressed in it."""
+    """A workbench that runs without a terminal, and the means to press keys in it."""
 
     def __init__(self, app: Workbench, pilot: Any) -> None:
         self.app, self.pilot = app, pilot
@@ -82,11 +82,11 @@ class Bench:
             await self.pilot.pause(0.02)
 
     async def sees(self, text: str) -> None:
-        """Wait until `text` is on the screen: what is known is drawn a little later."""
+        """Wait until `text` is on the screen."""
         await self.until(lambda: self.shows(text), repr(text))
 
     async def settled(self) -> None:
-        """Wait until nothing is under way and the screen shows it."""
+        """Wait until no job is running and the screen is up to date."""
         await self.until(lambda: self.app.state.engine == "ready", "the engine")
         await self.until(lambda: not self.app.state.busy and self._done(), "the compilation")
         await self.drawn()
@@ -109,13 +109,13 @@ class Bench:
         return ir.document.text == ir.stage.text and ir._view == ir.view_of(ir.shown)
 
     async def opened(self, screen: type) -> Any:
-        """Wait until a screen of this type is on top: the screen."""
+        """Wait until a screen of this type is on top. Returns the screen."""
         await self.until(lambda: isinstance(self.app.screen, screen), screen.__name__)
         await self.pilot.pause(0.05)
         return self.app.screen
 
     async def press(self, *keys: str) -> None:
-        """Press keys, each once all that the one before has set going here is done; what is asked elsewhere is not."""
+        """Press keys, each after the workbench has processed the previous one. Does not wait for the engine."""
         for key in keys:
             await self.pilot.press(key)
             await self.passed_on()
@@ -158,7 +158,7 @@ def workbench(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Workbench]:
-    """`bench(theme)`: a workbench for pictures, whose figures are always the same."""
+    """`bench(theme)`: a workbench for pictures, with fixed numbers."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(formatting, "milliseconds", lambda value: "1.0 ms")
     monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")

@@ -1,4 +1,4 @@
-"""What pictures of the screen have in common: a workbench on the real engine whose every run looks alike.
+"""Support for pictures of the screen: a workbench on the real engine with reproducible output.
 
 Times and the machine's name are masked, and the recipe is the test's own: pictures say only how things look.
 """
@@ -95,7 +95,7 @@ async def press(pilot: Any, *keys: str) -> None:
 
 
 def mask(app: Any) -> None:
-    """Have what is different from machine to machine, and from run to run, always the same."""
+    """Replace everything that varies between machines and runs by fixed values."""
     app.state.welcome = msgspec.structs.replace(app.state.welcome, target="cpu", packages={}, pid=1, engine="1")
     app.state.workers.clear()
     app.state.runs = [
@@ -110,13 +110,13 @@ def mask(app: Any) -> None:
 
 
 async def passed_on(pilot: Any) -> None:
-    """Wait until messages have come to where they go, and what they change is drawn, however slow the machine is."""
+    """Wait until all messages are handled and their effects are drawn."""
     for _ in range(PASSED_ON):
         await pilot.pause(0)
 
 
 async def at_rest(pilot: Any) -> None:
-    """Wait until nothing on the screen changes any more."""
+    """Wait until the screen no longer changes."""
     before: list[Any] = []
     while before != (before := [list(strip) for strip in pilot.app.screen._compositor.render_strips()]):
         await passed_on(pilot)

@@ -1,4 +1,4 @@
-"""The registry of actions: every key leads somewhere, no two to different places, and what is impossible says why."""
+"""The registry of actions: every action has one method, keys do not conflict, and disabled actions give a reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_names_of_targets_are_unique_and_each_is_the_target_of_an_action(app: Wo
     assert {*names, "pane"} == {action.target for action in ACTIONS}
 
 
-def test_an_action_of_every_pane_goes_to_the_one_that_has_the_keys(app: Workbench) -> None:
+def test_an_action_of_every_pane_runs_in_the_focused_pane(app: Workbench) -> None:
     focused = "graph"
     methods = resolve(ACTIONS, app.targets(), app.panes, lambda: focused)
     copied: list[str] = []
@@ -70,13 +70,13 @@ def test_an_action_with_two_methods_fails_at_start(app: Workbench) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.id)
-def test_every_action_says_what_it_does(action: Action) -> None:
+def test_every_action_has_a_description(action: Action) -> None:
     assert action.title
     assert action.tooltip
 
 
 @pytest.mark.parametrize("pane", PANES)
-def test_no_key_means_two_things_in_a_pane(pane: str) -> None:
+def test_no_key_has_two_actions_in_a_pane(pane: str) -> None:
     here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     keys = Counter(key for action in here for key in action.keys)
     assert [key for key, count in keys.items() if count > 1] == []
@@ -92,7 +92,7 @@ def reason(action_id: str, **situation: object) -> str:
 
 
 @pytest.mark.parametrize("pane", PANES)
-def test_every_action_is_in_the_help_of_its_pane_and_says_its_keys(pane: str) -> None:
+def test_the_help_of_a_pane_lists_every_action_with_its_keys(pane: str) -> None:
     lines = ["".join(part for part, _ in line) for line in help_screen(pane, Situation())._lines]
     here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     missing = [action.id for action in here if not any(action.tooltip in line for line in lines)]
@@ -121,18 +121,18 @@ def test_every_key_of_an_action_reaches_it(action: Action) -> None:
 
 
 def bound(pane: str) -> list[tuple[str, str]]:
-    """What each key of a pane calls."""
+    """The action that each key of a pane performs."""
     bindings = [*pane_bindings(pane), *screen_bindings()]  # type: ignore[arg-type]
     made = Binding.make_bindings(bindings)
     return [(binding.action, binding.key) for binding in made]
 
 
 def spelled_out(key: str) -> str:
-    """A key by the name that bindings have it under."""
+    """The name of a key in bindings."""
     return next(iter(Binding.make_bindings([Binding(key, "x")]))).key
 
 
-def test_a_disabled_action_says_why() -> None:
+def test_a_disabled_action_has_a_reason() -> None:
     assert reason("run") == "the engine is starting"
     assert reason("run", engine="ready", recipe=True) == "no graph has been captured yet"
     assert reason("undo") == "nothing to undo"
@@ -140,7 +140,7 @@ def test_a_disabled_action_says_why() -> None:
     assert reason("run", engine="ready", recipe=True, captured=True) == ""
 
 
-def test_a_node_that_no_registry_lowers_stays_in_eager_and_says_so() -> None:
+def test_the_toggle_of_a_node_without_lowerings_is_disabled_with_a_reason() -> None:
     ready = {"engine": "ready", "recipe": True, "captured": True, "node": NODE}
     only_eager = Assignment("mm.0", "eager", ("eager",))
     assert "no registry lowers aten.mm.default" in reason("graph.toggle", **ready, assignment=only_eager)
@@ -148,7 +148,7 @@ def test_a_node_that_no_registry_lowers_stays_in_eager_and_says_so() -> None:
     assert "has no lowering" in reason("graph.toggle", **ready)
 
 
-def test_two_strokes_are_found_by_the_first() -> None:
+def test_continuations_of_a_key_sequence_are_found_by_its_first_key() -> None:
     in_ir = {key: action.id for key, action in sequence_continuations("g", "ir")}
     assert {key: in_ir[key] for key in "gdut"} == {
         "g": "move.top",

@@ -1,4 +1,4 @@
-"""A full disk while something is saved, an engine killed while it works: nothing of the user's is lost."""
+"""A full disk during a save, and an engine killed during work: no user data is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ example_inputs = (torch.ones(4),)
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process can grow; its children, which are there already, are left alone."""
+    """Prevent writes to files by this process. Existing child processes are not affected."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:
@@ -48,7 +48,7 @@ def full_disk() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
+async def test_a_full_disk_loses_neither_saved_nor_edited_data(
     workbench: Open, tmp_path: Path, messages: Callable[..., list[str]]
 ) -> None:
     saved = tmp_path / "saved.toml"
@@ -64,11 +64,11 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
             said = messages(app)
             await bench.press("space", "+")
             assert app.workspace.recipe != before, "the edit is made all the same"
-            await bench.until(lambda: any("layout could not be kept" in each for each in said), "the layout's turn")
+            await bench.until(lambda: any("layout could not be saved" in each for each in said), "the layout's turn")
             recipe = next(at for at, each in enumerate(said) if "the recipe could not be saved" in each)
-            layout = next(at for at, each in enumerate(said) if "layout could not be kept" in each)
+            layout = next(at for at, each in enumerate(said) if "layout could not be saved" in each)
             assert layout < recipe or "the recipe could not be saved" in said[layout], "neither hides the other"
-            app.sessions.write_reproducer(str(tmp_path / "folder"))
+            app.session_commands.write_reproducer(str(tmp_path / "folder"))
             await bench.until(lambda: any("folder could not be written" in each for each in said), "what is wrong")
             await bench.settled()
         assert saved.read_text() == "as it was"
@@ -82,7 +82,7 @@ async def test_on_a_full_disk_what_was_saved_stays_and_what_is_edited_too(
         await bench.settled()
 
 
-async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbench: Open, tmp_path: Path) -> None:
+async def test_an_engine_killed_while_it_opens_or_runs_is_restarted(workbench: Open, tmp_path: Path) -> None:
     script, here, gate = (tmp_path / name for name in ("script.py", "here", "gate"))
     script.write_text(GATED.format(here=str(here), gate=str(gate)))
     async with workbench(script, wait=False) as bench:
@@ -91,7 +91,7 @@ async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbe
         gate.touch()
         await comes_back(bench)
         recipe = bench.app.workspace.recipe
-        # Its host stands still, so the run is under way for as long as it takes to be seen.
+        # The host is stopped, so the run stays active until the screen shows it.
         (host,) = (pid for pid in children(bench.app.state.welcome.pid) if "engine.host" in command(pid))
         os.kill(host, signal.SIGSTOP)
         await bench.press("r")
@@ -103,7 +103,7 @@ async def test_an_engine_that_is_killed_while_it_opens_or_runs_comes_back(workbe
 
 
 async def comes_back(bench: Any) -> None:
-    """Kill the engine, and wait until the next one has done what was under way."""
+    """Kill the engine, and wait until the next one has finished the interrupted work."""
     pid = bench.app.state.welcome.pid
     os.kill(pid, signal.SIGKILL)
     await bench.until(lambda: bench.app.state.welcome.pid != pid, "another engine")

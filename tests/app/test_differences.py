@@ -1,4 +1,4 @@
-"""The rows of a diff: every line is there once, folds hide equal lines alone, and rows and lines lead to each other."""
+"""The rows of a diff: every line has one row, folds hide only equal lines, and rows map to lines and back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_of(diff: DiffRows) -> list[tuple[str, int, int, int]]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(40))
-def test_every_line_of_both_texts_is_there_once_and_in_order(seed: int, layout: Layout) -> None:
+def test_every_line_of_both_texts_has_one_row_in_order(seed: int, layout: Layout) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     for _ in range(2):
@@ -57,7 +57,7 @@ def test_every_line_of_both_texts_is_there_once_and_in_order(seed: int, layout: 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("seed", range(40))
-def test_a_line_leads_to_its_row_and_back(seed: int, layout: Layout) -> None:
+def test_lines_map_to_rows_and_back(seed: int, layout: Layout) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     for line in range(after_lines):
@@ -128,7 +128,7 @@ def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
     assert highlight_changes("return", (), "r", "w") == [("return", "r")]
 
 
-def test_where_only_numbering_changed_that_is_said() -> None:
+def test_words_are_marked_if_only_numbering_changed() -> None:
     equal, changed = DiffRows([], 9, 9), DiffRows([(1, 2, 1, 3), (7, 0, 8, 1)], 9, 11)
     assert no_change(View("a", "b", "structural"), equal)[0][0] == " no structural change "
     assert no_change(View("a", "a", "structural"), equal)[0][0] == " no change "
@@ -161,7 +161,7 @@ def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: L
     assert {line: diff.row(diff.reveal(line))[:3] for line in range(after_lines)} == whole
 
 
-def test_what_went_at_the_ends_of_a_part_is_not_of_it() -> None:
+def test_lines_removed_at_the_ends_of_a_part_are_not_in_it() -> None:
     diff = DiffRows([(10, 3, 10, 0), (20, 2, 17, 0), (30, 1, 25, 1)], 50, 45)
     diff.narrow((10, 16))
     assert diff.changes == []
@@ -170,7 +170,7 @@ def test_what_went_at_the_ends_of_a_part_is_not_of_it() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_functions_that_changed_are_a_line_each_with_how_much_of_them_did(layout: Layout) -> None:
+def test_changed_functions_fold_to_one_line_with_change_counts(layout: Layout) -> None:
     # Lines 2-11 and 40-59 are functions that changed, 20-29 one that did not; 40 itself changed, too.
     hunks = [(5, 2, 5, 3), (39, 4, 40, 6), (50, 0, 53, 2)]
     diff = DiffRows(hunks, 70, 74, layout)
@@ -188,7 +188,7 @@ def test_functions_that_changed_are_a_line_each_with_how_much_of_them_did(layout
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_lines_lead_to_rows_whatever_is_folded(seed: int) -> None:
+def test_lines_map_to_rows_with_any_folds(seed: int) -> None:
     hunks, before_lines, after_lines = random_hunks(seed)
     diff = DiffRows(hunks, before_lines, after_lines)
     folds = [TextFold(line, min(line + 6, after_lines - 1)) for line in range(0, after_lines - 2, 9)]

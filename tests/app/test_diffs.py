@@ -197,7 +197,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
         async def cancelled_at_once(*arguments: Any) -> Any:
             asked = asyncio.ensure_future(compare(*arguments))
             await asyncio.sleep(0)
-            assert app.situation().busy, "what is under way can be cancelled"
+            assert app.situation().busy, "a running comparison can be cancelled"
             await bench.app.action_act("cancel")
             return await asked
 

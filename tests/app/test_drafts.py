@@ -1,4 +1,4 @@
-"""What is typed in an editor outlives the workbench, however that ends, until it is accepted or thrown away."""
+"""Input of an editor survives any exit of the workbench, until it is accepted or discarded."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ async def main(source, store):
     async with app.run_test(size=(120, 40)) as pilot:
         while app.state.compiled is None or app.state.busy:
             await asyncio.sleep(0.05)
-        app.editing._use_threads(2)
+        app.recipe_edit_commands._use_threads(2)
         while app.state.compiled != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.context.layout.show_pane("ir")
         while app.ir.shown is None:
             await asyncio.sleep(0.05)
-        app.texts.edit_ir_here()
+        app.text_edit_commands.edit_ir_here()
         while not isinstance(app.screen, EditorScreen) or not app.screen.area.has_focus:
             await asyncio.sleep(0.05)
         await pilot.press(*"// mine")
@@ -52,15 +52,18 @@ asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 300))
 """
 
 
-def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
+def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = EditorDraft(recipe, "03 one/two: x")
-    assert (draft.left("was"), saved_drafts(recipe)) == (None, ([], []))
+    assert (draft.read_saved("was"), saved_drafts(recipe)) == (None, ([], []))
     draft.drop()
     assert draft.keep("typed\r\n", "was") == ""
     draft.close()
     again = EditorDraft(recipe, "03 one/two: x")
-    assert (again.left("was"), again.left("is")) == (SavedDraft("typed\r\n", False), SavedDraft("typed\r\n", True))
+    assert (again.read_saved("was"), again.read_saved("is")) == (
+        SavedDraft("typed\r\n", False),
+        SavedDraft("typed\r\n", True),
+    )
     again.close()
     assert saved_drafts(recipe) == (["03 one two x"], [])
     assert saved_drafts(recipe.with_name("another.toml")) == ([], [])
@@ -73,7 +76,7 @@ def test_a_draft_is_there_until_it_is_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "said"), [("text", "restored from the last session"), ("other", "the text was different then")]
 )
-async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, said: str, tmp_path: Path) -> None:
+async def test_a_draft_of_a_changed_text_is_marked_as_older(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     draft.keep("typed", start)
@@ -85,15 +88,16 @@ async def test_a_draft_of_a_text_that_is_another_by_now_is_told_so(start: str, s
         assert screen.area.text == "typed"
 
 
-async def test_what_is_left_is_said_beside_what_else_there_is_to_say_at_the_start(tmp_path: Path) -> None:
+async def test_unsaved_drafts_are_reported_with_the_other_startup_messages(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(app.workspace.path_of(0), "x")
     draft.keep("typed", "was")
     draft.close()
-    app.sessions.news = ["the settings are not used"]
+    app.session_commands.startup_messages = ["the settings are not used"]
     async with app.run_test(size=(80, 24)) as pilot:
         while not all(
-            part in app.context.status.message for part in ("typed and not accepted", "the settings are not used")
+            part in app.context.status.message
+            for part in ("unsaved input of the last session", "the settings are not used")
         ):
             await pilot.pause(0.05)
 
@@ -106,16 +110,16 @@ def _opened(app: Any) -> bool:
     return isinstance(app.screen, EditorScreen) and app.focused is not None and app.focused is app.screen.area
 
 
-async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workbench: Open) -> None:
+async def test_a_draft_is_restored_and_deleted_after_the_answer(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        bench.app.texts.edit_pipeline()
+        bench.app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(bench.app), "the editor")
         await bench.press(*"cse,")
         typed = bench.app.screen.area.text
     async with workbench("arith_add.py") as bench:
         app = bench.app
         assert saved_drafts(app.workspace.path).left == ["pipeline"]
-        app.texts.edit_pipeline()
+        app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text == typed
         await bench.press("ctrl+c")
@@ -123,7 +127,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
         await bench.press("ctrl+c")
         await bench.until(lambda: not _opened(app), "the end of the editor")
         assert saved_drafts(app.workspace.path) == ([], [])
-        app.texts.edit_pipeline()
+        app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text != typed
         await bench.press(*"cse,", "ctrl+s")
@@ -133,7 +137,7 @@ async def test_what_is_typed_is_there_again_and_goes_when_it_is_answered(workben
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends what a killed process has started")
-async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench: Open, tmp_path: Path) -> None:
+async def test_a_killed_workbench_leaves_no_process_and_loses_no_input(workbench: Open, tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
     # Unbuffered: what is printed inside an application of Textual is written, and never flushed.
     command = [sys.executable, "-u", "-c", SESSION, str(source), str(tmp_path / "kept")]
@@ -150,7 +154,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_nothing(workbench:
         assert app.workspace.recipe.threads == 2
         assert len(saved_drafts(app.workspace.path).left) == 1
         app.context.layout.show_pane("ir")
-        app.texts.edit_ir_here()
+        app.text_edit_commands.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")
         assert "// mine" in app.screen.area.text
         await bench.press("ctrl+c", "ctrl+c")

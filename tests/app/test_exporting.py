@@ -1,4 +1,4 @@
-"""Code for elsewhere from the workbench: the machine is an edit like any other, an export is asked for."""
+"""Exports from the workbench. The target is an edit of the recipe."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from buddy.compiler.protocol.recipe import TARGETS
 Open = Callable[..., Any]
 
 
-def test_kinds_are_told_apart_by_commas_and_spaces() -> None:
+def test_kinds_are_separated_by_commas_and_spaces() -> None:
     assert parse_kinds("object, asm object") == ("object", "asm")
     for text in ("", "elf", "object,,x"):
-        with pytest.raises(ValueError, match="there are asm, object"):
+        with pytest.raises(ValueError, match="known: asm, object"):
             parse_kinds(text)
 
 
-def test_the_machines_to_choose_from_are_those_that_have_names() -> None:
+def test_the_target_picker_lists_the_named_targets() -> None:
     assert set(TARGETS) == set(NAMES)
 
 
-async def test_code_is_for_another_machine_until_that_is_undone(workbench: Open, tmp_path: Path) -> None:
+async def test_a_chosen_target_is_an_edit_that_can_be_undone(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         await bench.settled()
-        app.exporting._use("aarch64")
+        app.export_commands._use_target("aarch64")
         await bench.settled()
-        assert "--target aarch64" in app.sessions.command_line()
+        assert "--target aarch64" in app.session_commands.command_line()
         await bench.sees("aarch64")
-        app.exporting._kinds_typed("asm llvm-ir")
+        app.export_commands._ask_folder("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")
-        app.exporting._folder_typed(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
+        app.export_commands._export_to(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
         await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
         assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
         readme = (tmp_path / "out" / "README.md").read_text()

@@ -1,4 +1,4 @@
-"""Rows and lines where regions are folded or one function is shown alone; bookmarks; what a search found; types."""
+"""Rows and lines with folded regions or only one function; bookmarks; search matches; type names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_without_folds_rows_are_lines() -> None:
     assert Folds(0).hides(0)
 
 
-def test_what_is_folded_is_on_no_row_and_stands_for_its_first_line() -> None:
+def test_folded_lines_have_no_row_and_map_to_their_first_line() -> None:
     folds = Folds(12, [TextFold(2, 4), TextFold(3, 4), TextFold(7, 9)])
     assert rows(folds) == [0, 1, 2, 5, 6, 7, 10, 11]
     assert [folds.row_of(line) for line in range(12)] == [0, 1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 7]
@@ -30,7 +30,7 @@ def test_what_is_folded_is_on_no_row_and_stands_for_its_first_line() -> None:
     assert [folds.behind(line) for line in (1, 2, 7)] == [0, 2, 2]
 
 
-def test_one_function_alone() -> None:
+def test_a_window_shows_only_one_function() -> None:
     folds = Folds(12, [TextFold(0, 2), TextFold(5, 9)], window=(4, 7))
     assert rows(folds) == [4, 5]
     assert folds.row_of(0) == 0
@@ -44,7 +44,7 @@ def test_unfolding_a_line_opens_every_fold_that_hides_it() -> None:
     assert unfold_line(folds, 0) == folds
 
 
-def test_bookmarks_are_set_and_taken_away_and_survive_as_data() -> None:
+def test_bookmarks_are_set_removed_and_serialized() -> None:
     mark = Bookmark(0, ("cse", 1), 7, "%0 = foo")
     marks = Bookmarks()
     assert marks.toggle(mark)
@@ -55,7 +55,7 @@ def test_bookmarks_are_set_and_taken_away_and_survive_as_data() -> None:
     assert marks.lines_of(0, ("cse", 1)) == set()
 
 
-def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> None:
+def test_the_first_and_the_last_stage_with_matches_are_reported(stages: list[Stage]) -> None:
     board = [StageRow(stage, key) for key, stage in key_stages(stages)]
     listed = stages_with_hits(board, [Hits("t-lower", (3, 4), ("a", "b")), Hits("t-buffers", (9,), ("c",))])
     assert [found.row.stage.name for found in listed] == ["lower", "canonicalize", "one-shot-bufferize"]
@@ -83,7 +83,7 @@ def test_where_something_appears_and_where_it_is_gone(stages: list[Stage]) -> No
         ("#map = affine_map<(d0, d1, d2) -> (d0, d2)>", "#map = affine_map<(d0, d1, d2) -> (d0, d2)>"),
     ],
 )
-def test_long_types_in_short(line: str, short: str) -> None:
+def test_long_types_are_abbreviated(line: str, short: str) -> None:
     assert abbreviate_types(line, "…") == short
 
 
@@ -93,7 +93,7 @@ def test_a_type_has_one_name_in_all_texts() -> None:
     names.take("a", [LongType(view, 2, 5), LongType(struct, 3, 9)])
     names.take("b", [LongType(struct, 4, 1), LongType(wide, 2, 2)])
     assert names.show("a")
-    assert not names.show("a"), "nothing is to be drawn anew"
+    assert not names.show("a"), "no redraw is needed"
     line = f"%0 = x : {view} to {struct}, {wide}"
     assert names.named(line) == f"%0 = x : !T1 to !T2, {wide}"
     assert names.inside(line) == {"!T1": view, "!T2": struct}

@@ -38,7 +38,7 @@ def program(tmp_path: Path) -> Path:
 
 
 async def beside(bench: Any) -> Any:
-    """The screen, once both sides have come."""
+    """The comparison screen, after both sides are compiled."""
     await bench.until(lambda: isinstance(bench.app.screen, FrontendComparisonScreen), "the screen")
     screen = bench.app.screen
     await settled(bench, screen)
@@ -54,7 +54,7 @@ def text(view: Any) -> str:
     return "\n".join(line.text for line in view.lines)
 
 
-async def test_a_node_stands_beside_torch_mlirs_at_each_of_its_phases(workbench: Open, program: Path) -> None:
+async def test_a_node_is_compared_with_each_phase_of_torch_mlir(workbench: Open, program: Path) -> None:
     async with workbench(program, size=(160, 50)) as bench:
         app = bench.app
         app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
@@ -90,7 +90,9 @@ async def test_a_node_stands_beside_torch_mlirs_at_each_of_its_phases(workbench:
         assert app.ir.comparison.others.title == "torch-mlir to linalg"
 
 
-async def test_what_torch_mlir_refuses_is_said_and_closing_ends_the_work(workbench: Open, tmp_path: Path) -> None:
+async def test_errors_of_torch_mlir_are_shown_and_closing_cancels_the_compilation(
+    workbench: Open, tmp_path: Path
+) -> None:
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
     async with workbench(script, size=(80, 24)) as bench:
@@ -133,7 +135,7 @@ async def test_the_frontend_is_chosen_and_undone(workbench: Open, program: Path)
         recipe = app.workspace.recipe
         assert (recipe.frontend, recipe.dialect, recipe.preset) == ("torch-mlir", "tosa", "torch-mlir-tosa")
         assert "tosa" in [row.stage.phase for row in app.ir.rows]
-        assert app.sessions.command_line().endswith("--frontend torch-mlir --dialect tosa")
+        assert app.session_commands.command_line().endswith("--frontend torch-mlir --dialect tosa")
         app.context.layout.show_pane("passes")
         await bench.press("F")
         await bench.settled()

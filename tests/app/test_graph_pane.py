@@ -1,4 +1,4 @@
-"""The graph pane on the real engine: modules, several nodes at once, neighbours, code."""
+"""The graph pane on the real engine: the tree of modules, picked nodes, neighbours, code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
 
 
-async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: Open) -> None:
+async def test_several_picked_nodes_switch_to_eager_at_once(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         graph, recipe = bench.app.graph, bench.app.workspace
         await bench.press("f")
@@ -47,7 +47,7 @@ async def test_several_nodes_are_taken_out_of_compiled_code_at_once(workbench: O
         assert graph.current.name == "gelu", "picking goes on to the next row"
 
 
-async def test_the_tree_of_modules_folds_and_its_heads_stand_for_their_nodes(workbench: Open) -> None:
+async def test_modules_fold_and_actions_on_a_module_apply_to_its_nodes(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         graph = bench.app.graph
         await bench.press("g", "m")
@@ -70,13 +70,13 @@ async def test_the_tree_of_modules_folds_and_its_heads_stand_for_their_nodes(wor
         assert not any(isinstance(entry, ModuleRow) for entry in graph.entries)
 
 
-async def test_neighbours_are_gone_to_and_drawn_and_the_code_is_read(workbench: Open, tmp_path: Path) -> None:
+async def test_neighbours_are_listed_and_drawn_and_code_lines_link_to_nodes(workbench: Open, tmp_path: Path) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         graph = bench.app.graph
         graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
         await bench.press("n")
         await bench.opened(PickerScreen)
-        await bench.sees("read by")
+        await bench.sees("user")
         await bench.press("enter")
         assert graph.current.name == "addmm"
         await bench.press("w")

@@ -1,4 +1,4 @@
-"""Several graphs of one program: the line that lists them, and what each keeps for itself."""
+"""Several graphs of one program: the line of graph tabs, and the separate state of each graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMING = p.Timing(0.1, 0.09, 0.11, 10)
 
 def program(*graphs: p.GraphInfo) -> State:
     state = State()
-    state.began("open", 1)
+    state.record_start("open", 1)
     state.apply(p.Captured(1, graphs))
     return state
 
@@ -51,7 +51,7 @@ def report(graph: int, verdict: Any = "ok", in_eager: int = 0) -> p.RunReport:
 
 def run(state: State, workspace: Workspace, graph: int, **result: Any) -> None:
     request = 100 + graph
-    state.began("run", request, workspace.recipe_of(graph))
+    state.record_start("run", request, workspace.recipe_of(graph))
     state.apply(p.Compiled(request, graph, (), 0.1))
     state.apply(p.Ran(request, report(graph, **result)))
 
@@ -63,9 +63,9 @@ def line(state: State, workspace: Workspace, width: int = 80) -> str:
 # ---- how each stands -------------------------------------------------------------------------------------------------
 
 
-def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> None:
+def test_a_graph_has_a_status_word(state: State, workspace: Workspace) -> None:
     assert graph_status(state, workspace, 0)[0] == ""
-    state.began("compile", 2, workspace.recipe_of(0))
+    state.record_start("compile", 2, workspace.recipe_of(0))
     assert graph_status(state, workspace, 0)[0] == "compiling"
     state.apply(p.Assigned(2, 0, (p.Assignment("a", "eager"), p.Assignment("b", "linalg"))))
     state.apply(p.Compiled(2, 0, (), 0.1))
@@ -76,24 +76,24 @@ def test_how_a_graph_stands_is_a_word(state: State, workspace: Workspace) -> Non
     assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["ok", "MISMATCH", "ok, 1 in eager"]
     workspace.edit(workspace.recipe.toggled(0), "off")
     assert [graph_status(state, workspace, k)[0] for k in range(3)] == ["stale", "MISMATCH", "ok, 1 in eager"]
-    state.began("compile", 9, workspace.recipe)
+    state.record_start("compile", 9, workspace.recipe)
     state.apply(p.Failed(9, p.Diagnostic("no")))
     assert [graph_status(state, workspace, k)[0] for k in range(2)] == ["failed", "MISMATCH"]
 
 
-def test_a_break_says_where_and_why() -> None:
-    assert graph_break_text(BROKEN) == "breaks off at two.py:13: a branch on a tensor's value"
+def test_a_graph_break_has_a_place_and_a_reason() -> None:
+    assert graph_break_text(BROKEN) == "graph break at two.py:13: a branch on a tensor's value"
     assert graph_break_text(p.GraphInfo("whole", ())) == ""
 
 
-def test_the_line_lists_all_and_brackets_the_one_shown(state: State, workspace: Workspace) -> None:
+def test_the_line_of_graphs_lists_all_and_brackets_the_shown_one(state: State, workspace: Workspace) -> None:
     run(state, workspace, 2)
     assert line(state, workspace) == " graphs [0 Gate] 1 Gate #2  2 Head ok "
 
 
 @pytest.mark.parametrize("shown", [0, 15, 31])
 @pytest.mark.parametrize("width", [80, 120])
-def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
+def test_a_full_line_of_graphs_shows_the_neighbours_of_the_shown_one(
     workspace: Workspace, shown: int, width: int
 ) -> None:
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
@@ -104,7 +104,7 @@ def test_of_many_graphs_the_line_shows_the_neighbours_of_the_one_shown(
 
 
 def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
-    """For each column of the line, the number that the tab drawn there begins with; None where there is no tab."""
+    """For each column of the line, the number of the tab drawn there; `None` without a tab."""
     found: list[int | None] = []
     for text, _ in graph_cells(state, workspace, 80, formatting.UNICODE):
         number = re.match(r"[ [](\d+)", text)
@@ -113,7 +113,7 @@ def drawn_at(state: State, workspace: Workspace) -> list[int | None]:
 
 
 def clicked(state: State, workspace: Workspace) -> list[int | None]:
-    """For each column of the screen, the graph that a click on the line of graphs shows."""
+    """For each column of the screen, the graph that a click on the line of graph tabs shows."""
     return [graph_at(state, workspace, 80, formatting.UNICODE, x) for x in range(80)]
 
 
@@ -127,7 +127,7 @@ def test_a_click_on_any_column_of_a_tab_finds_its_graph(state: State, workspace:
 
 
 @pytest.mark.parametrize("shown", [0, 15, 31])
-def test_a_click_finds_no_graph_where_some_are_left_out(workspace: Workspace, shown: int) -> None:
+def test_a_click_on_the_ellipsis_finds_no_graph(workspace: Workspace, shown: int) -> None:
     state = program(*(p.GraphInfo(f"SomeRatherLongName #{number}", ()) for number in range(32)))
     state.graph = shown
     drawn = drawn_at(state, workspace)
@@ -154,9 +154,9 @@ async def test_a_line_of_cells_reports_the_column_that_is_clicked() -> None:
     assert reported == [(0, 17), (1, 17), (16, 17)]
 
 
-def test_what_is_told_of_one_graph_leaves_the_others(state: State, workspace: Workspace) -> None:
+def test_frames_of_one_graph_do_not_change_the_others(state: State, workspace: Workspace) -> None:
     for graph in (0, 1):
-        state.began("compile", 10 + graph, workspace.recipe_of(graph))
+        state.record_start("compile", 10 + graph, workspace.recipe_of(graph))
     state.apply(p.StageDone(10, 0, p.Stage(0, "fx", "torch", "t0", 3)))
     state.apply(p.Failed(11, p.Diagnostic("no")))
     assert state.problem is None
@@ -190,7 +190,7 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
         await bench.press("g", "t")
         await bench.settled()
         await bench.sees("[1 Gate #2 compiled]")
-        await bench.sees("breaks off at two_models.py:17: a branch on a tensor's value")
+        await bench.sees("graph break at two_models.py:17: a branch on a tensor's value")
         assert app.workspace.recipe.choices == ()
         assert app.state.report is None
         assert not app.workspace.can_undo, "an edit of another graph is not undone here"
@@ -222,7 +222,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
             await bench.settled()
             assert (bench.app.state.graph, bench.app.workspace.recipe.graph) == (graph, graph)
         await bench.press("g", "l")
-        await bench.sees("breaks off at two_models.py:16: Unsupported Tensor.item()")
+        await bench.sees("graph break at two_models.py:16: Unsupported Tensor.item()")
         await bench.type("#3")
         await bench.press("enter")
         await bench.settled()
@@ -235,7 +235,7 @@ async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palet
 
 
 @pytest.mark.slow
-async def test_the_stage_that_is_read_stays_when_the_graph_changes(workbench: Open) -> None:
+async def test_the_shown_stage_stays_when_the_graph_changes(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
         await bench.press("8")
         await bench.drawn()
@@ -251,7 +251,7 @@ async def test_the_stage_that_is_read_stays_when_the_graph_changes(workbench: Op
 @pytest.mark.slow
 async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:
-        bench.app.graphs.run_all()
+        bench.app.graph_commands.run_all()
         await bench.until(lambda: all(bench.app.state.of(k).report for k in range(4)), "the reports")
         assert all(bench.app.state.of(k).report.ok for k in range(4))
         await bench.until(lambda: bench.shows("3 Head ok"), "the list of graphs")
@@ -274,7 +274,7 @@ async def test_the_next_session_shows_the_same_graph_with_its_recipe(workbench: 
 
 
 @pytest.mark.slow
-async def test_a_program_with_one_graph_has_no_list(workbench: Open) -> None:
+async def test_a_program_with_one_graph_has_no_line_of_graphs(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         assert not bench.shows("graphs [")
         await bench.press("g", "t")

@@ -1,4 +1,4 @@
-"""Handlers of messages, which Textual calls in every class of a widget's bases by itself."""
+"""Message handlers, which Textual itself calls for every base class of a widget."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ APP = Path(__file__).resolve().parents[2] / "app"
 
 
 def twice(function: ast.AST) -> bool:
-    """Whether a handler calls its base's, which Textual would do after it; `prevent_default` keeps it from that."""
+    """Whether a handler calls the handler of its base class without `prevent_default`, so that it would run twice."""
     calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
     named = [call for call in calls if isinstance(call, ast.Attribute)]
     base = any(call.attr == function.name and ast.unparse(call.value) == "super()" for call in named)  # type: ignore[attr-defined]
     return base and not any(call.attr == "prevent_default" for call in named)
 
 
-def test_no_handler_calls_that_of_its_base() -> None:
+def test_no_handler_runs_its_base_handler_twice() -> None:
     found = [
         f"{path.relative_to(APP)}: {node.name}"
         for path in APP.rglob("*.py")

@@ -1,4 +1,4 @@
-"""An engine that is there and says nothing is noticed; one that answers, or was slept through, is not."""
+"""The heartbeat reports an engine that does not answer, but not one that answers or a suspended workbench."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Open = Callable[..., Any]
 
 
 class Engine:
-    """Answers a ping where `answers`, as the client of an engine does."""
+    """A client of an engine, which answers pings if `answers` is true."""
 
     def __init__(self, answers: bool, greeted: bool = True) -> None:
-        self.heard, self.greeted, self.pings = time.monotonic(), greeted, 0
+        self.last_data_time, self.greeted, self.pings = time.monotonic(), greeted, 0
         self._answers = answers
 
     def ping(self) -> None:
@@ -37,7 +37,7 @@ class Engine:
             asyncio.get_running_loop().call_later(0.01, self._hear)
 
     def _hear(self) -> None:
-        self.heard = time.monotonic()
+        self.last_data_time = time.monotonic()
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[int]:
-    """What was told until a condition on it held."""
+    """The reported values, until they meet a condition."""
     told: list[int] = []
     beat = Heartbeat(told.append)
     beat.start(engine)
@@ -57,23 +57,23 @@ async def _listened(engine: Engine, until: Callable[[list[int]], bool]) -> list[
     return told
 
 
-async def test_an_engine_that_answers_is_asked_again_and_again_and_is_never_silent() -> None:
+async def test_an_engine_that_answers_every_ping_is_never_reported() -> None:
     engine = Engine(answers=True)
     assert await _listened(engine, lambda _told: engine.pings >= 3) == []
 
 
 @pytest.mark.parametrize("greeted", [True, False])
-async def test_an_engine_that_says_nothing_is_told_of_until_it_is_heard(greeted: bool) -> None:
+async def test_a_silent_engine_is_reported_until_it_answers(greeted: bool) -> None:
     engine = Engine(answers=False, greeted=greeted)
     told = await _listened(engine, lambda told: bool(told))
     assert told[0] >= 1
     assert engine.pings == greeted, "it is asked once, and not before it has greeted"
-    engine.heard = time.monotonic()
+    engine.last_data_time = time.monotonic()
     told = await _listened(engine, lambda told: engine.pings > greeted or not greeted)
     assert told == []
 
 
-async def test_time_in_which_this_process_slept_does_not_count() -> None:
+async def test_the_suspension_of_this_process_does_not_count() -> None:
     engine = Engine(answers=True)
     told: list[int] = []
     beat = Heartbeat(told.append)
@@ -88,12 +88,12 @@ async def test_time_in_which_this_process_slept_does_not_count() -> None:
 
 
 @pytest.mark.slow
-async def test_a_stopped_engine_is_said_to_be_silent_and_another_one_can_be_started(workbench: Open) -> None:
+async def test_a_stopped_engine_is_reported_and_can_be_restarted(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         os.kill(pid, signal.SIGSTOP)
         await bench.until(lambda: app.state.silent, "that nothing is heard")
-        await bench.until(lambda: bench.shows("engine silent"), "the header")
+        await bench.until(lambda: bench.shows("engine not responding"), "the header")
         await bench.until(lambda: bench.shows("the engine has not answered for"), "the message")
         await bench.press("R")
         await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
@@ -111,7 +111,7 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         await bench.until(lambda: bench.shows("host stopped"), "the header")
         await bench.press("r")
         await bench.until(lambda: app.state.busy, "the run")
-        await bench.until(lambda: bench.shows("the host has been stopped by a signal"), "the message")
+        await bench.until(lambda: bench.shows("the host process was stopped by a signal"), "the message")
         await bench.press("ctrl+c")
         await bench.until(lambda: not app.state.busy, "the end of the run")
         await bench.press("r")
@@ -119,19 +119,19 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
         assert app.state.report.ok
 
 
-async def test_an_engine_elsewhere_is_for_its_link_to_judge(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A login takes longer than any start here, and to give such an engine up would leave it running there."""
+async def test_remote_engines_are_monitored_by_their_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A login may take longer than a local start, and an abandoned remote engine would keep running."""
     monkeypatch.setattr(heartbeat, "SILENT_START", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
-    living = asyncio.ensure_future(session.live())
+    living = asyncio.ensure_future(session.keep_running())
     await asyncio.sleep(1.5)
     assert (session.state.engine, session.state.silent) == ("starting", 0)
     living.cancel()
     await asyncio.wait([living])
 
 
-def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
+def test_a_stopped_runner_exits_with_its_host() -> None:
     state = State()
     for worker, standing in (("host", "busy"), ("runner", "stopped"), ("host", "dead"), ("host", "starting")):
         state.apply(WorkerState(worker, standing))
@@ -139,23 +139,23 @@ def test_a_runner_that_was_stopped_is_gone_with_its_host() -> None:
 
 
 @pytest.mark.slow
-async def test_the_end_of_an_idle_worker_can_be_read_in_the_log(workbench: Open) -> None:
+async def test_the_exit_of_an_idle_worker_is_logged(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(160, 40)) as bench:
         await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "all that was asked at the start")
         os.kill(_child(bench.app.state.welcome.pid, "buddy.compiler.engine.compiler"), signal.SIGABRT)
         await bench.until(lambda: bench.app.state.log, "the news")
-        bench.app.overlays.open_log()
+        bench.app.overlay_commands.open_log()
         await bench.sees("the compiler worker exited: SIGABRT")
         await bench.sees("another worker is starting")
 
 
 @pytest.mark.slow
-async def test_a_fresh_engine_knows_nothing_of_what_the_last_one_did(workbench: Open) -> None:
-    """A run whose number none of the fresh engine's requests had was under way for ever."""
+async def test_requests_of_the_previous_engine_are_dropped(workbench: Open) -> None:
+    """A run whose request number the new engine did not use stayed active forever."""
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         app.state.apply(WorkerState("runner", "stopped"))
-        app.state.began("run", 1000, app.workspace.recipe)
+        app.state.record_start("run", 1000, app.workspace.recipe)
         await bench.until(lambda: app.state.workers, "the workers")
         os.kill(pid, signal.SIGSTOP)  # it takes its time to end
         # At once: it is killed after a while, and the other one may be there before keys have come to where they go.

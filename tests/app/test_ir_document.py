@@ -1,4 +1,4 @@
-"""The rows of a stage's text without a screen: folds that are kept for each text, one function alone, a diff's rows."""
+"""The rows of a stage's text, without a screen: folds of each text, a single function, and diffs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lines(document: IrDocument) -> list[int]:
 
 @pytest.fixture
 def document() -> IrDocument:
-    """Shows the stage as it is at first."""
+    """Shows the stage with its initial folds."""
     made = IrDocument()
     made.show(STAGE, None, None, made.folds_of(STAGE, FUNCTIONS))
     return made

@@ -1,4 +1,4 @@
-"""Jumps as arrows beside assembly: which lane each has, what is drawn on each line, in Unicode and in ASCII."""
+"""Jump arrows in the margin of assembly: their lanes and the drawn lines, in Unicode and in ASCII."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_in_ascii() -> None:
 
 
 def test_what_crosses_is_drawn_through() -> None:
-    """Of two arrows of the same length the upper one is inside."""
+    """Of two arrows of equal length, the upper one is in the inner lane."""
     assert drawn(((0, 2), (1, 3)), 4, 2) == [" ╭─", "╭┼─", "│╰▸", "╰─▸"]
 
 

@@ -13,13 +13,13 @@ TOTAL = PAGE * (KEEP + 10)
 
 
 async def fetched(cache: LineCache) -> None:
-    """Wait until nothing that was asked for is still to come."""
+    """Wait until all requested lines have arrived."""
     while cache._tasks:
         await asyncio.sleep(0)
 
 
 class Source:
-    """A text whose line `k` says `line k`, and what has been asked of it."""
+    """A text whose line `k` is `line k`, and the requests for its lines."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -40,7 +40,7 @@ def source() -> Source:
     return Source()
 
 
-async def test_a_missing_line_is_sent_for_and_told_of_when_it_has_come(source: Source) -> None:
+async def test_a_missing_line_is_fetched_and_its_arrival_reported(source: Source) -> None:
     told = asyncio.Event()
     cache = LineCache(source.fetch, lambda text: told.set())
     assert cache.get("t", 3) is None
@@ -75,7 +75,7 @@ async def test_old_pages_are_dropped(source: Source) -> None:
     assert cache.get("t", (KEEP + 2) * PAGE) is not None
 
 
-async def test_texts_do_not_mix_and_can_be_forgotten(source: Source) -> None:
+async def test_texts_have_separate_pages_and_can_be_dropped(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
     await cache.load("one", 0, 1)
     assert cache.get("two", 0) is None
@@ -83,7 +83,7 @@ async def test_texts_do_not_mix_and_can_be_forgotten(source: Source) -> None:
     assert cache.get("one", 0) is None
 
 
-async def test_an_engine_that_is_gone_ends_the_fetching_quietly(source: Source) -> None:
+async def test_a_lost_engine_ends_fetching_without_an_error(source: Source) -> None:
     source.gone = True
     cache = LineCache(source.fetch, lambda text: pytest.fail("nothing came"))
     assert cache.get("t", 0) is None
@@ -92,7 +92,7 @@ async def test_an_engine_that_is_gone_ends_the_fetching_quietly(source: Source) 
         await cache.load("t", 0, 1)
 
 
-async def test_lines_can_be_fetched_ahead_and_nobody_is_told(source: Source) -> None:
+async def test_prefetched_lines_are_not_reported(source: Source) -> None:
     told: list[str] = []
     cache = LineCache(source.fetch, told.append)
     cache.ahead("t", 5 * PAGE + 3)
@@ -103,7 +103,7 @@ async def test_lines_can_be_fetched_ahead_and_nobody_is_told(source: Source) -> 
     assert told == []
 
 
-async def test_over_a_slow_link_more_is_fetched_ahead_several_pages_at_once() -> None:
+async def test_on_a_slow_connection_several_pages_are_prefetched_at_once() -> None:
     slow, under_way, most = Source(), 0, 0
 
     async def fetch(text: str, start: int, count: int) -> Lines:
@@ -122,14 +122,14 @@ async def test_over_a_slow_link_more_is_fetched_ahead_several_pages_at_once() ->
     assert most > 1
 
 
-async def test_a_page_that_comes_with_another_answer_is_kept(source: Source) -> None:
+async def test_a_page_in_another_answer_is_cached(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
     cache.take(await source.fetch("t", PAGE, PAGE))
     await cache.load("t", PAGE, PAGE)
     assert source.asked == [1]
 
 
-async def test_nothing_is_asked_for_behind_the_end_of_a_text(source: Source) -> None:
+async def test_nothing_is_requested_beyond_the_end_of_a_text(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
     await cache.load("t", TOTAL - 1, 1)
     cache.get("t", TOTAL - 1)

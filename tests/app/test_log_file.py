@@ -1,4 +1,4 @@
-"""The file of `--log`: it turns over, and a disk that is full costs no more than the log."""
+"""The file of `--log`: rotation, and a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from buddy.app.session.log_file import KEPT, LogFile
 
 
-def test_a_long_log_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> None:
+def test_a_long_log_is_rotated_and_the_oldest_file_is_dropped(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log", largest=10)
     for number in range(KEPT + 3):
         log.write(f"number {number}".encode())
@@ -18,7 +18,7 @@ def test_a_long_log_is_put_aside_and_the_oldest_is_dropped(tmp_path: Path) -> No
     assert kept == {"log": "number 5", "log.1": "number 4", "log.2": "number 3", "log.3": "number 2"}
 
 
-def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
+def test_a_log_is_appended_to(tmp_path: Path) -> None:
     for text in (b"one ", b"two"):
         log = LogFile(tmp_path / "log")
         log.write(text)
@@ -27,7 +27,7 @@ def test_a_log_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert (tmp_path / "log").stat().st_mode & 0o077 == 0, "it is for the user alone"
 
 
-def test_two_that_add_to_one_log_put_it_aside_once(tmp_path: Path) -> None:
+def test_two_writers_rotate_a_log_once(tmp_path: Path) -> None:
     one, other = (LogFile(tmp_path / "log", largest=24) for _ in range(2))
     for number in range(9):
         (one, other)[number % 2].write(f"number {number}".encode())
@@ -39,7 +39,7 @@ def test_two_that_add_to_one_log_put_it_aside_once(tmp_path: Path) -> None:
     }
 
 
-def test_a_log_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
+def test_a_deleted_log_is_created_again(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "log")
     log.write(b"one")
     (tmp_path / "log").rename(tmp_path / "mine")
@@ -48,7 +48,7 @@ def test_a_log_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
-def test_what_cannot_be_written_is_left_out() -> None:
+def test_data_that_cannot_be_written_is_dropped() -> None:
     log = LogFile(Path("/dev/full"))
     log.write(b"never mind")
     log.close()

@@ -1,4 +1,4 @@
-"""How long work may still take, and the bell at the end of what took long."""
+"""The estimated remaining time, and the bell at the end of a long job."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class Clock:
         return self.now
 
 
-def test_what_has_gone_evenly_is_expected_to_go_on_so() -> None:
+def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock = Clock()
     pace = ProgressRate(clock)
     pace.note(7, 0.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
     clock.now = 10.0
     pace.note(7, 0.25)
-    assert pace.left() == pytest.approx(30)
+    assert pace.seconds_left() == pytest.approx(30)
     clock.now = 15.0
-    assert pace.left() == pytest.approx(25)
+    assert pace.seconds_left() == pytest.approx(25)
     pace.note(8, 0.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
     clock.now = 30.0
     pace.note(8, -1.0)
-    assert pace.left() is None
+    assert pace.seconds_left() is None
 
 
-def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
+def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
     clock = Clock()
     jobs = LongRequests(clock)
     rang = []
@@ -52,7 +52,7 @@ def test_the_bell_rings_once_and_only_at_the_end_of_what_took_long() -> None:
     assert not jobs.ended(False, 0.0)
 
 
-def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage]) -> None:
+def test_missing_stages_are_expected_to_take_their_last_time(stages: list[Stage]) -> None:
     board = StageBoard()
     slow = [Stage(s.index, s.name, s.phase, s.text, s.lines, milliseconds=10_000.0 * s.index) for s in stages]
     board.begin("first")
@@ -67,10 +67,10 @@ def test_stages_still_to_come_take_what_they_took_last_time(stages: list[Stage])
     assert board.seconds_left() is None
 
 
-def test_what_takes_long_says_for_how_long_and_how_to_end_it() -> None:
+def test_a_stalled_job_shows_its_time_and_how_to_end_it() -> None:
     clock, state = Clock(), State()
-    state._pace = ProgressRate(clock)
-    state.began("compile", 7, Recipe())
+    state._rate = ProgressRate(clock)
+    state.record_start("compile", 7, Recipe())
     state.apply(Progress(7, "pass 3/60 tile", 0.04))
     clock.now = 3.0
     assert "for" not in progress_text(state, formatting.UNICODE)
@@ -89,7 +89,7 @@ def _said(state: State) -> str:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, ""), (0.5, ""), (40.2, "about 40 s left"), (600, "about 10 min left")]
 )
-def test_an_estimate_is_told_roughly(seconds: float | None, text: str) -> None:
+def test_estimates_are_rounded(seconds: float | None, text: str) -> None:
     assert remaining_text(seconds) == text
 
 

@@ -1,4 +1,4 @@
-"""Which registry lowers a node, why not another, and the choice among them: in the graph pane, by keys."""
+"""The lowering of a node, its reason, and the choice of another one in the graph pane."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def nodes(bench: Any, target: str) -> list[Any]:
 
 
 async def choose(bench: Any, title: str) -> None:
-    """Open the chooser on the node under the cursor and take an entry."""
+    """Choose a lowering for the node under the cursor."""
     await bench.press("enter")
     assert isinstance(bench.app.screen, PickerScreen)
     await bench.type(title)
@@ -65,15 +65,15 @@ async def test_the_table_says_which_registry_lowers_a_node_and_why_not_the_first
         bench.app.graph.show_node(nodes(bench, "aten.mm.default")[1].stable)
         await bench.press("plus")
         await bench.drawn()
-        await bench.sees("linalg tosa: no f64 matmul")
+        await bench.sees("linalg   tosa: no f64 matmul")
         await bench.press("o")
-        await bench.until(lambda: any("lowered" in line and "linalg" in line for line in bench.screen), "the node")
+        await bench.until(lambda: any("lowering" in line and "linalg" in line for line in bench.screen), "the node")
         await bench.until(
             lambda: any("why" in line and "tosa: no f64 matmul" in line for line in bench.screen), "the reason"
         )
 
 
-async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbench: Open) -> None:
+async def test_the_picker_lists_every_registry_and_eager_and_resets(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         (gelu,) = nodes(bench, "aten.gelu.default")
         bench.app.graph.show_node(gelu.stable)
@@ -89,7 +89,7 @@ async def test_the_chooser_lists_every_registry_and_eager_and_goes_back(workbenc
         assert bench.app.state.assignments[gelu.stable].lowering == "linalg"
 
 
-async def test_a_choice_for_one_of_several_equal_layers_is_for_that_one(workbench: Open, script: Path) -> None:
+async def test_a_choice_for_one_of_several_equal_layers_applies_only_to_it(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(160, 50)) as bench:
         first, second, third = (row.stable for row in nodes(bench, "aten.relu.default"))
         found = bench.app.state.assignments
@@ -105,7 +105,7 @@ async def test_a_choice_for_one_of_several_equal_layers_is_for_that_one(workbenc
         assert bench.app.state.report.nodes_eager == 1
 
 
-async def test_choices_that_cannot_be_followed_are_told_of(workbench: Open, script: Path) -> None:
+async def test_choices_that_are_not_applied_are_reported(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(160, 50)) as bench:
         relu = nodes(bench, "aten.relu.default")[0].stable
         recipe = bench.app.workspace.recipe.with_choice(relu, "math").with_choice("9/relu.0", "tosa")

@@ -1,4 +1,4 @@
-"""Tabs of phases, found lines, jumps, and SSA values."""
+"""Phase tabs, search matches, the jump history, and SSA values."""
 
 from __future__ import annotations
 

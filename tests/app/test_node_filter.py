@@ -69,26 +69,26 @@ def passing(text: str) -> list[str]:
         ("time<0.1 time>0", ["gelu"]),
     ],
 )
-def test_what_a_filter_shows(text: str, names: list[str]) -> None:
+def test_a_filter_selects_nodes(text: str, names: list[str]) -> None:
     assert passing(text) == names
 
 
-def test_numbers_that_nobody_has_measured_are_told_of() -> None:
-    with pytest.raises(FilterError, match="g c profiles"):
-        read_filter("mm -time>1ms", {"time": "no node has been timed yet: g c profiles"})
+def test_missing_numbers_are_reported() -> None:
+    with pytest.raises(FilterError, match="press g c to profile"):
+        read_filter("mm -time>1ms", {"time": "no node has been timed yet: press g c to profile"})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time>1kB", "'kB' in 'time>1kB' is no unit; there are us, ms and s"),
-        ("colour:red", "no field 'colour'; there are op, name"),
-        ("size>3", "no number 'size'; there are mem"),
-        ("mem>3lb", "'lb' in 'mem>3lb' is no unit"),
+        ("time>1kB", "unknown unit 'kB' in 'time>1kB'; known: us, ms, s"),
+        ("colour:red", "unknown field 'colour'; known: op, name"),
+        ("size>3", "unknown numeric field 'size'; known: mem"),
+        ("mem>3lb", "unknown unit 'lb' in 'mem>3lb'"),
         ("mem:3", "mem is a number: mem>1"),
     ],
 )
-def test_what_cannot_be_read_says_which_part_and_what_there_is(text: str, message: str) -> None:
+def test_errors_name_the_invalid_part_and_the_alternatives(text: str, message: str) -> None:
     with pytest.raises(FilterError, match=message.replace("'", ".")):
         read_filter(text)
 
@@ -104,7 +104,7 @@ def shown(folded: set[str]) -> list[str]:
     ]
 
 
-def test_the_tree_has_nodes_under_their_modules_in_the_order_in_which_they_come() -> None:
+def test_the_tree_has_modules_and_nodes_in_graph_order() -> None:
     assert shown(set()) == [
         "x",
         *("encoder(3)", "  layer(3)", "    0(1)", "      dense(1)", "mm"),
@@ -125,7 +125,7 @@ def test_neighbours() -> None:
     assert [row.name for row in USES.around(ROWS[4], 2)] == ["addmm", "gelu", "item"]
 
 
-def test_a_neighbourhood_in_the_language_of_graphviz() -> None:
+def test_a_neighbourhood_in_dot() -> None:
     text = dot(USES.around(ROWS[2], 1), ROWS[2])
     assert text.startswith("digraph {\n")
     assert '  n2 [label="addmm\\nf32 128x768", penwidth=3];' in text
@@ -133,7 +133,7 @@ def test_a_neighbourhood_in_the_language_of_graphviz() -> None:
     assert "n4" not in text
 
 
-def test_a_neighbourhood_as_a_picture() -> None:
+def test_a_neighbourhood_in_svg() -> None:
     root = ElementTree.fromstring(svg(USES.around(ROWS[3], 2), ROWS[3]))
     space = "{http://www.w3.org/2000/svg}"
     boxes = [(float(box.get("y", 0)), float(box.get("width", 0))) for box in root.findall(f"{space}rect")[1:]]
@@ -145,6 +145,6 @@ def test_a_neighbourhood_as_a_picture() -> None:
     assert "gelu" in [text.text for text in root.findall(f"{space}text")]
 
 
-def test_any_number_of_dashes_is_read() -> None:
+def test_any_number_of_dashes_parses() -> None:
     assert passing("-" * 4001 + "op:mm") == passing("-op:mm")
     assert passing("-" * 4000 + "op:mm") == passing("op:mm")

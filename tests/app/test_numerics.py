@@ -1,4 +1,4 @@
-"""Numerics as the screen and the command line tell them: who is wrong first, in words, in a plot, in a filter."""
+"""The comparison of every node with eager: the summary, the plot and the filter fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPORT = NumericsReport(
 )
 
 
-def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
+def test_the_summary_names_the_first_mismatch_and_the_nodes_not_compared() -> None:
     told = numerics.summary_lines(REPORT, INFO)
     assert told[0].startswith(
         "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
@@ -36,31 +36,31 @@ def test_a_person_is_told_which_node_and_which_others_nobody_saw() -> None:
     assert told[2] == "the first NaN in compiled code is in exp: none of its inputs has one"
 
 
-def test_nothing_is_said_of_what_was_not_measured() -> None:
+def test_the_summary_omits_what_was_not_measured() -> None:
     alone = replace(NODES[1], own=None, why="it has an effect")
     told = numerics.summary_lines(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
     assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
 
 
-def test_where_nothing_was_compared_nothing_is_called_right() -> None:
+def test_without_compared_nodes_nothing_is_reported_as_correct() -> None:
     nothing = NumericsReport(0, "eager", tuple(NodeNumbers(name, "folded") for name in ("a", "b")))
     assert not nothing.ok
     assert numerics.summary_lines(nothing, INFO)[0].startswith("not compared")
     assert numerics.as_json(nothing, INFO)["ok"] is None
 
 
-def test_where_double_precision_has_a_nan_eager_is_not_named() -> None:
+def test_a_nan_in_double_precision_is_not_attributed_to_eager() -> None:
     origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
     told = numerics.summary_lines(replace(REPORT, reference="float64", origins=origins), INFO)
     assert told[2].startswith("the first NaN in double precision is in exp")
     assert told[3].startswith("the first NaN in compiled code is in exp (also in double precision)")
 
 
-def test_the_first_wrong_node_stands_on_top_and_what_is_not_finite_before_the_rest() -> None:
+def test_the_first_mismatch_is_on_top_and_non_finite_errors_follow() -> None:
     assert [found.node for found in numerics.worst_nodes(REPORT, 3)] == ["gelu.0", "exp.0", "mm.0"]
 
 
-def test_json_has_null_for_what_is_no_finite_number() -> None:
+def test_json_has_null_for_non_finite_numbers() -> None:
     told = json.loads(json.dumps(numerics.as_json(REPORT, INFO), allow_nan=False))
     assert told["first"]["node"] == "gelu.0"
     assert told["nodes"][2]["error"] == {
@@ -74,13 +74,13 @@ def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
     assert list(alone.names) == ["mm", "gelu"]
 
 
-def test_a_filter_asks_for_errors_and_leaves_out_what_was_not_measured() -> None:
+def test_a_filter_on_errors_excludes_nodes_not_compared() -> None:
     facts = [NodeFacts(row, err=err) for row, err in zip(ROWS, (float("nan"), 3e-2, 1e-7), strict=True)]
     assert [f.row.name for f in facts if read_filter("err>1e-5")(f)] == ["gelu"]
     assert [f.row.name for f in facts if read_filter("err<=1e-5")(f)] == ["exp"]
 
 
-def test_each_step_that_changes_numbers_is_taken_back_alone() -> None:
+def test_each_pass_that_changes_numerics_is_disabled_alone() -> None:
     recipe = default_recipe()
     found = {without.step: without.recipe for without in without_each(recipe)}
     assert {"expand-math-to-polynomials", "convolutions-to-kernels", "flash-attention-prefill"} <= found.keys()

@@ -1,4 +1,4 @@
-"""The user's own editor: real processes that write, fail, rename or are interrupted, and what is taken of it."""
+"""The user's external editor: processes that write, fail, rename the file or are interrupted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where texts are handed over."""
+    """The folder of temporary files."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -30,7 +30,7 @@ def script(body: str) -> list[str]:
     return [sys.executable, "-c", f"{imports}\n{body}"]
 
 
-def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> None:
+def test_the_saved_text_is_used_and_the_folder_deleted(folder: Path) -> None:
     assert (
         edit_in_external_editor(script("path.write_text(path.read_text() + path.name)"), "03-cse.mlir", "a\n")
         == "a\n03-cse.mlir"
@@ -41,16 +41,16 @@ def test_what_the_editor_leaves_is_taken_and_its_folder_goes(folder: Path) -> No
 @pytest.mark.parametrize(
     ("body", "said", "kept"),
     [
-        ("sys.exit(3)", "ended with 3", 0),
-        ("path.write_text('mine'); sys.exit(1)", "nothing is taken; what it wrote is in", 1),
-        ("path.write_text('mine'); os.kill(os.getpid(), signal.SIGKILL)", "what it wrote is in", 1),
-        ("path.unlink()", "no text to take: No such file", 0),
-        ("path.rename(path.with_name('other'))", "what it wrote is in", 1),
-        ("path.unlink(); path.parent.rmdir()", "no text to take", 0),
-        ("path.unlink(); path.mkdir()", "no text to take", 1),
+        ("sys.exit(3)", "exited with status 3", 0),
+        ("path.write_text('mine'); sys.exit(1)", "the text is not used; its output is in", 1),
+        ("path.write_text('mine'); os.kill(os.getpid(), signal.SIGKILL)", "its output is in", 1),
+        ("path.unlink()", "left no readable text: No such file", 0),
+        ("path.rename(path.with_name('other'))", "its output is in", 1),
+        ("path.unlink(); path.parent.rmdir()", "left no readable text", 0),
+        ("path.unlink(); path.mkdir()", "left no readable text", 1),
     ],
 )
-def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
+def test_a_rejected_text_is_reported_and_kept(folder: Path, body: str, said: str, kept: int) -> None:
     with pytest.raises(EditorError, match=said) as error:
         edit_in_external_editor(script(body), "x.mlir", "text")
     assert not isinstance(error.value, NoEditorError)
@@ -58,7 +58,7 @@ def test_what_is_not_taken_is_said_and_kept(folder: Path, body: str, said: str, 
     assert not kept or Path(str(error.value).rpartition(" in ")[2]).exists()
 
 
-def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
+def test_a_missing_editor_is_reported(folder: Path) -> None:
     with pytest.raises(NoEditorError, match="does not start"):
         edit_in_external_editor(["/no/such/editor"], "x.mlir", "text")
     with pytest.raises(NoEditorError, match="No closing quotation"):
@@ -67,7 +67,7 @@ def test_an_editor_that_there_is_not_is_said(folder: Path) -> None:
     assert not list(folder.iterdir())
 
 
-def test_an_interrupt_is_the_editors_and_not_ours() -> None:
+def test_an_interrupt_reaches_only_the_editor() -> None:
     before = signal.getsignal(signal.SIGINT)
     body = (
         "own = signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
@@ -79,14 +79,14 @@ def test_an_interrupt_is_the_editors_and_not_ours() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_edit_whose_recipe_has_changed_is_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_of_a_changed_recipe_is_saved_to_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     app = Workbench("x.py", store=tmp_path / "state", settings=Settings())
     monkeypatch.setattr(app.context.status, "say", said.append)
     app.workspace.begin(Recipe())
     row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
     for recipe in (Recipe(threads=2), app.workspace.recipe):
-        app.texts._resume(recipe, row, "before", "after")
-        path = Path(said.pop().rpartition(" in ")[2])
+        app.text_edit_commands._resume(recipe, row, "before", "after")
+        path = Path(said.pop().rpartition(" to ")[2])
         assert path.read_text() == "after"
         path.unlink()

@@ -1,4 +1,4 @@
-"""Extracts, scripts of them, and bisection, in the workbench."""
+"""Extracted subgraphs, their scripts, and bisection in the workbench."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FOUND = BisectionResult(
 
 
 @pytest.mark.slow
-async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, tmp_path: Path) -> None:
-    """`x` goes on with a node, `X` saves it as a script that plain Python runs, `g b` goes back; `b` finds nothing."""
+async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, tmp_path: Path) -> None:
+    """`x` extracts a node, `X` saves it as a Python script, `g b` goes back; `b` finds no failure."""
     async with workbench("mlp.py") as bench:
         whole = bench.app.state.graphs
         bench.app.graph.show_node(next(row.stable for row in whole[0].rows if row.target == "aten.gelu.default"))
@@ -49,12 +49,12 @@ async def test_an_extract_is_a_graph_of_its_own_and_leads_back(workbench: Open, 
         await bench.until(lambda: bench.app.state.report is not None, "the run")
         assert bench.app.state.report.ok
 
-        bench.app.parting._save_script(str(tmp_path / "gelu.py"))
+        bench.app.subgraph_commands._save_script(str(tmp_path / "gelu.py"))
         await bench.until((tmp_path / "gelu.py").exists, "the script")
         said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
         assert "torch.float32" in said.stdout
 
-        bench.app.parting._begin("any", "1, 200 s")
+        bench.app.subgraph_commands._begin_search("any", "1, 200 s")
         await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
@@ -69,14 +69,14 @@ def test_a_criterion_is_two_numbers() -> None:
             parse_criterion("any", text)
 
 
-def test_an_answer_is_told_from_its_end(tmp_path: Path) -> None:
+def test_the_result_starts_with_the_culprit(tmp_path: Path) -> None:
     lines = finding_lines(FOUND)
     assert lines[0] == "flip-one-sign (plug.py) is at fault"
     assert "smallest reproducing set of nodes: norm/native_layer_norm.0" in lines
     assert lines[-1] == "7 trials in 3.2 s"
 
 
-def test_an_answer_is_written_as_a_recipe_and_a_module(tmp_path: Path) -> None:
+def test_a_result_is_written_as_a_recipe_and_a_module(tmp_path: Path) -> None:
     written = write_finding(tmp_path, FOUND)
     assert [path.name for path in written] == ["right.toml", "reduced.mlir", "reduced.after.mlir"]
     assert from_toml((tmp_path / "right.toml").read_text()) == FOUND.recipe

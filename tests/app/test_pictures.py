@@ -1,4 +1,4 @@
-"""Pictures of every screen, and of every way in which the panes show something: dark and light, 80×24 and 160×50.
+"""Pictures of every screen, and of every form of the panes: dark and light, 80×24 and 160×50.
 
 One workbench a program is enough for all of them: a start costs more than its pictures. `pytest
 tests/app/test_pictures.py --snapshot-update` takes new ones, to be looked at: browsers read compressed SVG.
@@ -72,7 +72,7 @@ BASES = {AnsweringScreen, EditorScreen, ListScreen, TableScreen, TextScreen}
 
 @dataclass(frozen=True)
 class Shown:
-    """How something is opened from the panes: the pane, then keys, or a screen that is `made`.
+    """How a picture is opened from the panes: the pane, then keys, or a screen that is `made`.
 
     What a machine's CPU or clock decides, and what takes minutes, is made up. `text` is on the screen once all is
     there; `back` are the keys that lead back where closing the screen does not.
@@ -134,7 +134,7 @@ PLOT = Plot(
 
 
 def without_times(screen: Any) -> None:
-    screen._came(msgspec.structs.replace(screen._report, seconds=1.0, compile_seconds=1.0))
+    screen._show_report(msgspec.structs.replace(screen._report, seconds=1.0, compile_seconds=1.0))
 
 
 PANES = {
@@ -201,7 +201,7 @@ SCREENS = {
     "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
-    "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml is there already. Replace it?")),
+    "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),
     "hot": Shown(HotSpotScreen, made=lambda app: HotSpotScreen(SAMPLING, {"add": "add"})),
     "plot": Shown(PlotScreen, made=lambda app: PlotScreen([PLOT], app.glyphs, chooses="goes to the node")),
     "presets-beside": Shown(
@@ -224,7 +224,7 @@ OF_GRAPHS = {
 
 
 class CompressedSvg(SingleFileSnapshotExtension):
-    """A picture in a tenth of its size; what another zlib has made of the same picture is equal to it."""
+    """A picture compressed to a tenth of its size. Pictures compressed by other zlib versions compare equal."""
 
     file_extension = "svgz"
     _file_extension = "svgz"
@@ -239,13 +239,13 @@ class CompressedSvg(SingleFileSnapshotExtension):
 
 @pytest.fixture
 def picture(snapshot: Any) -> Picture:
-    """Whether a picture is as the one of that name that was found right."""
+    """Whether a picture equals the approved one with that name."""
     kept = snapshot.use_extension(CompressedSvg)
     return lambda name, drawn: kept(name=name) == drawn
 
 
 def every_screen() -> Iterator[type[Screen[Any]]]:
-    """The screens of the workbench that are no bases of others."""
+    """The screens of the workbench that are not base classes of others."""
     for module in pkgutil.iter_modules(screens.__path__):
         importlib.import_module(f"{screens.__name__}.{module.name}")
     todo: list[type[Any]] = [Screen]
@@ -263,7 +263,7 @@ def test_every_screen_has_a_picture() -> None:
 
 @IN_EVERY_LOOK
 async def test_the_panes_and_every_screen(bench: Any, picture: Picture, size: str, theme: str) -> None:
-    """On the smallest sample, after a run."""
+    """Pictures of the smallest sample, after a run."""
     assert await others(bench(), PANES | SCREENS, picture, size, theme) == []
 
 
@@ -277,14 +277,14 @@ async def test_what_modules_add(bench: Any, picture: Picture, size: str, theme: 
 async def test_what_several_graphs_and_another_frontend_add(
     bench: Any, picture: Picture, size: str, theme: str
 ) -> None:
-    """On a sample of two models."""
+    """Pictures of a sample with two models."""
     assert await others(bench(source=SEVERAL), OF_GRAPHS, picture, size, theme, run=False) == []
 
 
 async def others(
     app: Any, table: dict[str, Shown], picture: Picture, size: str, theme: str, *, run: bool = True
 ) -> list[str]:
-    """The pictures that are not as they were."""
+    """The pictures that differ from the approved ones."""
     different: list[str] = []
     async with app.run_test(size=SIZES[size]) as pilot:
         await compiled(pilot, run=run)
@@ -298,7 +298,7 @@ async def others(
 
 
 async def show(pilot: Any, shown: Shown) -> None:
-    """Open something, from the panes as they were at the start, and wait until all of it is there."""
+    """Open a screen from the initial state of the panes, and wait until it is complete."""
     app = pilot.app
     app.context.layout.show_pane(shown.pane)
     app.graph.move_to(2)

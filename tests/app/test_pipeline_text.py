@@ -1,4 +1,4 @@
-"""The pipeline as text: what is written can be read again, and what cannot be read is told with its place."""
+"""The pipeline as text: printed text parses again, and errors have a position."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ CATALOGUE = (
 
 
 @pytest.mark.parametrize("name", list(presets()))
-def test_every_preset_comes_back_as_it_was(name: str) -> None:
+def test_every_preset_survives_printing_and_parsing(name: str) -> None:
     steps = presets()[name].recipe.steps
     graph = tuple(step for step in steps if step.level == "graph")
     rest = tuple(step for step in steps if step.level != "graph")
     assert steps_of(parse(pipeline_text(steps)), steps) == graph + rest
 
 
-def test_text_of_ir_stands_for_itself_by_a_hash() -> None:
+def test_ir_is_represented_by_a_hash() -> None:
     steps = (PassStep("replace-ir", options=(("text", "module {\n}\n"),), phase="fused"), PassStep("cse"))
     text = pipeline_text(steps)
     assert "module {" not in text
     assert steps_of(parse(text), steps) == steps
 
 
-def test_what_mlir_opt_prints_is_read() -> None:
+def test_the_syntax_of_mlir_opt_parses() -> None:
     text = "builtin.module(func.func(convert-linalg-to-loops),canonicalize{  max-iterations=10 top-down=true},cse)"
     items = parse(text)
     assert [(item.name, item.anchor) for item in items] == [
@@ -58,7 +58,7 @@ def test_what_mlir_opt_prints_is_read() -> None:
     assert mlir_pipeline(steps) == text.replace("{  ", "{")
 
 
-def test_comments_spell_passes_that_are_off() -> None:
+def test_comments_contain_disabled_passes() -> None:
     items = parse("builtin.module(\n  cse,\n  // canonicalize{top-down=false}\n  // a remark of mine\n  fuse-rows\n)")
     assert [(item.name, item.enabled) for item in items] == [
         ("cse", True),
@@ -85,7 +85,7 @@ def test_comments_spell_passes_that_are_off() -> None:
         ("func.func(func.func(cse))", 10, "not allowed inside"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, place: int, message: str) -> None:
+def test_errors_have_a_position(text: str, place: int, message: str) -> None:
     with pytest.raises(PipelineError) as caught:
         check_pipeline(parse(text), CATALOGUE)
     assert caught.value.offset == place
@@ -98,7 +98,7 @@ def test_a_new_pass_gets_the_phase_of_its_neighbour() -> None:
     assert [step.phase for step in steps] == ["fused", "fused", "vector"]
 
 
-def test_words_are_completed_by_where_they_stand() -> None:
+def test_completions_depend_on_the_position() -> None:
     def words(text: str) -> list[str]:
         return [found.word for found in completions(text, len(text), CATALOGUE)[1]]
 
@@ -110,7 +110,7 @@ def test_words_are_completed_by_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 23, "-" + "9" * 23, "9" * 5000, "nan", "inf", "-inf", "1e999"])
-def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str, tmp_path: Path) -> None:
+def test_a_number_beyond_the_range_of_a_recipe_stays_text_and_can_be_saved(text: str, tmp_path: Path) -> None:
     workspace = Workspace("x.py", (), tmp_path)
     workspace.begin(Recipe())
     workspace.edit(Recipe(steps=steps_of(parse(f"canonicalize{{max-iterations={text}}},"), ())), "by hand")
@@ -129,11 +129,11 @@ def test_a_number_that_a_recipe_cannot_hold_stays_text_and_can_be_kept(text: str
      ("99999999999999999999", "10", "does not fit"), ("anything", "", ""), ("wrong", "aggressive", ""),
      ("2,0,1", "0,1,2", ""), ("1,x", "0,1,2", "x is not a whole number"), ("1,,2", "0,1,2", "empty text is not")],
 )  # fmt: skip
-def test_a_text_that_is_not_of_an_options_type_is_told(text: str, default: str, reason: str) -> None:
+def test_a_value_of_the_wrong_type_is_an_error(text: str, default: str, reason: str) -> None:
     assert (option_error(text, default) == "") == (reason == "")
     assert reason in option_error(text, default)
 
 
-def test_a_word_that_an_option_does_not_take_is_told_with_those_that_it_does() -> None:
+def test_an_unknown_word_of_an_option_is_an_error_with_the_known_words() -> None:
     assert option_error("aggressive", "normal", ("normal", "aggressive")) == ""
     assert option_error("wild", "normal", ("normal", "aggressive")) == "wild is not one of normal, aggressive"

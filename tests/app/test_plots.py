@@ -1,4 +1,4 @@
-"""Plots: where values stand on their axes, and the screen with a cursor that goes from point to point."""
+"""Plots: positions of values on their axes, and the plot screen with its cursor."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ BARS = Plot(
 )
 
 
-def test_on_a_logarithmic_axis_zero_stands_below_all_and_what_is_negative_nowhere() -> None:
+def test_a_logarithmic_axis_has_zero_at_its_end_and_no_negative_values() -> None:
     scale = scale_of(PlotAxis(log=True), [0.0, 1e-8, 1e-5])
     assert scale.place(1e-5) == pytest.approx(-5)
     assert scale.place(0.0) == -9
     assert scale.place(-1.0) is None
     assert scale.place(math.nan) is None
-    assert [scale.told(place) for place in scale.ticks(-9, -5, 10)] == ["0", "1e-08", "1e-07", "1e-06", "1e-05"]
+    assert [scale.label_at(place) for place in scale.ticks(-9, -5, 10)] == ["0", "1e-08", "1e-07", "1e-06", "1e-05"]
 
 
-def test_marks_are_round_and_no_more_than_fit() -> None:
+def test_ticks_are_round_and_fit() -> None:
     assert round_steps(0.0, 1.0, 5) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     assert round_steps(3.0, 97.0, 5) == pytest.approx([20, 40, 60, 80])
     assert round_steps(2.0, 2.0, 5) == [2.0]
     within_a_decade = scale_of(PlotAxis(log=True), [2.0, 6.0])
-    assert [within_a_decade.told(place) for place in within_a_decade.ticks(math.log10(2), math.log10(6), 5)] == [
+    assert [within_a_decade.label_at(place) for place in within_a_decade.ticks(math.log10(2), math.log10(6), 5)] == [
         "2", "3", "4", "5", "6",
     ]  # fmt: skip
     assert scale_of(PlotAxis(log=True), [1.0, 1e30]).ticks(0, 30, 4) == [0, 8, 16, 24]
@@ -67,7 +67,7 @@ def test_a_long_line_keeps_the_extremes_of_every_column() -> None:
 
 
 class Bare(App[None]):
-    """An application that has a plot and nothing else."""
+    """An application with only a plot screen."""
 
     CSS_PATH = "../../app/workbench/workbench.tcss"
 
@@ -93,10 +93,10 @@ async def test_the_cursor_goes_along_a_series_and_to_the_nearest_point_of_anothe
     app = Bare(GROWTH, BARS, chooses="goes to the node")
     async with app.run_test(size=(100, 30)) as pilot:
         await passed_on(pilot)
-        told = "\n".join(app.text())
-        assert "max|d| (log)" in told
-        assert "1e-05" in told
-        assert "2 points left out: below 0 or not finite" in told
+        text = "\n".join(app.text())
+        assert "max|d| (log)" in text
+        assert "1e-05" in text
+        assert "2 points left out: below 0 or not finite" in text
         await pilot.press("l", "l", "l")
         await passed_on(pilot)
         assert any("4/8 d" in line and "2e-07" in line for line in app.text())
@@ -108,7 +108,7 @@ async def test_the_cursor_goes_along_a_series_and_to_the_nearest_point_of_anothe
     assert app.chosen == "y"
 
 
-async def test_zooming_follows_the_cursor_and_nought_shows_all_again() -> None:
+async def test_zoom_follows_the_cursor_and_0_resets_it() -> None:
     app = Bare(Plot("long", (Series("s", tuple(range(1000)), tuple(range(1000))),)))
     async with app.run_test(size=(100, 30)) as pilot:
         await passed_on(pilot)
@@ -129,7 +129,7 @@ async def test_zooming_follows_the_cursor_and_nought_shows_all_again() -> None:
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])
 @pytest.mark.parametrize("plot", [GROWTH, BARS, Plot("empty", ()), Plot("one", (Series("s", (1.0,), (0.0,)),))])
-async def test_ascii_alone_on_any_screen(plot: Plot, size: tuple[int, int]) -> None:
+async def test_every_screen_draws_only_ascii_in_ascii_mode(plot: Plot, size: tuple[int, int]) -> None:
     app = Bare(plot, glyphs=formatting.ASCII)
     async with app.run_test(size=size) as pilot:
         app.screen_stack[0].set_class(True, "-ascii")

@@ -1,4 +1,4 @@
-"""Profiles as the screen and the command line tell them: rates, shares of the machine, the tree of modules."""
+"""The text and the data of profiles: rates, shares of the peak, the tree of modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPORT = ProfileReport(
 )  # fmt: skip
 
 
-def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None:
+def test_nodes_are_sorted_by_time_with_their_share_of_the_peak() -> None:
     sort, product, exp = profile.timed_nodes(REPORT, INFO)
     assert [each.row.name for each in (sort, product, exp)] == ["sort", "mm", "exp"]
     assert product.rate == pytest.approx(2e9)
@@ -39,17 +39,17 @@ def test_nodes_stand_by_their_times_with_what_they_used_of_the_machine() -> None
     assert (sort.rate, sort.share) == (0, 0)  # nobody knows how much sorting is
 
 
-def test_moves_are_measured_by_their_bytes() -> None:
+def test_data_movement_is_rated_by_bytes() -> None:
     moved = profile.TimedNode(ROWS[0], NodeTime("mm.0", 1e-3, operations=0, bytes=1e7, regions=1), Peak(4.0, 20.0))
     assert moved.share == pytest.approx(0.5)
 
 
-def test_arithmetic_has_a_roof_for_each_kind_of_element() -> None:
+def test_each_element_type_has_its_own_peak() -> None:
     peak = Peak(8.0, 20.0, 4.0, 2.0)
     assert [peak.arithmetic(kind) for kind in ("f32", "bf16", "f64", "i64", "ui8")] == [8.0, 8.0, 4.0, 2.0, 2.0]
 
 
-def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
+def test_rates_above_memory_bandwidth_are_marked_as_cached() -> None:
     each = profile.TimedNode(ROWS[0], NodeTime("mm.0", 1e-4, operations=1e6, bytes=1e7, regions=1), Peak(4.0, 20.0))
     assert each.from_caches
     assert profile.share_text(each) == "500% c"
@@ -58,7 +58,7 @@ def test_what_is_faster_than_memory_is_said_to_lie_in_caches() -> None:
     assert not any("was in caches" in line for line in profile.summary_lines(REPORT))
 
 
-def test_samples_are_told_with_who_had_the_others() -> None:
+def test_the_summary_of_samples_names_other_code() -> None:
     sampling = Sampling(200, 150, 4000, elsewhere=(("libtorch_cpu.so", 40), ("", 10)))
     said = profile.sampling_text(sampling)
     assert said.startswith("75.0% of 200 samples (4,000 per second of CPU time) in compiled code")
@@ -86,7 +86,7 @@ def test_stacks_are_lines_of_modules_and_nanoseconds() -> None:
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == 8_000_000
 
 
-def test_a_module_of_the_name_of_a_node_keeps_both_apart_in_sum() -> None:
+def test_a_module_and_a_node_of_the_same_name_stay_separate() -> None:
     rows = (ROWS[0], NodeRow(1, "deep.0", "call_function", "deep", "t", "", "", module="up"))
     nodes = (NODES[0], NodeTime("deep.0", 1e-3, regions=1))
     report = ProfileReport(0, nodes, (), REPORT.plain, Timing(3e-3, 0, 0, 1), 0.0, whole=3e-3, inside=3e-3)
@@ -97,16 +97,16 @@ def test_a_module_of_the_name_of_a_node_keeps_both_apart_in_sum() -> None:
 @pytest.mark.parametrize(
     ("seconds", "told"), [(0.0123456, "12.3"), (0.001234, "1.234"), (0.00001234, "0.0123"), (1.5, "1500.0")]
 )
-def test_times_have_the_digits_that_count(seconds: float, told: str) -> None:
+def test_times_have_three_significant_digits(seconds: float, told: str) -> None:
     assert profile.milliseconds(seconds) == told
 
 
-def test_a_column_tells_whose_time_a_node_is_part_of() -> None:
+def test_the_time_column_names_the_node_that_includes_a_fused_node() -> None:
     names = {row.stable: row.name for row in ROWS}
     assert [profile.node_time_text(node, names) for node in (*NODES, None)] == ["2.000", "in mm", "1.000", "3.000", ""]
 
 
-def test_instructions_are_told_with_their_share_and_nodes() -> None:
+def test_hot_instructions_have_a_share_and_nodes() -> None:
     spots = (HotSpot("f", 0x2A, 150, "vaddps zmm0, zmm1", 7, ("mm.0",)), HotSpot("g", 4, 50))
     screen = HotSpotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
     first = "".join(text for text, _ in screen._table.row_cells(0, 120))

@@ -1,4 +1,4 @@
-"""A profile in the workbench: columns, filter and order of the table, the tree of modules, the roof."""
+"""A profile in the workbench: columns, filter and order of the table, the tree of modules, the roofline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Open = Callable[..., Any]
 
 
 @pytest.mark.slow
-async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbench: Open) -> None:
+async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None:
     async with workbench("mlp.py", size=(200, 50)) as bench:
         graph, app = bench.app.graph, bench.app
         assert not bench.shows("GFLOP/s")
@@ -66,7 +66,7 @@ async def test_nodes_have_times_which_the_table_is_filtered_and_sorted_by(workbe
         await bench.sees("ms?")  # the times are of an earlier recipe
 
 
-def test_the_roof_is_memorys_up_to_its_edge_and_then_arithmetics() -> None:
+def test_the_roofline_is_limited_by_memory_then_by_arithmetic() -> None:
     plot = roofline(REPORT, INFO)
     assert plot is not None
     nodes, roof = plot.series

@@ -1,4 +1,4 @@
-"""A node followed through the panes on the real engine: its text at every stage, its fate, its Python line."""
+"""Provenance of a node on the real engine: its text at every stage, its history, its Python line."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, t
         app, source = bench.app, bench.app.source
         file.unlink()
         await bench.press("g", "P")
-        await bench.until(lambda: "shown" in str(source.empty(source.width)), "word of the file that is gone")
+        await bench.until(lambda: "shown" in str(source.empty(source.width)), "the message about the missing file")
         file.write_text(TWO_LINES)
         app.session.reload((str(file),))
         await bench.until(lambda: source.line is not None, "the file's lines")

@@ -111,7 +111,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
 async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone_meanwhile(
     workbench: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The line without a name ended the workbench: what stood there was looked at when the engine had answered."""
+    """A line without a name crashed the workbench, because it was read after the engine had answered."""
     async with workbench("mlp.py", size=(160, 50)) as bench:
         ir, questions = bench.app.ir, bench.app.context.queries
         await bench.press("3", "tab", "tab", "+")

@@ -1,4 +1,4 @@
-"""The workbench on an engine behind a slow link: what is moved, how soon it is there, and what a lost link costs."""
+"""The workbench with a remote engine over a slow connection: traffic, latency, and lost connections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.engine_processes import gone, lives, stopped
 ROOT = Path(__file__).resolve().parents[2]
 # Each way, so an answer takes twice as long.
 DELAY = 0.2
-# In round trips of the link as it is just then: two of them in turn would be two.
+# In current round trips of the connection: two sequential requests would take two.
 FIRST_PAGE = 1.75
 
 
@@ -49,7 +49,7 @@ def remote(far: Path) -> RemoteHost:
 
 
 async def compiled(bench: Any) -> None:
-    """An engine behind a slow link, on a busy machine, may take longer to start than tests otherwise wait."""
+    """A remote engine on a busy machine may take longer to start than the usual time limit of tests."""
     end = time.monotonic() + 400
     while bench.app.state.compiled is None and time.monotonic() < end:
         await bench.pilot.pause(0.05)
@@ -58,9 +58,7 @@ async def compiled(bench: Any) -> None:
     await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "the catalogues")
 
 
-async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
-    workbench: Callable[..., Any], far: Path
-) -> None:
+async def test_only_shown_lines_are_transferred_in_one_round_trip(workbench: Callable[..., Any], far: Path) -> None:
     place = remote(far)
     async with workbench(Path("samples/mlp.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)
@@ -90,16 +88,16 @@ async def test_only_what_is_shown_is_moved_and_it_is_there_in_one_round_trip(
         assert client.received_bytes - moves < 20 * 1000, "scrolling inside what is at hand asks for nothing but pages"
 
 
-async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Callable[..., Any], far: Path) -> None:
+async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Callable[..., Any], far: Path) -> None:
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
         await compiled(bench)
         app = bench.app
         pid = app.state.welcome.pid
         (far / "down").touch()
-        await bench.until(lambda: bench.shows("link lost"), "the loss")
+        await bench.until(lambda: bench.shows("disconnected"), "the loss")
         await bench.until(lambda: "reconnecting in" in app.state.link, "the next try")
-        await bench.until(lambda: bench.shows("R tries now"), "what to do")
+        await bench.until(lambda: bench.shows("press R to reconnect"), "what to do")
         assert app.state.engine == "ready"
         assert app.ir.document.lines
         await bench.press("space")
@@ -116,10 +114,10 @@ async def test_a_lost_link_is_said_and_costs_nothing_of_the_users(workbench: Cal
         assert app.state.welcome.pid == pid, "it is the same engine"
 
 
-async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
+async def test_r_restarts_a_stopped_remote_engine(
     workbench: Callable[..., Any], far: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What is said of the edit makes room for what lasts.
+    # The message about the edit disappears, so that the status is visible.
     monkeypatch.setattr("buddy.app.panes.status.MESSAGE_SECONDS", 0.1)
     place = remote(far)
     async with workbench(Path("samples/arith_add.py"), wait=False, engine=place, directory=place.folder) as bench:
@@ -132,7 +130,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
             await bench.until(lambda: app.state.link, "the loss of the link")
             (far / "down").unlink()
             await bench.until(lambda: bench.shows("does not answer"), "the engine's silence")
-            await bench.until(lambda: bench.shows("R starts another"), "what to do")
+            await bench.until(lambda: bench.shows("press R to restart"), "what to do")
             await bench.press("R")
             await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
             assert await gone(*below)
@@ -140,7 +138,7 @@ async def test_an_engine_elsewhere_that_was_stopped_is_given_up_with_r(
         assert app.state.compiled == edited
 
 
-async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
+async def test_an_unreachable_host_is_tried_once_and_again_with_r(
     workbench: Callable[..., Any], tmp_path: Path
 ) -> None:
     tried = tmp_path / "tried"
@@ -155,12 +153,12 @@ async def test_a_machine_that_cannot_be_reached_is_tried_once_and_again_with_r(
         await bench.until(lambda: tried.read_text() == "xx", "another try")
 
 
-async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
-    """Another one is begun in its place, and nothing of the first is left."""
+async def test_r_cancels_a_login_that_hangs(tmp_path: Path) -> None:
+    """Another engine starts, and all processes of the first one have exited."""
     tried = tmp_path / "tried"
     place = RemoteHost("far", ("sh", "-c", f"echo $$ >> {tried}; exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
-    living = asyncio.ensure_future(session.live())
+    living = asyncio.ensure_future(session.keep_running())
     while not (tried.exists() and tried.read_text().endswith("\n")):
         await asyncio.sleep(0.05)
     session.start_over()
@@ -173,15 +171,15 @@ async def test_a_login_that_hangs_is_given_up_with_r(tmp_path: Path) -> None:
     assert not lives(int(logins[1]))
 
 
-async def test_a_link_that_is_given_up_while_it_begins_is_ended(tmp_path: Path) -> None:
-    """`R` for a silent engine comes between two tries as well as in one whose process is not there yet."""
-    begun = tmp_path / "begun"
+async def test_a_connection_cancelled_while_it_starts_is_closed(tmp_path: Path) -> None:
+    """`R` for a silent engine works between two attempts to reconnect, and during one before its process exists."""
+    started = tmp_path / "started"
     link = ResumingTransport(
-        RemoteHost("far", ("sh", "-c", f"echo $$ > {begun}; exec sleep 600")), NO_LOG, lambda _: None
+        RemoteHost("far", ("sh", "-c", f"echo $$ > {started}; exec sleep 600")), NO_LOG, lambda _: None
     )
     opening = asyncio.ensure_future(link.open())
     await asyncio.sleep(0)
     link.kill()
     with pytest.raises(EngineLost):
         await opening
-    assert not begun.exists() or not begun.read_text().strip() or not lives(int(begun.read_text()))
+    assert not started.exists() or not started.read_text().strip() or not lives(int(started.read_text()))

@@ -1,4 +1,4 @@
-"""What the outputs pane, the header, the status line and the line of keys say."""
+"""The text of the outputs pane, the header, the status line and the line of keys."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shown(state: State, recipe: Recipe, width: int = 90, glyphs: formatting.Glyp
 @pytest.fixture
 def state(recipe: Recipe) -> State:
     made = State(captured=True)
-    made.shown.reported(recipe, report())
+    made.shown.record_run(recipe, report())
     return made
 
 
@@ -55,7 +55,7 @@ def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) 
         "400 ms",
         "200 ms",
         "2.00x eager's speed",
-        "9 of 10 nodes compiled",
+        "9/10 nodes compiled, 1 in eager",
     ):
         assert part in text
 
@@ -66,7 +66,7 @@ def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) 
     assert eager.count("#") == pytest.approx(2 * buddy.count("#"), abs=1)
 
 
-def test_runs_before_have_their_bars_too(state: State, recipe: Recipe) -> None:
+def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
     state.runs = [RunRecord(3600.0 * hour, recipe, report()) for hour in range(6)]
     lines = shown(state, recipe).splitlines()
     clocks = [run.clock for run in state.runs]
@@ -74,30 +74,30 @@ def test_runs_before_have_their_bars_too(state: State, recipe: Recipe) -> None:
     assert found == [clocks[4], clocks[3], clocks[2]], "not the one on the screen, and no more than there is room for"
 
 
-def test_a_mismatch_is_a_word_and_says_where(state: State, recipe: Recipe) -> None:
+def test_a_mismatch_shows_its_first_position(state: State, recipe: Recipe) -> None:
     state.shown.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
     assert "MISMATCH out0" in shown(state, recipe)
     assert "first differs at [0, 17] · within 1e-4 · 3 NaN" in shown(state, recipe)
 
 
-def test_a_report_of_another_recipe_is_stale_and_the_one_before_is_remembered(state: State, recipe: Recipe) -> None:
-    state.shown.was = report(max_abs=3.1e-2)
+def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state: State, recipe: Recipe) -> None:
+    state.shown.previous_report = report(max_abs=3.1e-2)
     text = shown(state, recipe.toggled(0))
     assert "STALE" in text
     assert "(was 3.1e-02)" in text
     assert "STALE" not in shown(state, recipe)
 
 
-def test_a_report_is_stale_when_its_script_or_its_inputs_are_others_by_now(state: State, recipe: Recipe) -> None:
+def test_a_report_is_stale_after_its_script_or_its_inputs_changed(state: State, recipe: Recipe) -> None:
     text = text_of(outputs_lines(state, recipe, 90, formatting.UNICODE, ["model.py"]))
-    assert "STALE: model.py changed on disk since; R loads it" in text
+    assert "STALE: model.py changed on disk; press R to reload" in text
     state.wanted_inputs = p.InputChoice("random", 3)
-    assert "STALE: it ran on the script's own inputs; r runs again" in shown(state, recipe)
+    assert "STALE: results are for the script's own inputs; press r to run again" in shown(state, recipe)
     state.shown.inputs = p.InputChoice("random", 3)
     assert "STALE" not in shown(state, recipe)
 
 
-def test_files_that_changed_are_known_and_those_out_of_sight_are_not(tmp_path: Path) -> None:
+def test_changed_files_are_detected_and_remote_files_are_ignored(tmp_path: Path) -> None:
     first, second = tmp_path / "a.py", tmp_path / "b.py"
     for path in (first, second):
         path.write_text("1")
@@ -111,23 +111,23 @@ def test_files_that_changed_are_known_and_those_out_of_sight_are_not(tmp_path: P
     assert disk.changed() == []
 
 
-def test_nan_on_both_sides_is_no_ok_and_counted_on_either(state: State, recipe: Recipe) -> None:
+def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe: Recipe) -> None:
     state.shown.report = report(verdict="nan", nans=3, eager_nans=3, where="[0, 1]", zero_signs=2)
     text = shown(state, recipe, 120)
     assert "NaN      out0" in text
-    assert "3 NaN, 3 in eager · NaN equals NaN only when asked: setting equal_nan" in text
-    assert "2 zeros of the other sign" in text
+    assert "3 NaN, 3 in eager · set equal_nan to treat NaN as equal to NaN" in text
+    assert "2 zeros with the opposite sign" in text
     assert "OK" not in text
 
 
-def test_what_is_not_compared_says_why(state: State, recipe: Recipe) -> None:
+def test_outputs_without_a_comparison_show_the_reason(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), outputs=())
     assert "not compared with eager: the graph returns no tensor" in shown(state, recipe)
     state.shown.report = replace(report(verdict="unchecked"), compared=False)
     assert "not compared with eager: there is no eager program" in shown(state, recipe)
 
 
-def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> None:
+def test_timings_show_the_load_of_the_machine(state: State, recipe: Recipe) -> None:
     state.shown.report = replace(report(), load=MachineLoad(1.5, 0.7, 2, 2450))
     assert "machine: load 1.50 on 2 cores, other processes used 0.7 cores, 2450 MHz" in shown(state, recipe, 120)
     assert formatting.load_text(MachineLoad(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
@@ -136,16 +136,16 @@ def test_timings_come_with_the_machines_load(state: State, recipe: Recipe) -> No
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
 
-def test_inputs_that_changed_are_never_hidden(state: State, recipe: Recipe) -> None:
+def test_changed_inputs_are_reported(state: State, recipe: Recipe) -> None:
     import msgspec
 
     state.shown.report = msgspec.structs.replace(report(), inputs_unchanged=False)
     assert "changed its inputs or weights" in shown(state, recipe)
 
 
-def test_a_problem_says_what_where_and_what_to_do_and_the_printout_stays(recipe: Recipe) -> None:
+def test_a_problem_shows_what_where_and_what_to_do_above_the_printout(recipe: Recipe) -> None:
     state = State(printout=["hello", ""])
-    state.began("open", 1)
+    state.record_start("open", 1)
     state.apply(p.Failed(1, p.Diagnostic("it raised", "model.py:3", "mend it")))
     text = shown(state, recipe)
     assert text.index("it raised") < text.index("model.py:3") < text.index("mend it") < text.index("hello")
@@ -169,7 +169,7 @@ def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> Non
     assert "commands" in text_of([cells])
 
 
-def test_the_status_line_prefers_the_hint_then_the_message_then_what_is_wrong(state: State) -> None:
+def test_the_status_line_prefers_the_hint_then_the_message_then_the_problem(state: State) -> None:
     state.problems["compile"] = p.Diagnostic("it failed", "pass 3")
 
     def line(message: str, hint: str) -> str:
@@ -199,7 +199,7 @@ def test_a_histogram_shows_every_bin_that_holds_anything() -> None:
         [("one long line of words without a second cell, which goes on and on", "text")],
     ],
 )
-def test_text_to_read_is_broken_between_words_and_nothing_is_lost(line: Cells, width: int) -> None:
+def test_text_is_wrapped_between_words_without_loss(line: Cells, width: int) -> None:
     whole = "".join(text for text, _ in line)
     pieces = ["".join(text for text, _ in piece) for piece in wrap_line(line, width)]
     assert all(len(piece) <= width for piece in pieces)

@@ -1,4 +1,4 @@
-"""Why a request has no answer is said once, by whoever asked; a path is looked at and asked about before it is used."""
+"""A failed request shows its reason once. A path is checked, and confirmed if necessary, before it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.protocol import DescribeOp
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """One whose engine has not been started."""
+    """A workbench whose engine has not been started."""
     return Session(Workspace("x.py", store=tmp_path), lambda topics: None)
 
 
@@ -25,13 +25,13 @@ def session(tmp_path: Path) -> Session:
     ("failed", "said"),
     [("", "the engine is not running"), ("not profiled", "not profiled: the engine is not running")],
 )
-async def test_a_request_without_an_answer_says_why(session: Session, failed: str, said: str) -> None:
+async def test_a_failed_request_shows_the_reason(session: Session, failed: str, said: str) -> None:
     heard: list[str] = []
     assert await Requester(session, heard.append).request(DescribeOp(0, "arith.addi"), failed=failed) is None
     assert heard == [said]
 
 
-async def test_a_request_that_the_user_has_stopped_is_told_apart(session: Session) -> None:
+async def test_a_cancelled_request_shows_another_message(session: Session) -> None:
     async def ended(cancelled: bool) -> str:
         raise UnavailableError("the run was cancelled", cancelled)
 
@@ -44,9 +44,7 @@ async def test_a_request_that_the_user_has_stopped_is_told_apart(session: Sessio
     assert heard == ["the search was stopped", f"not tuned: {reason}", f"not profiled: {reason}"]
 
 
-def test_a_path_is_used_at_once_or_after_the_question_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_path_is_used_at_once_or_after_confirmation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     asked: list[str] = []
     said: list[str] = []

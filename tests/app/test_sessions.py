@@ -1,4 +1,4 @@
-"""What outlasts a session, and what is written for others: on the real engine."""
+"""Saved sessions, and reproducers, on the real engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.runs import recipe_summary
-from buddy.app.workspace.session_file import is_first_script, read_kept
+from buddy.app.workspace.session_file import is_first_script, read_session
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe
 
@@ -23,7 +23,7 @@ Open = Callable[..., Any]
 
 
 @slow
-async def test_layout_edits_and_runs_are_there_again(workbench: Open) -> None:
+async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
@@ -63,17 +63,17 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         rows = [row for row in bench.app.state.info.rows if row.opcode == "placeholder"]
         shapes = [tuple(map(int, row.shape.split("x"))) for row in rows]
         np.savez(tmp_path / "x.npz", *[np.full(shape, k + 1, np.float32) for k, shape in enumerate(shapes)])
-        bench.app.running._use_file(str(tmp_path / "x.npz"))
+        bench.app.run_commands._use_file(str(tmp_path / "x.npz"))
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run")
         (output,) = bench.app.state.report.outputs
         assert bench.app.state.report.ok
         assert output.low == output.high == sum(range(1, len(rows) + 1))
-        bench.app.running._use_file(str(tmp_path / "nosuch.npz"))
+        bench.app.run_commands._use_file(str(tmp_path / "nosuch.npz"))
         await bench.until(lambda: bench.shows("No such file"), "the refusal")
-        bench.app.running._use_timeout("0.001")
+        bench.app.run_commands._use_timeout("0.001")
         await bench.press("r")
         await bench.until(lambda: bench.shows("longer than 0.001 s"), "the end of the run's time")
-        kept_path = bench.app.sessions._path
+        kept_path = bench.app.session_commands._path
     saved = (tmp_path / "x.npz").read_bytes()
     assert saved not in kept_path.read_bytes(), "files of inputs are read again, not kept"
     async with workbench("arith_add.py", size=(120, 40)) as bench:
@@ -82,14 +82,14 @@ async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: 
         await bench.press("H", "enter")
         await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
         assert bench.app.state.report.outputs[0].high == 0
-        await bench.sees("is not what it was in that run")
+        await bench.sees("has changed since that run")
 
 
 @slow
 async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         folder = tmp_path / "it"
-        bench.app.sessions.write_reproducer(str(folder))
+        bench.app.session_commands.write_reproducer(str(folder))
         await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert len(described["stages"]) == len(bench.app.ir.rows)
@@ -112,17 +112,17 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
     await bench.press("y")
     assert mine.read_text() == "theirs"
     (folder / "replay.sh").unlink()
-    bench.app.sessions.write_reproducer(str(folder))
+    bench.app.session_commands.write_reproducer(str(folder))
     await bench.press("n")
     await bench.pilot.pause(0.2)
     assert not (folder / "replay.sh").exists()
-    bench.app.sessions.write_reproducer(str(folder))
+    bench.app.session_commands.write_reproducer(str(folder))
     await bench.press("y")
     await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
 
 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
-    """The run is cancelled when all that comes before it has been written."""
+    """The run is cancelled after all earlier files have been written."""
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     other, run = folder.with_name("other"), bench.app.session.run_values
 
@@ -134,7 +134,7 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
 
     bench.app.session.run_values = cancelled
     for target in (folder, other):
-        bench.app.sessions.write_reproducer(str(target))
+        bench.app.session_commands.write_reproducer(str(target))
         await bench.press(*(["y"] if target is folder else []))
         await bench.until(lambda name=target.name: bench.shows(f"{name} could not be written"), "the end")
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -142,9 +142,9 @@ async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"junk", b"\x81\xa4pane\xa1\xff", b"\x81\xa9bookmarks" + b"\x91" * 100_000])
-def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
+def test_unreadable_data_is_reported_and_kept(tmp_path: Path, recipe: Recipe, junk: bytes) -> None:
     (tmp_path / "x.session").write_bytes(junk)
-    kept, problem = read_kept(tmp_path / "x.session")
+    kept, problem = read_session(tmp_path / "x.session")
     assert kept.pane == "graph"
     assert "could not be read" in problem
     one = Workspace("x.py", (), tmp_path)
@@ -160,7 +160,7 @@ def test_what_cannot_be_read_is_said_and_left(tmp_path: Path, recipe: Recipe, ju
     assert "could not be read" in again.problem
 
 
-def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> None:
+def test_undo_and_redo_survive_the_session(tmp_path: Path, recipe: Recipe) -> None:
     one = Workspace("x.py", (), tmp_path)
     one.begin(recipe)
     for k in range(3):
@@ -173,7 +173,7 @@ def test_undo_and_redo_outlast_the_session(tmp_path: Path, recipe: Recipe) -> No
     assert again.recipe == again.preset
 
 
-def test_the_command_line_says_what_options_can_say_and_else_names_the_file(recipe: Recipe) -> None:
+def test_the_command_line_uses_options_or_the_recipe_file(recipe: Recipe) -> None:
     preset = replace(recipe, source="m.py")
     kept = Path("/kept.toml")
     assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
@@ -191,7 +191,7 @@ def test_the_command_line_says_what_options_can_say_and_else_names_the_file(reci
     assert command(longer, preset, kept, ScreenState("passes")) == "buddy-tui stages m.py --recipe /kept.toml"
 
 
-def test_a_recipe_is_told_by_what_differs_from_its_preset(recipe: Recipe) -> None:
+def test_a_recipe_is_summarized_by_its_differences_from_the_preset(recipe: Recipe) -> None:
     assert recipe_summary(recipe, recipe) == "default"
     assert recipe_summary(recipe.toggled(0), recipe) == "default -1"
     assert recipe_summary(replace(recipe, steps=(*recipe.steps, PassStep("cse")), dialect="tosa"), recipe) == (
@@ -207,7 +207,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
     script.write_text("import torch\nfrom parts.act import act\nmodel = act\nexample_inputs = (torch.ones(3, 5),)\n")
     async with workbench(script, size=(120, 40)) as bench:
         folder = tmp_path / "made"
-        bench.app.sessions.write_reproducer(str(folder))
+        bench.app.session_commands.write_reproducer(str(folder))
         await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert described["files"] == ["script/parts/act.py"]
@@ -215,7 +215,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
         assert (folder / "script" / "parts" / "act.py").read_text() == (tmp_path / "parts" / "act.py").read_text()
 
 
-def test_the_first_script_is_told_apart_from_later_ones_and_from_other_files(tmp_path: Path) -> None:
+def test_only_the_first_script_is_announced(tmp_path: Path) -> None:
     store = tmp_path / "state"
     (tmp_path / "module.mlir").write_text("module {}")
     assert not is_first_script(str(tmp_path / "module.mlir"), store)

@@ -1,4 +1,4 @@
-"""The user's settings file: what is in it, other keys for actions, and what is said of one that is broken."""
+"""The user's settings file: its fields, keys of actions, and error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.app.picturing import passed_on
 
 @pytest.fixture(autouse=True)
 def own_keys() -> Iterator[None]:
-    """Afterwards every action has its own keys again."""
+    """Restore the default keys of all actions after the test."""
     yield
     replace_keys({})
 
@@ -28,7 +28,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config.toml"
 
 
-def test_no_file_means_the_defaults(path: Path) -> None:
+def test_without_a_file_the_defaults_apply(path: Path) -> None:
     assert read_settings(path) == (Settings(), "")
 
 
@@ -59,7 +59,7 @@ def test_every_field_is_explained_and_in_the_template(path: Path) -> None:
         ('[keys]\n"phase.number" = "x"\n', 2, "cannot be changed"),
     ],
 )
-def test_a_file_that_is_wrong_is_named_with_the_line_and_not_used(path: Path, text: str, line: int, what: str) -> None:
+def test_an_invalid_file_is_reported_with_its_line_and_ignored(path: Path, text: str, line: int, what: str) -> None:
     path.write_text(text)
     settings, problem = read_settings(path)
     assert settings == Settings()
@@ -67,7 +67,7 @@ def test_a_file_that_is_wrong_is_named_with_the_line_and_not_used(path: Path, te
     assert what in problem
 
 
-def test_a_run_may_be_given_another_time_but_some(path: Path) -> None:
+def test_the_timeout_must_be_positive(path: Path) -> None:
     path.write_text("timeout = 2.5\n")
     assert read_settings(path) == (Settings(timeout=2.5), "")
     path.write_text("timeout = 0\n")
@@ -76,14 +76,14 @@ def test_a_run_may_be_given_another_time_but_some(path: Path) -> None:
     assert "timeout: expected `float` > 0" in problem
 
 
-def test_bytes_that_are_no_text_are_no_settings(path: Path) -> None:
+def test_a_binary_file_is_rejected(path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     settings, problem = read_settings(path)
     assert settings == Settings()
     assert str(path) in problem
 
 
-def test_a_theme_that_is_not_there_and_a_broken_one_are_named(path: Path) -> None:
+def test_unknown_and_invalid_themes_are_reported(path: Path) -> None:
     path.write_text('theme = "mine"')
     (path.parent / "themes").mkdir()
     (path.parent / "themes" / "mine.toml").write_text('base = "buddy-dark"\n[roles]\ntext = "no colour"\n')
@@ -93,7 +93,7 @@ def test_a_theme_that_is_not_there_and_a_broken_one_are_named(path: Path) -> Non
     assert "the default is used" in problems[1]
 
 
-def test_keys_given_to_an_action_are_those_of_the_help_and_what_they_replace_is_told() -> None:
+def test_help_shows_remapped_keys_and_clashes_are_reported() -> None:
     keymap = Keymap({"graph.toggle": ["x", "ctrl+g"], "quit": ""})
     assert BY_ID["graph.toggle"].keys == ("x", "ctrl+g")
     assert keymap.action_for("x", "graph") is BY_ID["graph.toggle"]
@@ -105,7 +105,7 @@ def test_keys_given_to_an_action_are_those_of_the_help_and_what_they_replace_is_
     assert len([clash for clash in describe_clashes() if clash.startswith("x: ")]) == len(taken)
 
 
-def test_config_says_where_it_is_and_what_holds(
+def test_config_prints_its_path_and_the_values(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("BUDDY_TUI_CONFIG", str(path))
@@ -125,7 +125,7 @@ def test_config_says_where_it_is_and_what_holds(
 
 
 @pytest.mark.slow
-async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
+async def test_remapped_keys_work_and_the_default_keys_do_not(tmp_path: Path) -> None:
     source = Path(__file__).resolve().parents[2] / "samples" / "arith_add.py"
     keys: dict[str, str | list[str]] = {"next-pane": "ctrl+g", "zoom": "X w", "ir.definition": "f5", "move.down": "j"}
     app = Workbench(str(source), store=tmp_path, settings=Settings(keys=keys))
@@ -138,7 +138,7 @@ async def test_other_keys_work_and_the_old_ones_do_not(tmp_path: Path) -> None:
         assert app.pane.pane_id == "passes"
         await pilot.press("X")
         await passed_on(pilot)
-        assert "zoom" in app.strokes.hint
+        assert "zoom" in app.key_sequences.hint
         await pilot.press("w")
         await passed_on(pilot)
         assert app.context.layout.folded

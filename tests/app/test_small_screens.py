@@ -1,4 +1,4 @@
-"""What stays to be seen where the screen has room for little."""
+"""The content that remains visible on small screens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Open = Callable[..., Any]
 
 
 @pytest.mark.slow
-async def test_at_40_by_10_tables_show_rows_rather_than_more_about_one(workbench: Open) -> None:
+async def test_at_40_by_10_tables_show_rows_instead_of_a_foot(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(40, 10)) as bench:
         await bench.press("g", "w")
         await bench.until(lambda: isinstance(bench.app.screen, NodeHistoryScreen), "the fate")

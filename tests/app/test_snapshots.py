@@ -21,28 +21,28 @@ def test_four_panes_high_contrast_at_120_columns(snap_compare: Any, bench: Any) 
 
 
 def test_the_outputs_at_80_columns_in_ascii(snap_compare: Any, bench: Any) -> None:
-    """80×24 with ASCII alone."""
+    """80×24 in ASCII only."""
     before = after("shift+tab", run=True)
     assert snap_compare(bench(ascii_mode=True), terminal_size=(80, 24), run_before=before)
 
 
 def test_a_failing_pass(snap_compare: Any, bench: Any) -> None:
-    """A pass that others need is off: the failure is marked, its diagnostic in its tab, later tabs stale."""
+    """A required pass is disabled: the failure is marked, the tab shows the diagnostic, later tabs are stale."""
     steps = tuple(step for step in STEPS if step.name != "one-shot-bufferize")
     assert snap_compare(bench(steps=steps), terminal_size=(120, 40), run_before=after("exclamation_mark"))
 
 
 def test_several_graphs(snap_compare: Any, bench: Any) -> None:
-    """160×50: the line of graphs under the header, and where the graph on the screen breaks off."""
+    """160×50: the line of graph tabs under the header, and the graph break of the graph on the screen."""
     assert snap_compare(bench(source=SEVERAL), terminal_size=(160, 50), run_before=after("3"))
 
 
 def test_several_graphs_at_80_columns(snap_compare: Any, bench: Any) -> None:
-    """80×24: the list to choose from, with the whole reason of the entry under the cursor."""
+    """80×24: the picker with the full reason of the entry under the cursor."""
     assert snap_compare(bench(source=SEVERAL), terminal_size=(80, 24), run_before=after("g", "l"))
 
 
 @pytest.mark.parametrize("theme", ["buddy-colour-blind", "buddy-ansi", "buddy-ansi-light"])
 def test_a_diff_in_the_other_themes(snap_compare: Any, bench: Any, theme: str) -> None:
-    """Syntax, what came and went, the cursor, in the themes that no other picture shows."""
+    """Syntax colours, a diff and the cursor, in the themes without other pictures."""
     assert snap_compare(bench(theme), terminal_size=(120, 40), run_before=after("tab", "tab", "3", DRAWN, "d", DRAWN))

@@ -1,4 +1,4 @@
-"""What of a compilation is shown while it goes on, and after it has failed."""
+"""The stages shown during a compilation, and after a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def names(board: StageBoard) -> list[str]:
     return [row.stage.name + ("~" if row.stale else "") for row in board.rows()]
 
 
-def test_stages_appear_as_they_come(stages: list[Stage]) -> None:
+def test_stages_appear_as_they_arrive(stages: list[Stage]) -> None:
     board = StageBoard()
     board.begin("compiling")
     for stage in stages[:2]:
@@ -20,7 +20,7 @@ def test_stages_appear_as_they_come(stages: list[Stage]) -> None:
     assert names(board) == ["fx", "lower"]
 
 
-def test_during_a_recompilation_the_rest_is_the_last_good_text_stale(stages: list[Stage]) -> None:
+def test_during_a_recompilation_later_stages_are_stale(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
     board.begin("compiling")
@@ -30,7 +30,7 @@ def test_during_a_recompilation_the_rest_is_the_last_good_text_stale(stages: lis
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize~", "convert-linalg-to-loops~"]
 
 
-def test_a_whole_compilation_leaves_nothing_stale(stages: list[Stage]) -> None:
+def test_a_complete_compilation_leaves_nothing_stale(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
     board.begin("compiling")
@@ -51,7 +51,7 @@ def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: l
     assert board.rows()[-1].stale == "one-shot-bufferize failed"
 
 
-def test_the_text_of_a_failure_is_never_kept_as_a_good_one(stages: list[Stage]) -> None:
+def test_the_text_of_a_failed_stage_is_not_reused(stages: list[Stage]) -> None:
     board = StageBoard()
     board.begin("compiling")
     board.fail((*stages[:2], Stage(2, "canonicalize", "fused", "t-half", 5, step=0, state="failed")), "failed")
@@ -59,7 +59,7 @@ def test_the_text_of_a_failure_is_never_kept_as_a_good_one(stages: list[Stage]) 
     assert names(board) == ["fx~", "lower~"]
 
 
-def test_passes_of_one_name_are_told_apart_by_their_turn(stages: list[Stage]) -> None:
+def test_stages_of_one_name_are_numbered(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish([*stages, Stage(5, "canonicalize", "loops", "t-last", 40, step=3)])
     assert [row.key for row in board.rows() if row.stage.name == "canonicalize"] == [
@@ -74,7 +74,7 @@ def test_a_stage_without_a_phase_is_in_the_phase_before() -> None:
     assert phase_of(board.rows(), 1) == "toplevel"
 
 
-def test_a_stage_is_kept_as_it_was_before_the_last_edit(stages: list[Stage]) -> None:
+def test_a_stage_before_the_last_edit_is_kept(stages: list[Stage]) -> None:
     board = StageBoard()
     board.finish(stages)
     assert board.before_edit(("canonicalize", 0)) is None

@@ -1,4 +1,4 @@
-"""Frames of the engine folded into what the panes draw from."""
+"""The state that the engine's frames build."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from buddy.compiler.protocol.recipe import Recipe
 def state() -> State:
     made = State()
     made.apply(p.Welcome(1, "0.1", 42))
-    made.began("open", 1)
+    made.record_start("open", 1)
     rows = (p.NodeRow(0, "mm", "call_function", "mm", "aten.mm.default", "(a, b)", "{}"),)
     made.apply(p.Captured(1, (p.GraphInfo("net", rows),)))
     return made
@@ -30,7 +30,7 @@ def test_capture_ends_the_opening(state: State) -> None:
 
 
 def test_a_compilation_ends_with_its_stages_and_none_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
-    state.began("compile", 2, recipe)
+    state.record_start("compile", 2, recipe)
     for stage in stages:
         state.apply(p.StageDone(2, 0, stage))
     state.apply(p.Compiled(2, 0, tuple(stages), 1.5, reused=2))
@@ -39,8 +39,8 @@ def test_a_compilation_ends_with_its_stages_and_none_stale(state: State, recipe:
 
 
 def test_stages_of_an_overtaken_compilation_are_not_shown(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
-    state.began("compile", 2, recipe)
-    state.began("compile", 3, recipe.toggled(0))
+    state.record_start("compile", 2, recipe)
+    state.record_start("compile", 3, recipe.toggled(0))
     state.apply(p.StageDone(2, 0, stages[0]))
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     assert state.board.rows() == []
@@ -51,68 +51,68 @@ def test_stages_of_an_overtaken_compilation_are_not_shown(state: State, recipe: 
 def test_a_compilation_that_a_run_of_its_recipe_overtakes_is_shown(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
-    state.began("compile", 2, recipe)
-    state.began("run", 3, recipe)
+    state.record_start("compile", 2, recipe)
+    state.record_start("run", 3, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.apply(ran(3, 0.0))
     assert (state.busy, state.compiled) == (False, recipe)
     assert [row.stale for row in state.board.rows()] == [""] * len(stages)
 
 
-def test_a_failure_is_a_problem_until_the_next_compilation_is_whole(
+def test_a_failure_is_a_problem_until_the_next_complete_compilation(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
-    state.began("compile", 2, recipe)
+    state.record_start("compile", 2, recipe)
     state.apply(p.Failed(2, p.Diagnostic("no", "there", "this"), stages=tuple(stages[:2])))
     assert state.problem is not None
     assert [row.stage.name for row in state.board.rows()] == ["fx", "lower"]
-    state.began("compile", 3, recipe.toggled(0))
+    state.record_start("compile", 3, recipe.toggled(0))
     state.apply(p.Compiled(3, 0, tuple(stages), 1.0))
     assert state.problem is None
 
 
-def test_a_cancelled_job_is_no_problem_and_what_it_did_not_reach_says_why(
+def test_a_cancelled_job_is_no_problem_and_its_missing_stages_have_a_reason(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
-    state.began("compile", 2, recipe)
+    state.record_start("compile", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
-    state.began("compile", 3, recipe.toggled(0))
+    state.record_start("compile", 3, recipe.toggled(0))
     state.apply(p.Failed(3, p.Diagnostic("cancelled"), cancelled=True))
     assert state.problem is None
     assert {row.stale for row in state.board.rows()} == {"cancelled"}
 
 
-def test_running_what_is_compiled_makes_nothing_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
-    state.began("compile", 2, recipe)
+def test_running_a_compiled_recipe_makes_nothing_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
+    state.record_start("compile", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
-    state.began("run", 3, recipe)
+    state.record_start("run", 3, recipe)
     assert not any(row.stale for row in state.board.rows())
 
 
 def test_a_run_that_crashes_leaves_the_stages_alone(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
-    state.began("run", 2, recipe)
+    state.record_start("run", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.apply(p.Failed(2, p.Diagnostic("the kernel crashed")))
     assert set(state.problems) == {"run"}
     assert not any(row.stale for row in state.board.rows())
 
 
-def test_a_report_remembers_the_one_before_the_edit(state: State, recipe: Recipe) -> None:
+def test_the_report_before_an_edit_is_kept(state: State, recipe: Recipe) -> None:
     for request, max_abs, edited in ((2, 1e-2, recipe), (3, 1e-6, recipe.toggled(0)), (4, 2e-6, recipe.toggled(0))):
-        state.began("run", request, edited)
+        state.record_start("run", request, edited)
         state.apply(ran(request, max_abs))
     assert state.report is not None
-    assert state.was is not None
-    assert (state.was.outputs[0].max_abs, state.report.outputs[0].max_abs) == (1e-2, 2e-6)
+    assert state.previous_report is not None
+    assert (state.previous_report.outputs[0].max_abs, state.report.outputs[0].max_abs) == (1e-2, 2e-6)
 
 
-def test_printed_text_is_cut_into_lines_wherever_it_was_cut_on_its_way(state: State) -> None:
+def test_printed_text_is_split_into_lines_across_frames(state: State) -> None:
     for piece in ("one\ntw", "o\n", "three"):
         state.apply(p.Printout(piece))
     assert state.printout == ["one", "two", "three"]
 
 
-def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tells_of_it(state: State) -> None:
+def test_an_unexpected_worker_exit_without_a_failed_request_is_logged(state: State) -> None:
     how = "SIGSEGV, an access to invalid memory"
     for end in ("asked", "request", "idle", "start"):
         state.apply(p.WorkerState("compiler", "dead", how, end, again=end == "idle"))
@@ -123,12 +123,12 @@ def test_the_end_of_a_worker_is_logged_unless_it_was_asked_for_or_a_request_tell
     ]
 
 
-def test_when_the_engine_is_lost_nothing_is_under_way_and_stages_are_stale(
+def test_after_the_engine_exits_nothing_runs_and_stages_are_stale(
     state: State, recipe: Recipe, stages: list[p.Stage]
 ) -> None:
-    state.began("compile", 2, recipe)
+    state.record_start("compile", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
-    state.began("run", 3, recipe)
-    state.lost(p.Diagnostic("gone"))
+    state.record_start("run", 3, recipe)
+    state.record_engine_exit(p.Diagnostic("gone"))
     assert (state.engine, state.busy, state.compiled) == ("lost", False, None)
     assert all(row.stale for row in state.board.rows())

@@ -1,4 +1,4 @@
-"""The workbench in a real pseudo-terminal: what is written to it, and what is left behind."""
+"""The workbench in a pseudo-terminal: its output, and its processes and files after exit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.workspace.session_file import SavedScreen, read_kept
+from buddy.app.workspace.session_file import SavedScreen, read_session
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Seconds that anything may take, on a loaded machine too.
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="t
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    """What the benchmark opens terminals with."""
+    """The module with which the benchmark opens terminals."""
     spec = importlib.util.spec_from_file_location("terminals", ROOT / "benchmarks" / "support" / "terminal.py")
     assert spec is not None
     assert spec.loader is not None
@@ -55,14 +55,14 @@ def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., An
 
 
 def ends(one: Any) -> int:
-    """Leave; the exit code."""
+    """Quit. Returns the exit code."""
     os.write(one.master, b"q")
     with contextlib.suppress(OSError):  # The terminal is closed. Until then it is read: one that is full is waited for.
         one.wait(PATIENCE)
     return int(one.process.wait(PATIENCE))
 
 
-def test_at_80_by_24_with_256_colours_and_no_mouse_the_whole_way_works(terminal: Callable[..., Any]) -> None:
+def test_the_workbench_works_at_80_by_24_with_256_colours_without_a_mouse(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
     one.until("[x]", PATIENCE)
     one.until("compiled in", PATIENCE)
@@ -77,7 +77,7 @@ def test_at_80_by_24_with_256_colours_and_no_mouse_the_whole_way_works(terminal:
     assert b"?1003h" not in written
 
 
-def test_leaving_gives_the_terminal_back_and_the_exit_code_is_zero(terminal: Callable[..., Any]) -> None:
+def test_quitting_restores_the_terminal_with_exit_code_0(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
     one.until("engine", PATIENCE)
     one.wait(0.5)
@@ -88,9 +88,7 @@ def test_leaving_gives_the_terminal_back_and_the_exit_code_is_zero(terminal: Cal
     assert b"?1049l" in bytes(one.seen)
 
 
-def test_runs_and_bookmarks_of_a_workbench_that_is_killed_are_the_next_ones(
-    terminal: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_runs_and_bookmarks_of_a_killed_workbench_are_restored(terminal: Callable[..., Any], tmp_path: Path) -> None:
     one = terminal("--no-mouse")
     one.until("compiled in", PATIENCE)
     one.key("\t\t")
@@ -116,7 +114,7 @@ def test_runs_and_bookmarks_of_a_workbench_that_is_killed_are_the_next_ones(
 
 
 def kept_in(folder: Path) -> list[SavedScreen]:
-    return [read_kept(path)[0] for path in folder.rglob("*.session")]
+    return [read_session(path)[0] for path in folder.rglob("*.session")]
 
 
 def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> None:
@@ -127,7 +125,7 @@ def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> No
     assert {character for character in one.text if not character.isascii()} == set()
 
 
-def test_in_16_colours_no_other_is_written(terminal: Callable[..., Any]) -> None:
+def test_in_16_colours_no_other_colour_is_written(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", "--theme", "buddy-ansi", columns=120, rows=40)
     one.until("compiled in", PATIENCE)
     one.key("\t\t")
@@ -137,7 +135,7 @@ def test_in_16_colours_no_other_is_written(terminal: Callable[..., Any]) -> None
     assert re.findall(rb"\x1b\[[0-9;]*3[0-7]", written), "but colours there are"
 
 
-def test_without_colours_and_utf_8_marks_say_the_same(terminal: Callable[..., Any]) -> None:
+def test_without_colours_and_utf_8_marks_have_the_same_meaning(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", plain=True, columns=120, rows=40)
     one.until("compiled in", PATIENCE)
     one.key("\t\t")
@@ -148,7 +146,7 @@ def test_without_colours_and_utf_8_marks_say_the_same(terminal: Callable[..., An
     assert all(len(set(colour.split(b";"))) == 1 for colour in colours), "grey is all there is"
 
 
-def test_40_by_10_resizes_without_end_and_pasted_junk_leave_it_working(terminal: Callable[..., Any]) -> None:
+def test_the_workbench_survives_40_by_10_many_resizes_and_pasted_junk(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", columns=40, rows=10)
     one.until("compiled in", PATIENCE)
     for turn in range(60):
@@ -171,7 +169,7 @@ def test_40_by_10_resizes_without_end_and_pasted_junk_leave_it_working(terminal:
     assert ends(one) == 0
 
 
-def test_at_rest_nothing_is_written(terminal: Callable[..., Any]) -> None:
+def test_nothing_is_written_when_idle(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
     one.until("compiled in", PATIENCE)
     # What is still on its way comes first: the catalogue of passes, messages that go after some seconds.

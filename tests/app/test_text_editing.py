@@ -29,9 +29,7 @@ async def editor(bench: Any, kind: type = EditorScreen) -> Any:
     return bench.app.screen
 
 
-async def test_ir_is_edited_verified_compiled_on_from_and_undone(
-    workbench: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_edited_ir_is_verified_compiled_and_undone(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("EDITOR", raising=False)
     monkeypatch.delenv("VISUAL", raising=False)
     async with workbench("arith_add.py", size=(120, 40)) as bench:
@@ -63,7 +61,7 @@ async def test_ir_is_edited_verified_compiled_on_from_and_undone(
         assert bench.app.workspace.recipe == before
 
 
-async def test_going_back_from_an_edited_text_is_asked_for_twice(workbench: Open) -> None:
+async def test_discarding_an_edited_text_needs_two_keys(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         await go_to_stage(bench, "lower")
         await bench.press("g", "e")
@@ -107,7 +105,7 @@ async def test_the_pipeline_is_edited_as_text(workbench: Open) -> None:
         assert bench.app.state.problem is None
 
 
-async def test_a_pass_is_duplicated_and_put_on_functions(workbench: Open) -> None:
+async def test_a_pass_is_duplicated_and_its_anchor_switched(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
@@ -122,7 +120,7 @@ async def test_a_pass_is_duplicated_and_put_on_functions(workbench: Open) -> Non
         assert bench.app.state.problem is None
 
 
-def test_text_of_a_replaced_module_takes_the_place_of_the_text_before() -> None:
+def test_editing_a_replaced_module_replaces_its_text() -> None:
     steps = (PassStep("linear-sums", "graph", ""), PassStep("cse"))
     once, place = with_ir(steps, -1, "module {}", "toplevel")
     assert [step.name for step in once] == ["linear-sums", "replace-ir", "cse"]

@@ -1,4 +1,4 @@
-"""Copying in a real tmux, as it is set up by default."""
+"""Copying in tmux with its default configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Tmux = Callable[..., str]
 
 @pytest.fixture
 def tmux(tmp_path: Path) -> Iterator[Tmux]:
-    """A tmux of its own, without anybody's configuration."""
+    """A separate tmux server without user configuration."""
     socket = tmp_path / "tmux"
 
     def run(*words: str) -> str:
@@ -31,7 +31,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
     run("kill-server")
 
 
-def test_what_is_copied_is_tmuxs_newest_buffer(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_text_is_the_newest_tmux_buffer(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},{os.getpid()},0")
     text = "func.func @é(%0: tensor<4xf32>)\n-w --\n"
     offer_to_tmux(text)

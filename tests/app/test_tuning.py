@@ -1,4 +1,4 @@
-"""Tuning from the passes pane: what is asked, told, and taken only when the user says so."""
+"""Tuning from the passes pane: the prompt, the messages, and the question before the recipe is used."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TRIES = (
 )
 
 
-def test_seconds_and_variations_stand_in_any_order() -> None:
+def test_seconds_and_variations_parse_in_any_order() -> None:
     assert parse_tune_request("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
     assert parse_tune_request("") == (60.0, ())
     assert parse_tune_request("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a="])
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_other_words_are_rejected(text: str) -> None:
     with pytest.raises(VariationError):
         parse_tune_request(text)
 
 
-def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
+def test_the_history_has_each_attempt_and_the_best_so_far() -> None:
     tried, best = plot_of(TRIES).series
     assert tuple(tried.y) == (0.8, 0.9, 0.5)
     assert tuple(best.y) == (0.8, 0.8, 0.5)
@@ -43,7 +43,7 @@ def test_the_history_tells_of_each_try_and_the_best_so_far() -> None:
     assert attempt_line(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
 
 
-def test_what_came_of_it_names_only_what_changed() -> None:
+def test_the_summary_lists_only_changed_choices() -> None:
     found = Tuned(1, Recipe(), ("fuse-rows=off", "threads=1"), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0, ("a note",))
     lines = summary(found, ("fuse-rows=on", "threads=1"))
     assert lines == [
@@ -56,23 +56,23 @@ def test_what_came_of_it_names_only_what_changed() -> None:
 
 
 @pytest.mark.slow
-async def test_a_search_is_the_only_one_and_the_workbench_is_busy_until_the_last_job_ends(
+async def test_only_one_search_runs_and_the_workbench_is_busy_until_the_last_job_ends(
     workbench: Open, messages: Callable[..., list[str]]
 ) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app, said = bench.app, messages(bench.app)
         with app.context.jobs.wait():
-            app.tuner._begin("600")  # seconds: it does not end by itself
-            await bench.until(lambda: app.context.jobs.waits == 2, "the search")
-            app.tuner.ask_tuning()
+            app.tune_commands._begin_search("600")  # seconds: it does not end by itself
+            await bench.until(lambda: app.context.jobs.wait_count == 2, "the search")
+            app.tune_commands.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
-            assert any("a search is under way" in each for each in said)
+            assert any("a search is running" in each for each in said)
             app.context.layout.show_pane("passes")
             await bench.press("ctrl+c")
-            await bench.until(lambda: app.context.jobs.waits == 1, "the end of the search")
+            await bench.until(lambda: app.context.jobs.wait_count == 1, "the end of the search")
             assert app.situation().busy, "the other job goes on"
             await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
         assert not app.context.jobs.waiting
-        app.tuner.ask_tuning()
+        app.tune_commands.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.
         assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

@@ -1,4 +1,4 @@
-"""Several workbenches have one program open: none takes, hides or writes over what another one holds."""
+"""Several workbenches with one program: none takes, hides or overwrites data of another one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from buddy.app.workspace.bookmarks import Bookmark, Bookmarks
 from buddy.app.workspace.drafts import EditorDraft, SavedDraft, saved_drafts
 from buddy.app.workspace.locks import FileLock, exclusive_lock, is_held
 from buddy.app.workspace.runs import RunRecord
-from buddy.app.workspace.session_file import SavedScreen, merged, read_kept
+from buddy.app.workspace.session_file import SavedScreen, merged, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -56,11 +56,11 @@ def opened(store: Path, recipe: Recipe) -> Workspace:
 # ---- drafts ------------------------------------------------------------------------------------------------------
 
 
-def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> None:
+def test_editors_of_two_workbenches_have_separate_drafts(tmp_path: Path) -> None:
     recipe = tmp_path / "program.toml"
     with typing_elsewhere(recipe, "theirs") as other:
         mine = EditorDraft(recipe, "pipeline")
-        assert (mine.beside, mine.left("was")) == (True, None)
+        assert (mine.open_elsewhere, mine.read_saved("was")) == (True, None)
         assert saved_drafts(recipe) == ([], ["pipeline"])
         mine.keep("mine", "was")
         mine.drop()
@@ -71,26 +71,26 @@ def test_editors_of_two_workbenches_keep_what_is_typed_apart(tmp_path: Path) -> 
     found = set()
     for _ in range(2):
         draft = EditorDraft(recipe, "pipeline")
-        assert not draft.beside
-        found.add(draft.left("was"))
+        assert not draft.open_elsewhere
+        found.add(draft.read_saved("was"))
         draft.drop()
         draft.close()
     assert found == {SavedDraft("theirs", False), SavedDraft("mine again", False)}
     assert (saved_drafts(recipe), list(tmp_path.glob(".*.unsaved*"))) == (([], []), [])
 
 
-def test_what_a_killed_workbench_has_left_is_the_next_ones(tmp_path: Path) -> None:
+def test_the_draft_of_a_killed_workbench_is_restored_by_the_next_one(tmp_path: Path) -> None:
     recipe = tmp_path / "program-2.toml"
     with typing_elsewhere(recipe, "typed") as other:
         other.send_signal(signal.SIGKILL)
         other.wait()
         assert saved_drafts(tmp_path / "program.toml") == (["pipeline of graph 2"], [])
         draft = EditorDraft(recipe, "pipeline")
-        assert (draft.left("was"), draft.beside) == (SavedDraft("typed", False), False)
+        assert (draft.read_saved("was"), draft.open_elsewhere) == (SavedDraft("typed", False), False)
         draft.close()
 
 
-async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: Path) -> None:
+async def test_an_editor_reports_that_another_workbench_has_it_open(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     theirs = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     theirs.keep("theirs", "text")
@@ -102,7 +102,7 @@ async def test_an_editor_says_that_another_workbench_has_it_open_too(tmp_path: P
             await pilot.pause(0.05)
         assert screen.area.text == "text"
         await pilot.press("M", "ctrl+c", "ctrl+c")
-    assert theirs.left("text") == SavedDraft("theirs", False)
+    assert theirs.read_saved("text") == SavedDraft("theirs", False)
     theirs.close()
 
 
@@ -138,7 +138,7 @@ def recipe_of(workspace: Workspace, back: int) -> Recipe:
     return workspace.edits[back - 1].recipe
 
 
-def test_one_that_goes_back_to_the_preset_takes_nothing_from_the_other(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_reset_to_the_preset_keeps_edits_of_other_workbenches(tmp_path: Path, recipe: Recipe) -> None:
     one, two = opened(tmp_path, recipe), opened(tmp_path, recipe)
     one.edit(one.recipe.toggled(0), "off")
     two.edit(two.recipe.toggled(1), "off too")
@@ -147,7 +147,7 @@ def test_one_that_goes_back_to_the_preset_takes_nothing_from_the_other(tmp_path:
     assert (again.origin, [edit.recipe for edit in again.edits_of_others()]) == ("preset", [one.recipe])
 
 
-def test_a_session_alone_has_no_others_however_often_it_comes_back(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_single_session_has_no_edits_of_others(tmp_path: Path, recipe: Recipe) -> None:
     for number in range(3):
         workspace = opened(tmp_path, recipe)
         workspace.edit(workspace.recipe.toggled(number), f"pass {number}")
@@ -166,7 +166,7 @@ def test_a_workbench_that_dies_between_recipe_and_edits_loses_neither(tmp_path: 
     assert (again.recipe, again.undo(), again.recipe) == (before, "off", again.preset)
 
 
-def test_edits_are_found_by_whatever_path_the_program_is_opened(
+def test_edits_are_found_for_any_path_of_the_program(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.py").touch()
@@ -178,7 +178,7 @@ def test_edits_are_found_by_whatever_path_the_program_is_opened(
     assert (again.undo(), again.recipe) == ("off", again.preset)
 
 
-def test_what_could_not_be_read_is_put_aside_by_the_first_edit(tmp_path: Path, recipe: Recipe) -> None:
+def test_an_unreadable_file_is_renamed_by_the_first_edit(tmp_path: Path, recipe: Recipe) -> None:
     path = Workspace("model.py", (), tmp_path).path
     path.parent.mkdir(parents=True)
     path.write_text("graph = 'seven'  # mine")
@@ -188,9 +188,7 @@ def test_what_could_not_be_read_is_put_aside_by_the_first_edit(tmp_path: Path, r
     assert opened(tmp_path, recipe).recipe == workspace.recipe
 
 
-def test_what_others_keep_has_bounds_in_sessions_and_length(
-    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_saved_edits_of_others_are_bounded(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("buddy.app.workspace.recipe_files.KEPT_BYTES", 5_000)
     benches = [opened(tmp_path, recipe) for _ in range(12)]
     for turn in range(3):
@@ -202,11 +200,11 @@ def test_what_others_keep_has_bounds_in_sessions_and_length(
     assert edits.stat().st_size <= 10_000
 
 
-async def test_a_second_workbench_says_so_and_lists_the_others_edits(tmp_path: Path, recipe: Recipe) -> None:
+async def test_a_second_workbench_reports_the_first_and_lists_its_edits(tmp_path: Path, recipe: Recipe) -> None:
     one = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     two = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     async with one.run_test(size=(100, 24)), two.run_test(size=(100, 24)) as pilot:
-        assert "open in another workbench too" in two.context.status.message
+        assert "also open in another workbench" in two.context.status.message
         assert "open in another workbench" not in one.context.status.message
         for app in (one, two):
             app.workspace.begin(recipe)
@@ -223,7 +221,7 @@ async def test_a_second_workbench_says_so_and_lists_the_others_edits(tmp_path: P
 # ---- layout ------------------------------------------------------------------------------------------------------
 
 
-def test_runs_and_bookmarks_of_both_are_kept() -> None:
+def test_runs_and_bookmarks_of_both_are_merged() -> None:
     def marks(*lines: int) -> list[Any]:
         return Bookmarks(Bookmark(0, ("cse", 0), line, "x") for line in lines).to_data()
 
@@ -243,16 +241,16 @@ def test_runs_and_bookmarks_of_both_are_kept() -> None:
 # ---- locks -------------------------------------------------------------------------------------------------------
 
 
-def test_a_lock_is_one_holders_and_leaves_no_file(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_and_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "x.lock"
     one, two = FileLock(path), FileLock(path)
     assert (one.take(), two.take(), is_held(path)) == (True, False, True)
     with exclusive_lock(path):
-        """Whoever was stopped over one write keeps nobody waiting."""
+        """A process that is stopped during a write does not block the others."""
     one.release()
     assert (path.exists(), two.share(), one.share(), is_held(path)) == (False, False, True, True)
     two.release()
     assert path.exists(), "one has it still"
     one.release()
     assert list(tmp_path.iterdir()) == []
-    assert read_kept(path) == (SavedScreen(), "")
+    assert read_session(path) == (SavedScreen(), "")

@@ -1,4 +1,4 @@
-"""What the user types for a path or a seed: read, or refused with a reason, and never the end of the program."""
+"""Typed paths and seeds: accepted or rejected with a reason, never a crash."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOBODY = "~nobodyofthatname/x.toml"
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What a workbench tells the user, which does not run here."""
+    """The messages of a workbench that is not running."""
     told: list[str] = []
     monkeypatch.setattr(Status, "say", lambda status, message: told.append(message))
     return told
@@ -31,13 +31,13 @@ def app(tmp_path: Path) -> Workbench:
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_an_invalid_time_is_rejected(text: str) -> None:
     assert typed_seconds(" 2.5 ") == 2.5
     with pytest.raises(ValueError, match="is not a time: give a number of seconds"):
         typed_seconds(text)
 
 
-def test_a_path_may_begin_at_home() -> None:
+def test_a_path_may_start_with_a_tilde() -> None:
     assert typed_path(" ~/x ") == Path.home() / "x"
     for text in (NOBODY, "a\0b"):
         with pytest.raises(ValueError, match=r"unknown home|null character"):
@@ -48,13 +48,13 @@ def test_a_path_may_begin_at_home() -> None:
     "ask",
     [
         lambda app: app.context.files.write(NOBODY, "text"),
-        lambda app: app.running._use_file(NOBODY),
-        lambda app: app.sessions.write_reproducer(NOBODY),
-        lambda app: app.versus._read(NOBODY),
+        lambda app: app.run_commands._use_file(NOBODY),
+        lambda app: app.session_commands.write_reproducer(NOBODY),
+        lambda app: app.compare_commands._compare_with_file(NOBODY),
     ],
     ids=["write", "inputs", "reproducer", "recipe"],
 )
-def test_a_home_that_there_is_not_is_said(app: Workbench, said: list[str], ask: Callable[[Workbench], None]) -> None:
+def test_an_unknown_home_folder_is_reported(app: Workbench, said: list[str], ask: Callable[[Workbench], None]) -> None:
     ask(app)
     assert len(said) == 1
     assert "unknown home" in said[0]
@@ -67,10 +67,10 @@ def test_a_seed_has_64_bits() -> None:
             typed_seed(text)
 
 
-def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(
+def test_a_huge_seed_is_rejected_in_the_workbench_and_on_the_command_line(
     app: Workbench, said: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    app.running._use_seed("9" * 23)
+    app.run_commands._use_seed("9" * 23)
     assert "is not a seed" in said[0]
     parser = Parser("run", "")
     add_input_options(parser)
@@ -80,12 +80,12 @@ def test_a_huge_seed_is_said_in_the_workbench_and_on_the_command_line(
     assert "is not a seed" in capsys.readouterr().err
 
 
-def test_a_list_to_choose_from_outlives_a_terminal_of_no_width() -> None:
+def test_a_picker_survives_a_terminal_of_width_0() -> None:
     entries = ChoiceList([PickerChoice("name", "what it is, in more words than fit", 1)])
     assert all(entries.foot(width) for width in range(-2, 12))
 
 
-def test_a_command_whose_quotation_is_open_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_with_an_unclosed_quote_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     parser = Parser("run", "")
     add_engine_options(parser)
     with pytest.raises(SystemExit):
@@ -94,7 +94,7 @@ def test_a_command_whose_quotation_is_open_is_refused(capsys: pytest.CaptureFixt
     assert parser.parse_args(["--engine", "ssh host"]).engine == "ssh host"
 
 
-def test_places_in_this_folder_are_called_by_what_is_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_in_the_current_folder_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert relative_to_current(f"{tmp_path}/samples/bert.py:7") == "samples/bert.py:7"
     assert relative_to_current(f"{tmp_path}2/bert.py:7") == f"{tmp_path}2/bert.py:7"

@@ -43,7 +43,7 @@ def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> 
     assert found == [("a", 3), ("b", 2), ("c", 1), ("x", 1)]
 
 
-def test_pages_ask_for_the_blocks_that_are_missing_and_no_others() -> None:
+def test_only_missing_blocks_are_requested() -> None:
     pages = ValuePages()
     assert pages.missing(0, 10, 0, 5) == [(0, 0)]
     pages.take(Values(1, 70, 40, 0, 0, ((1.0,) * COLUMNS,) * ROWS, tuple(map(str, range(ROWS))), tuple(range(COLUMNS))))
@@ -53,7 +53,7 @@ def test_pages_ask_for_the_blocks_that_are_missing_and_no_others() -> None:
     assert (pages.cell(3, 4), pages.cell(65, 0)) == (1.0, None)
 
 
-def test_differences_stand_out_by_how_near_the_worst_they_are() -> None:
+def test_differences_are_coloured_relative_to_the_largest() -> None:
     roles = [role_of(value, "difference", 1.0) for value in (0.0, 0.1, -0.6, math.inf, math.nan)]
     assert roles == ["faint", "warn", "bad", "bad", "bad"]
 

@@ -1,4 +1,4 @@
-"""A/B in the workbench: the recipe on the screen beside another, and presets side by side. On the real engine."""
+"""Comparison of the current recipe with another one, and of all presets, on the real engine."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
 
 
-async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workbench: Open) -> None:
+async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workbench: Open) -> None:
     async with workbench("mlp.py", size=(120, 40)) as bench:
         ir, passes = bench.app.ir, bench.app.passes
         await bench.press("B")
-        await bench.type("as it is now")
+        await bench.type("the current recipe")
         await bench.press("enter")
         await bench.until(lambda: ir.comparison.others is not None, "the other side")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
@@ -31,7 +31,7 @@ async def test_a_stage_is_compared_with_the_same_stage_by_another_recipe(workben
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
         await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
         assert ir.document.diff.hunks
-        assert "from fuse-elementwise by the recipe as it is now" in ir.diff_parts()
+        assert "from fuse-elementwise by the current recipe" in ir.diff_parts()
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the diff")
         assert not ir.document.diff.hunks
@@ -48,19 +48,19 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
         assert ir.document.diff.hunks
-        # A recipe of somebody's is compiled without the code that it names.
+        # A recipe of another user is compiled without the plug-ins that it names.
         asked, compile_beside = [], bench.app.session.compile_beside
         monkeypatch.setattr(
             bench.app.session, "compile_beside", lambda recipe: asked.append(recipe) or compile_beside(recipe)
         )
         theirs = tmp_path / "theirs.toml"
         theirs.write_text(to_toml(replace(bench.app.workspace.recipe, plugins=(PluginFile("theirs.py"),))))
-        bench.app.versus._read(str(theirs))
+        bench.app.compare_commands._compare_with_file(str(theirs))
         await bench.until(lambda: ir.comparison.others.title == theirs.name, "the other recipe")
         assert [recipe.plugins for recipe in asked] == [()]
 
 
-async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> None:
+async def test_presets_are_compared_and_one_is_chosen(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         await bench.press("g", "p")
         screen = bench.app.screen
@@ -77,7 +77,7 @@ async def test_presets_stand_side_by_side_and_one_is_chosen(workbench: Open) -> 
         assert bench.app.workspace.recipe.preset == bench.app.state.presets[1].name
 
 
-def test_a_unified_diff_is_one_that_diff_would_write() -> None:
+def test_unified_diffs_equal_those_of_diff() -> None:
     before = "".join(f"line {k}\n" for k in range(1, 31))
     after = before.replace("line 3\n", "LINE 3\n").replace("line 20\n", "")
     text = unified_diff(before, after, [(2, 1, 2, 1), (19, 1, 19, 0)], "a", "b")
@@ -85,7 +85,7 @@ def test_a_unified_diff_is_one_that_diff_would_write() -> None:
     assert "@@ -17,7 +17,6 @@\n line 17\n line 18\n line 19\n-line 20\n line 21\n" in text
 
 
-async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Open) -> None:
+async def test_passes_are_tried_on_a_stage_and_one_is_inserted(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
@@ -107,7 +107,7 @@ async def test_passes_are_tried_on_a_snapshot_and_one_is_inserted(workbench: Ope
         await bench.press("q")
 
 
-async def test_closing_the_list_ends_the_trials(workbench: Open) -> None:
+async def test_closing_the_list_cancels_the_trials(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")

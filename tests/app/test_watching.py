@@ -1,4 +1,4 @@
-"""`--watch`: the program and its plug-ins are loaded again when their files change, and the recipe stays."""
+"""`--watch`: reloads the program and its plug-ins when their files change; the recipe does not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ example_inputs = (torch.ones(4, 4),)
 HELPER = "import torch\n\ndef act(x):\n    return torch.{name}(x)\n"
 
 
-async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable[..., Any], tmp_path: Path) -> None:
+async def test_a_changed_file_reloads_the_program_and_keeps_the_recipe(
+    workbench: Callable[..., Any], tmp_path: Path
+) -> None:
     script, helper = tmp_path / "watched.py", tmp_path / "helper.py"
     script.write_text(SCRIPT.format(more=""))
     helper.write_text(HELPER.format(name="relu"))
@@ -49,7 +51,7 @@ async def test_the_program_follows_its_files_with_its_recipe(workbench: Callable
         assert any("tanh" in target for target in targets())
 
         script.write_text(SCRIPT.format(more=" + 1"))
-        await bench.until(lambda: any("add" in target for target in targets()), "the mended script")
+        await bench.until(lambda: any("add" in target for target in targets()), "the corrected script")
         await bench.settled()
         assert app.state.problem is None
         assert app.workspace.recipe.choice_map() == {mul.stable: "eager"}

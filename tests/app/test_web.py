@@ -1,4 +1,4 @@
-"""The workbench in a browser: real requests to the real server."""
+"""The workbench in a browser: requests to the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The address that a server prints, with its token."""
+    """The address with the token that a server prints."""
     for _ in range(3):
         words = command("--web-port", str(free_port()))
         with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -49,7 +49,7 @@ def address() -> Iterator[str]:
     raise AssertionError("no server starts")
 
 
-async def test_without_the_token_nothing_is_answered(address: str) -> None:
+async def test_requests_without_the_token_are_rejected(address: str) -> None:
     root, token = re.fullmatch(r"(http://[^/]+/)([^/]+)/", address).groups()  # type: ignore[union-attr]
     wrong = ("", "ws", "static/js/textual.js", "x" * 32 + "/", f"{token[:-1]}/", f"?token={token}", f"x/{token}/", "é/")
     async with aiohttp.ClientSession() as session:
@@ -62,7 +62,7 @@ async def test_without_the_token_nothing_is_answered(address: str) -> None:
                 await session.ws_connect(root + path)
 
 
-async def test_with_the_token_the_page_and_all_it_needs_is_there(address: str) -> None:
+async def test_the_token_gives_access_to_the_page_and_its_files(address: str) -> None:
     async with aiohttp.ClientSession() as session:
         async with session.get(address) as answer:
             assert answer.status == 200
@@ -75,7 +75,7 @@ async def test_with_the_token_the_page_and_all_it_needs_is_there(address: str) -
                 assert answer.status == 200, url
 
 
-async def test_the_screen_comes_over_the_web_socket(address: str) -> None:
+async def test_the_screen_is_sent_over_the_web_socket(address: str) -> None:
     async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as screen:
         seen, end = b"", time.monotonic() + PATIENCE
         while b"arith_add.py" not in seen:
@@ -85,7 +85,7 @@ async def test_the_screen_comes_over_the_web_socket(address: str) -> None:
             seen += message.data if isinstance(message.data, bytes) else message.data.encode()
 
 
-async def test_no_other_sites_name_or_page_is_answered_even_with_the_token(address: str) -> None:
+async def test_requests_from_other_sites_are_rejected_even_with_the_token(address: str) -> None:
     root = address.removeprefix("http://").partition("/")[0]
     port = root.rpartition(":")[2]
     strange = [{"Host": "evil.example"}, {"Host": f"evil.example:{port}"}, {"Host": f"127.0.0.1.evil.example:{port}"}]
@@ -106,7 +106,7 @@ async def test_no_other_sites_name_or_page_is_answered_even_with_the_token(addre
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="who listens is told by Linux alone")
-async def test_only_this_machine_is_listened_to(address: str) -> None:
+async def test_the_server_listens_only_locally(address: str) -> None:
     port = int(address.removeprefix("http://").partition("/")[0].rpartition(":")[2])
     listening = [
         line.split()[1] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"
@@ -114,7 +114,7 @@ async def test_only_this_machine_is_listened_to(address: str) -> None:
     assert [place for place in listening if place.endswith(f":{port:04X}")] == [f"0100007F:{port:04X}"]
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_used_port_is_reported() -> None:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         one.listen()
@@ -138,6 +138,6 @@ def test_without_the_package_one_line_names_the_extra(tmp_path: Path) -> None:
     assert "buddy-tui[web]" in done.stderr
 
 
-def test_what_the_browsers_screen_is_started_with_is_the_rest_of_the_command_line() -> None:
+def test_the_browser_session_gets_the_rest_of_the_command_line() -> None:
     ours = ["--web", "a.py", "--web-port", "80", "--tiny", "--web-host=::1", "--webhook", "x", "--", "--web"]
     assert without_web(ours) == ["a.py", "--tiny", "--webhook", "x", "--", "--web"]

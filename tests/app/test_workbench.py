@@ -29,7 +29,7 @@ async def test_opening_a_program_shows_its_graph_its_passes_and_its_ir(workbench
 
 async def test_running_compares_with_eager(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
-        await bench.sees("runs the program and compares it with eager")
+        await bench.sees("to run and compare with eager")
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the report")
         await bench.settled()
@@ -38,7 +38,7 @@ async def test_running_compares_with_eager(workbench: Open) -> None:
         await bench.sees("eager's speed")
 
 
-async def test_a_node_taken_out_of_compiled_code_is_called_in_eager_and_undo_takes_it_back(workbench: Open) -> None:
+async def test_a_node_switched_to_eager_runs_in_eager_until_undo(workbench: Open) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         node = next(row for row in bench.app.graph.rows if row.name == "gelu")
         bench.app.graph.show_node(node.stable)
@@ -96,7 +96,7 @@ async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the
         assert not any(row.stale for row in bench.app.state.board.rows())
 
 
-async def test_phases_and_snapshots_are_a_key_away(workbench: Open) -> None:
+async def test_phases_and_stages_have_keys(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         ir = bench.app.ir
         for number, language in ((1, "fx"), (3, "mlir"), (9, "llvm"), (10, "asm")):
@@ -113,7 +113,7 @@ async def test_phases_and_snapshots_are_a_key_away(workbench: Open) -> None:
         assert bench.app.passes.current.stage.key == key, "the passes pane follows"
 
 
-async def test_a_search_finds_lines_in_the_engine_and_n_goes_on(workbench: Open) -> None:
+async def test_a_search_finds_lines_and_n_goes_to_the_next(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         ir = bench.app.ir
         await bench.press("3", "tab", "tab")
@@ -149,7 +149,7 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         assert graph.current.stable == bench.app.context.selection.node
 
 
-async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
+async def test_key_sequences_show_the_possible_second_keys(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         bench.app.ir.focus()
         await bench.press("G", "g")
@@ -159,7 +159,7 @@ async def test_two_stroke_keys_show_what_can_follow(workbench: Open) -> None:
         assert not bench.shows("gd definition")
 
 
-async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
+async def test_a_disabled_key_shows_the_reason(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         await bench.press("u")
         await bench.sees("Undo: nothing to undo")
@@ -168,7 +168,7 @@ async def test_a_key_that_cannot_be_used_says_why(workbench: Open) -> None:
         await bench.sees("is a placeholder, which has no lowering")
 
 
-async def test_what_is_said_is_gone_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_messages_disappear_after_a_while(workbench: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     async with workbench("arith_add.py", wait=False) as bench:
         monkeypatch.setattr("buddy.app.panes.status.MESSAGE_SECONDS", 0.05)
         bench.app.context.say("said")
@@ -228,7 +228,7 @@ async def test_options_are_edited_in_a_form(workbench: Open) -> None:
         assert ("max-iterations", 7) in passes.rows[place].step.options
 
 
-async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_which(workbench: Open) -> None:
+async def test_below_100_columns_one_pane_is_shown_and_named_in_the_status_line(workbench: Open) -> None:
     async with workbench("mlp.py", size=(80, 24)) as bench:
         await bench.sees("[Graph]")
         assert not bench.shows("func.func")
@@ -243,7 +243,7 @@ async def test_below_100_columns_one_pane_is_shown_and_the_status_line_says_whic
         await bench.sees("gelu ")
 
 
-async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -> None:
+async def test_zoom_maximizes_a_pane_and_restores_the_layout(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         width = bench.app.graph.width
         await bench.press("+")
@@ -252,7 +252,7 @@ async def test_zoom_gives_a_pane_the_screen_and_takes_it_back(workbench: Open) -
         await bench.until(lambda: bench.app.graph.width == width, "the pane as it was")
 
 
-async def test_themes_are_shown_while_one_is_chosen(workbench: Open) -> None:
+async def test_themes_are_previewed(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         before = bench.app.theme
         await bench.press("T")
@@ -271,7 +271,7 @@ async def test_themes_are_shown_while_one_is_chosen(workbench: Open) -> None:
         await bench.sees("config.toml")
 
 
-async def test_the_recipe_is_there_again_in_the_next_session(workbench: Open) -> None:
+async def test_the_recipe_is_restored_in_the_next_session(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         await bench.press("space")
         await bench.settled()
@@ -294,7 +294,7 @@ async def test_a_stage_is_written_to_a_file(workbench: Open, tmp_path: Path) -> 
         assert "func.func @forward" in (tmp_path / "out.mlir").read_text()
 
 
-async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -> None:
+async def test_an_invalid_regular_expression_is_reported(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         await bench.press("3", "tab", "tab")
         await bench.drawn()
@@ -313,7 +313,7 @@ async def test_a_search_that_is_no_regular_expression_is_said(workbench: Open) -
         ("input('name? ')", "input"),
     ],
 )
-async def test_a_script_that_goes_wrong_is_one_message_and_the_workbench_stays(
+async def test_a_failing_script_is_one_message_and_the_workbench_continues(
     workbench: Open, tmp_path: Path, script: str, word: str
 ) -> None:
     path = tmp_path / "script.py"
@@ -328,13 +328,13 @@ async def test_a_script_that_goes_wrong_is_one_message_and_the_workbench_stays(
         await bench.sees("Help: Passes")
 
 
-async def test_a_missing_file_is_said(workbench: Open, tmp_path: Path) -> None:
+async def test_a_missing_file_is_reported(workbench: Open, tmp_path: Path) -> None:
     async with workbench(tmp_path / "none.py") as bench:
         assert bench.app.state.problem is not None
         assert "none.py" in str(bench.app.state.problem)
 
 
-async def test_an_endless_script_can_be_cancelled_and_started_over(workbench: Open, tmp_path: Path) -> None:
+async def test_an_endless_script_can_be_cancelled_and_restarted(workbench: Open, tmp_path: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("import time\nprint('going round', flush=True)\nwhile True: time.sleep(0.1)\n")
     async with workbench(path, wait=False) as bench:
@@ -347,7 +347,7 @@ async def test_an_endless_script_can_be_cancelled_and_started_over(workbench: Op
         assert bench.app.state.problem is None
 
 
-async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench: Open) -> None:
+async def test_a_killed_engine_is_restarted_without_loss(workbench: Open) -> None:
     async with workbench("arith_add.py") as bench:
         await bench.press("space")
         await bench.settled()
@@ -360,7 +360,7 @@ async def test_an_engine_that_is_killed_comes_back_and_nothing_is_lost(workbench
         await bench.sees("func.func @forward")
 
 
-async def test_the_keyboard_answers_while_the_engine_works(workbench: Open) -> None:
+async def test_keys_work_while_the_engine_is_busy(workbench: Open) -> None:
     async with workbench("mlp.py") as bench:
         loop, ir = asyncio.get_running_loop(), bench.app.ir
         bench.app.context.edits.edit(

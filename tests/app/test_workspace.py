@@ -1,4 +1,4 @@
-"""The recipe being edited: history, coalescing, and what is kept between sessions."""
+"""The current recipe: history, merged edits, and storage between sessions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def workspace(tmp_path: Path, recipe: Recipe, clock: Clock) -> Workspace:
     return made
 
 
-def test_every_edit_can_be_gone_to_at_once(workspace: Workspace, recipe: Recipe) -> None:
+def test_any_edit_can_be_restored_at_once(workspace: Workspace, recipe: Recipe) -> None:
     recipes = [workspace.recipe]
     for number in range(3):
         recipes.append(workspace.recipe.toggled(number))
@@ -52,7 +52,7 @@ def test_every_edit_can_be_gone_to_at_once(workspace: Workspace, recipe: Recipe)
     assert not workspace.can_redo
 
 
-def test_a_preset_is_addressed_to_the_source(workspace: Workspace) -> None:
+def test_a_preset_gets_the_source(workspace: Workspace) -> None:
     assert (workspace.recipe.source, workspace.recipe.arguments, workspace.origin) == (
         "model.py",
         ("--tiny",),
@@ -70,14 +70,14 @@ def test_undo_goes_back_edit_by_edit_and_redo_forward_again(workspace: Workspace
     assert [step.enabled for step in workspace.recipe.steps] == [False, False, True]
 
 
-def test_a_new_edit_ends_what_could_be_redone(workspace: Workspace) -> None:
+def test_a_new_edit_drops_undone_edits(workspace: Workspace) -> None:
     workspace.edit(workspace.recipe.toggled(0), "one")
     workspace.undo()
     workspace.edit(workspace.recipe.toggled(2), "three")
     assert not workspace.can_redo
 
 
-def test_an_edit_that_changes_nothing_is_none(workspace: Workspace) -> None:
+def test_an_edit_without_a_change_is_not_recorded(workspace: Workspace) -> None:
     assert not workspace.edit(workspace.recipe, "nothing")
     assert not workspace.can_undo
 
@@ -99,16 +99,14 @@ def test_slow_edits_of_one_kind_are_undone_one_by_one(workspace: Workspace, cloc
     assert workspace.recipe.choice_map() == {"mm": "tosa"}
 
 
-def test_every_edit_is_kept_and_taken_up_by_the_next_session(
-    workspace: Workspace, tmp_path: Path, recipe: Recipe
-) -> None:
+def test_every_edit_is_saved_and_restored(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     later = Workspace("model.py", ("--tiny",), tmp_path)
     later.begin(recipe)
     assert (later.recipe, later.origin) == (workspace.recipe, "restored")
 
 
-def test_going_back_to_the_preset_keeps_nothing(workspace: Workspace) -> None:
+def test_a_reset_to_the_preset_deletes_the_saved_recipe(workspace: Workspace) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     assert workspace.path.exists()
     workspace.undo()
@@ -116,14 +114,14 @@ def test_going_back_to_the_preset_keeps_nothing(workspace: Workspace) -> None:
     assert workspace.origin == "preset"
 
 
-def test_other_arguments_have_a_recipe_of_their_own(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
+def test_other_arguments_have_a_separate_recipe(workspace: Workspace, tmp_path: Path, recipe: Recipe) -> None:
     workspace.edit(workspace.recipe.toggled(1), "off")
     other = Workspace("model.py", (), tmp_path)
     other.begin(recipe)
     assert other.origin == "preset"
 
 
-def test_a_source_has_one_recipe_wherever_it_is_opened_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_has_one_recipe_for_any_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.py").touch()
     monkeypatch.chdir(tmp_path)
     here = recipe_path("model.py:net", (), tmp_path)
@@ -131,7 +129,7 @@ def test_a_source_has_one_recipe_wherever_it_is_opened_from(tmp_path: Path, monk
     assert here != recipe_path("model.py:other", (), tmp_path)
 
 
-def test_a_kept_recipe_that_cannot_be_read_is_said_and_left_alone(tmp_path: Path, recipe: Recipe) -> None:
+def test_an_unreadable_saved_recipe_is_reported_and_kept(tmp_path: Path, recipe: Recipe) -> None:
     workspace = Workspace("model.py", (), tmp_path)
     workspace.path.parent.mkdir(parents=True)
     workspace.path.write_text("graph = 'seven'")
@@ -140,7 +138,7 @@ def test_a_kept_recipe_that_cannot_be_read_is_said_and_left_alone(tmp_path: Path
     assert "graph" in workspace.problem
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_the_edit_stays(tmp_path: Path, recipe: Recipe) -> None:
+def test_a_read_only_folder_is_reported_and_the_edit_stays(tmp_path: Path, recipe: Recipe) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     workspace = Workspace("model.py", (), blocked)
@@ -150,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_edit_stays(tmp_path: Pa
     assert not workspace.recipe.steps[0].enabled
 
 
-def test_what_is_kept_is_a_recipe_as_toml(workspace: Workspace) -> None:
+def test_the_saved_recipe_is_toml(workspace: Workspace) -> None:
     workspace.edit(workspace.recipe.with_choice("mm", "eager"), "eager")
     assert workspace.path.read_text() == to_toml(workspace.recipe)
 
@@ -172,7 +170,7 @@ def test_each_graph_has_its_own_recipe_history_and_file(workspace: Workspace, tm
     assert workspace.recipe_of(2).choice_map() == {"mm": "eager"}
 
 
-def test_a_note_of_the_graph_shown_last_that_is_no_number_is_ignored(workspace: Workspace, recipe: Recipe) -> None:
+def test_an_invalid_number_of_the_last_graph_is_ignored(workspace: Workspace, recipe: Recipe) -> None:
     workspace.show(1)
     workspace.path_of(0).with_suffix(".graph").write_text("first")
     later = Workspace("model.py", ("--tiny",), workspace.path.parent.parent)
@@ -180,7 +178,7 @@ def test_a_note_of_the_graph_shown_last_that_is_no_number_is_ignored(workspace: 
     assert later.graph == 0
 
 
-def test_threads_to_choose_from_go_up_to_the_cores_and_have_the_present_number() -> None:
+def test_thread_choices_include_the_cores_and_the_current_number() -> None:
     assert thread_choices(2, 1) == [1, 2]
     assert thread_choices(1, 3) == [1, 3]
     assert thread_choices(48, 6) == [1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 48]
@@ -216,7 +214,7 @@ def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
         file_choice(tmp_path / "nosuch.npy")
 
 
-def test_edits_both_ways_are_kept_within_bounds(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_edits_are_bounded_in_both_directions(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT_BYTES", 20_000)
     made = history.History(recipe)
 
@@ -228,10 +226,10 @@ def test_edits_both_ways_are_kept_within_bounds(recipe: Recipe, monkeypatch: pyt
         edit(number, 3000)
     for _ in range(4):
         made.undo()
-    kept = made.kept()
+    kept = made.edits_to_save()
     assert len(msgspec.msgpack.encode(kept)) <= 20_000
     assert kept.past[-1].title == "edit 3"
     assert kept.future[-1].title == "edit 5"
     edit(9, 30_000)
-    kept = made.kept()
+    kept = made.edits_to_save()
     assert (kept.past, kept.now.title, kept.future) == ([], "edit 9", [])

@@ -1,4 +1,4 @@
-"""Long lines on several lines of the screen: the pieces, what is on the screen, and constants put back."""
+"""Wrapped long lines: the pieces, scrolling, and expanded constants."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from buddy.app.reports.text.constant_expansion import Expansions, find_gaps
 from buddy.app.reports.text.wrapping import wrap_segments
 from buddy.app.session.lines import AnnotatedLine
-from buddy.app.widgets.tall_rows import RowLine, above, below, scrolled, showing
+from buddy.app.widgets.tall_rows import RowLine, line_above, lines_below, scroll_top, top_to_show
 
 LINE = "    %12 = linalg.matmul ins(%9, %11 : tensor<128x768xf32>, tensor<768x768xf32>) outs(%10 : tensor<128x768xf32>)"
 HEIGHTS = [1, 3, 1, 9, 1, 2, 1, 1, 4, 1]
@@ -24,14 +24,14 @@ def height(row: int) -> int:
 
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 20, 40, 200])
 @pytest.mark.parametrize("text", [LINE, "", "x" * 100, " " * 50, "a, " * 40])
-def test_pieces_are_the_line_and_fit(text: str, room: int) -> None:
+def test_pieces_cover_the_line_and_fit(text: str, room: int) -> None:
     found = wrap_segments(text, room)
     assert "".join(text[piece.first : piece.last] for piece in found) == text
     assert all(piece.indent + piece.last - piece.first <= room for piece in found)
     assert all(piece.last > piece.first for piece in found) or not text
 
 
-def test_pieces_break_behind_spaces_and_commas_and_continue_a_little_to_the_right() -> None:
+def test_pieces_break_after_spaces_and_commas_and_continue_indented() -> None:
     first, second, *_ = wrap_segments(LINE, 60)
     assert LINE[first.last - 1] in " ,"
     assert (first.indent, second.indent) == (0, 8)
@@ -41,31 +41,33 @@ SPOTS = [RowLine(row, line) for row, lines in enumerate(HEIGHTS) for line in ran
 
 
 def test_lines_below_and_above_are_counted_over_rows() -> None:
-    assert below(RowLine(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
-    assert below(RowLine(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
+    assert lines_below(RowLine(1, 2), PAGE, len(HEIGHTS), height) == SPOTS[3 : 3 + PAGE]
+    assert lines_below(RowLine(9), PAGE, len(HEIGHTS), height) == SPOTS[-1:]
     for place, spot in enumerate(SPOTS):
         for lines in range(12):
-            assert above(spot, lines, height) == SPOTS[max(0, place - lines)]
+            assert line_above(spot, lines, height) == SPOTS[max(0, place - lines)]
 
 
 @pytest.mark.parametrize("top", SPOTS)
 @pytest.mark.parametrize("row", range(len(HEIGHTS)))
-def test_the_cursor_s_row_is_whole_on_the_screen_where_it_fits(row: int, top: RowLine) -> None:
-    shown = [spot for spot in below(showing(row, top, PAGE, height), PAGE, len(HEIGHTS), height) if spot.row == row]
+def test_the_cursor_row_is_fully_visible_if_it_fits(row: int, top: RowLine) -> None:
+    shown = [
+        spot for spot in lines_below(top_to_show(row, top, PAGE, height), PAGE, len(HEIGHTS), height) if spot.row == row
+    ]
     assert len(shown) == min(HEIGHTS[row], PAGE)
-    visible = below(top, PAGE, len(HEIGHTS), height)
+    visible = lines_below(top, PAGE, len(HEIGHTS), height)
     if [spot for spot in visible if spot.row == row] == [RowLine(row, line) for line in range(HEIGHTS[row])]:
-        assert showing(row, top, PAGE, height) == top, "what is on the screen stays where it is"
+        assert top_to_show(row, top, PAGE, height) == top, "what is on the screen stays where it is"
 
 
 @pytest.mark.parametrize("lines", [-20, -3, -1, 1, 2, 4, 30])
 def test_scrolling_goes_by_lines_and_stops_at_the_ends(lines: int) -> None:
     last = len(SPOTS) - PAGE
     for place, spot in enumerate(SPOTS[: last + 1]):
-        assert scrolled(spot, lines, PAGE, len(HEIGHTS), height) == SPOTS[max(0, min(place + lines, last))]
+        assert scroll_top(spot, lines, PAGE, len(HEIGHTS), height) == SPOTS[max(0, min(place + lines, last))]
 
 
-def test_constants_are_put_back_one_at_a_time_and_elided_again() -> None:
+def test_constants_are_expanded_one_at_a_time_and_elided_again() -> None:
     full = f"a dense<{'0123456789' * 30}> b dense<{'x' * 400}> c"
     short = f"a dense<{'0123456789' * 3}01… (268 more characters)> b dense<{'x' * 32}… (368 more characters)> c"
     assert [full[gap.start : gap.start + gap.missing] for gap in find_gaps(short)] == [
@@ -88,7 +90,7 @@ def test_constants_are_put_back_one_at_a_time_and_elided_again() -> None:
     assert filled.applied("t", 4, line) is line
 
 
-def test_a_line_that_was_cut_says_that_its_gap_is_the_rest() -> None:
+def test_the_gap_of_a_truncated_line_is_its_rest() -> None:
     assert find_gaps("abc… (1,000 more characters)") == [(3, 1000, True)]
 
 
@@ -106,7 +108,7 @@ f(*(torch.ones(2) for _ in range(220)))
 
 
 @pytest.mark.slow
-async def test_lines_wrap_in_the_pane_and_cursor_search_and_folds_work_on(workbench: Callable[..., Any]) -> None:
+async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callable[..., Any]) -> None:
     async with workbench("mlp.py", size=(80, 24)) as bench:
         ir = bench.app.ir
         await bench.press("tab", "tab", "4")
@@ -154,7 +156,7 @@ def piece_of(ir: Any, row: int, line: int) -> str:
 
 
 @pytest.mark.slow
-async def test_what_was_elided_is_put_back_in_the_pane(workbench: Callable[..., Any], tmp_path: Path) -> None:
+async def test_elided_constants_are_expanded_in_the_pane(workbench: Callable[..., Any], tmp_path: Path) -> None:
     script = tmp_path / "table.py"
     script.write_text(MANY)
     async with workbench(script, size=(80, 24)) as bench:

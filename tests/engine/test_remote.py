@@ -110,7 +110,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
         await linked.hears(lambda what: "Broken pipe" in what)
         assert "reconnecting in" in await linked.hears(lambda what: "Network is unreachable" in what)
         waiting = asyncio.create_task(linked.client.fetch_lines(compiled.stages[-1].text, 0, 10))
-    linked.client.hurry()
+    linked.client.reconnect_now()
     lines = await asyncio.wait_for(waiting, PATIENCE)
     assert len(lines.lines) == min(10, compiled.stages[-1].lines)
     await linked.hears(lambda what: what == "")
@@ -119,7 +119,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
     running = asyncio.create_task(linked.ask(Run(linked.client.next_request(), recipe, repeats=2)))
     with far.state("down"):
         await linked.hears(lambda what: "unreachable" in what)
-    linked.client.hurry()
+    linked.client.reconnect_now()
     ran = await asyncio.wait_for(running, PATIENCE)
     assert isinstance(ran, Ran)
     assert ran.report.ok
@@ -146,7 +146,7 @@ async def test_links_that_break_all_the_time_lose_nothing(linked: Linked, far: F
             await asyncio.sleep(0.02)
             with far.state("down"):
                 await linked.hears(lambda what: what != "")
-            linked.client.hurry()
+            linked.client.reconnect_now()
             await linked.hears(lambda what: what == "")
 
     breaking = asyncio.create_task(break_it(4))
@@ -166,7 +166,7 @@ async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(fa
     pids = [bench.pid, *everything_below(bench.pid)]
     with far.state("down"):
         assert await gone(*pids)
-    client.hurry()
+    client.reconnect_now()
     with pytest.raises(EngineLost, match="without a link for too long"):
         await asyncio.wait_for(bench.until(lambda frame: False), PATIENCE)
     await client.restart()
@@ -222,7 +222,7 @@ async def test_an_engine_is_ended_from_afar_whatever_it_is_at(far: Far) -> None:
         listener.bind(str(engines_folder() / ("e" * 16)))
         listener.listen()
         for each in ("e" * 16, "0" * 16, name, name):
-            command = far.remote().end(each)
+            command = far.remote().stop_command(each)
             assert await asyncio.to_thread(subprocess.call, command, timeout=PATIENCE) == 0
     (engines_folder() / ("e" * 16)).unlink()
     assert await gone(*pids)
@@ -405,7 +405,7 @@ def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) ->
     ]
     programs = ["".join(random.choices(pieces, k=random.randint(1, 6))) for _ in range(300)]
     printer = 'f() { printf "%s\\0" "$@"; }; f '
-    lines = [printer + RemoteHost("box", program=program).start("ab")[-1] for program in programs]
+    lines = [printer + RemoteHost("box", program=program).start_command("ab")[-1] for program in programs]
     done = subprocess.run(["sh", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True, check=True)
     expected = [word for program in programs for word in (program, "engine", "--keep", "ab", "--wait", "600")]
     assert done.stdout.split("\0")[:-1] == expected
@@ -413,7 +413,7 @@ def test_no_word_reaches_the_shell_on_the_other_side_unquoted(tmp_path: Path) ->
 
 
 def test_options_stand_before_ours_and_the_command_is_quoted() -> None:
-    command = RemoteHost("me@box", ("ssh", "-F", "file"), ("Port=2222",), "my venv/it's").start("ab" * 16)
+    command = RemoteHost("me@box", ("ssh", "-F", "file"), ("Port=2222",), "my venv/it's").start_command("ab" * 16)
     assert command[:6] == ["ssh", "-F", "file", "-T", "-o", "Port=2222"]
     assert command[-3:-1] == ["--", "me@box"]
     assert command[-1] == f"'my venv/it'\"'\"'s' engine --keep {'ab' * 16} --wait 600"

@@ -257,7 +257,7 @@ def _kept_program(data: bytes) -> None:
 
 
 def _kept_layout(path: Path) -> None:
-    _, problem = session_file.read_kept(path)
+    _, problem = session_file.read_session(path)
     if problem:
         raise ValueError(problem)
 

@@ -123,7 +123,7 @@ class Recovery:
     def _wanted(self) -> str:
         """The key that a user would press now, "" for none, "well" if everything works."""
         state, waiting = self._app.state, time.monotonic() - self._moved
-        if state.silent or (state.engine == "lost" and waiting > _READ and self._app.session._for_user):
+        if state.silent or (state.engine == "lost" and waiting > _READ and self._app.session._needs_user):
             return "R"
         if state.link and waiting > _READ and self._last != "R":
             return "R"

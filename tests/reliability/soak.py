@@ -98,7 +98,7 @@ class Day:
         every action tried, and every theme shown at every size.
         """
         for graph in range(len(self.app.state.graphs)):
-            self.app.graphs.show(graph)
+            self.app.graph_commands.show(graph)
             await self._settled()
             await self._fill_edits()
             await self._fill_recipes()
@@ -148,7 +148,7 @@ class Day:
         self.app.context.layout.show_pane("ir")
         await self.app.do(actions.BY_ID["ir.generic"])
         for _ in range(MAX_FORMS):
-            self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
+            self.app.graph_commands.show(self._chance.randrange(len(self.app.state.graphs)))
             await self._settled()
             self.app.ir.choose(self._chance.choice(self.app.ir.rows))
             await self._settled()
@@ -261,12 +261,12 @@ class Day:
             await self._press(*(("n",) if pane == "ir" else ()))
 
     async def _export(self) -> None:
-        self.app.exporting._folder_typed(str(self._folder / "made"), ("object",))
+        self.app.export_commands._export_to(str(self._folder / "made"), ("object",))
         await self._settled()
         shutil.rmtree(self._folder / "made", ignore_errors=True)
 
     async def _graph(self) -> None:
-        self.app.graphs.show(self._chance.randrange(len(self.app.state.graphs)))
+        self.app.graph_commands.show(self._chance.randrange(len(self.app.state.graphs)))
 
     async def _theme(self) -> None:
         self.app.theme = self._chance.choice(list(themes()))

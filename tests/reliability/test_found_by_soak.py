@@ -26,7 +26,7 @@ from buddy.app.session.lines import KEEP, LineCache
 from buddy.app.session.state import LOGGED, State
 from buddy.app.workbench import app
 from buddy.app.workbench.app import BenchScreen, Workbench
-from buddy.app.workbench.terminal_disconnect import is_gone
+from buddy.app.workbench.terminal_disconnect import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.engine.reprinting import MAX_FORMS, ReprintHandler
@@ -86,7 +86,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
         app.push_screen(screen, answers.append)
         await pilot.pause()
         screen.action_leave()
-        screen._answer("text")
+        screen._close_with("text")
         while not answers:
             await pilot.pause(0.05)
         assert app.is_running
@@ -103,9 +103,9 @@ def test_a_terminal_that_hung_up_is_seen() -> None:
     """Such a terminal reads as empty immediately: the workbench used a full core, and never ended."""
     master, slave = pty.openpty()
     try:
-        assert not is_gone(slave)
+        assert not is_disconnected(slave)
         os.close(master)
-        assert is_gone(slave)
+        assert is_disconnected(slave)
     finally:
         os.close(slave)
 
@@ -214,8 +214,8 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
         screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
-        screen._want()
-        screen._want()
+        screen._request_missing()
+        screen._request_missing()
         await pilot.pause()
         gc.collect()
     assert [str(said.message) for said in recwarn if said.category is RuntimeWarning] == []

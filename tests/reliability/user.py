@@ -187,22 +187,22 @@ class User:
 
     async def _export(self) -> None:
         if self.app.state.captured:
-            self.app.exporting._folder_typed(self._file(".export"), ("object",))
+            self.app.export_commands._export_to(self._file(".export"), ("object",))
 
     async def _save(self) -> None:
-        self.app.editing._save_to(self._file(".recipe.toml"))
+        self.app.recipe_edit_commands._save_to(self._file(".recipe.toml"))
 
     async def _try(self) -> None:
         self.app.context.layout.show_pane("passes")
         await self.press("w")
 
     async def _bisect(self) -> None:
-        if self.app.state.captured and not self.app.parting.search.running:
-            self.app.parting._begin("differs", "1, 20 s")
+        if self.app.state.captured and not self.app.subgraph_commands.search.running:
+            self.app.subgraph_commands._begin_search("differs", "1, 20 s")
 
     async def _edit_ir(self) -> None:
         self.app.context.layout.show_pane("ir")
-        self.app.texts.edit_ir_here()
+        self.app.text_edit_commands.edit_ir_here()
         for _ in range(50):
             await asyncio.sleep(0.02)
             if isinstance(self.app.screen, EditorScreen):

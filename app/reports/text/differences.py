@@ -209,7 +209,7 @@ class DiffRows:
     # ---- runs ----------------------------------------------------------------------------------------------------
 
     def _measure(self) -> None:
-        self._runs = [run for run in self._made() if run.height]
+        self._runs = [run for run in self._make_runs() if run.height]
         self._starts = [0, *accumulate(run.height for run in self._runs)]
         self._changes = []
         for start, run, before in zip(self._starts, self._runs, [None, *self._runs], strict=False):
@@ -217,21 +217,21 @@ class DiffRows:
             if run.kind in ("removed", "changed") or (run.kind == "added" and alone):
                 self._changes.append(start)
 
-    def _made(self) -> Iterator[_Run]:
+    def _make_runs(self) -> Iterator[_Run]:
         parts = hide_folded_parts(self._section.parts(), self._functions)
         for k, part in enumerate(parts):
             if part.equal:
                 # A folded function needs no context.
                 head = CONTEXT if k and parts[k - 1].hidden is None else 0
                 tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
-                yield from self._equal(part, head, tail)
+                yield from self._equal_runs(part, head, tail)
             elif self.layout == "beside":
                 yield _Run("changed", *part.place, hidden=part.hidden)
             else:
                 yield _Run("removed", *part.place)
                 yield _Run("added", *part.place, hidden=part.hidden)
 
-    def _equal(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
+    def _equal_runs(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
         """Equal lines with their middle folded, unless it is unfolded. `head` and `tail` are the context of changes."""
         before, count, after, _ = part.place
         folded = count - head - tail
