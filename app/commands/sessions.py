@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.comparison import HOW
+from buddy.app.panes.ir_comparison import HOW
 from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.command_line import ScreenState, command
@@ -71,7 +71,7 @@ class SessionCommands:
         if kept.how in HOW:
             self._pane.comparison.how = kept.how
         if kept.stage is not None:
-            self._pane.expect(kept.stage)
+            self._pane.stages.expect(kept.stage)
         unread = self._restore_bookmarks(kept)
         if news := [text for text in (*self.news, problem, unread, *self._left_by_others()) if text]:
             self._context.say("; ".join(news))
@@ -150,7 +150,7 @@ class SessionCommands:
         return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
-            ir.coming,
+            ir.stages.coming,
             self._context.selection.node,
             ir.comparison.how,
             inputs=without_content(self._running.next_inputs),

@@ -196,6 +196,7 @@ class Workbench(App[int]):
             ("tune", self.tuner),
             ("export", self.exporting),
             ("sessions", self.sessions),
+            *self.ir.targets,
         ]
 
     # ---- composition ---------------------------------------------------------------------------------------------
@@ -270,7 +271,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparing or self.ir.searching,
+            busy=busy or self.ir.comparison.running or self.ir.search.running,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -283,7 +284,7 @@ class Workbench(App[int]):
             stage=self.ir.stage,
             catalogue=bool(state.passes),
             presets=bool(state.presets),
-            found=bool(self.ir.matches.lines),
+            found=bool(self.ir.search.matches.lines),
             diff=self.ir.document.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,
