@@ -64,7 +64,7 @@ async def assembly(app: Workbench, pilot: Any) -> None:
     await pilot.press("tab", "tab", "0")
     await compiled(app, pilot)
     await pilot.press("/", *"vfmadd", "enter")
-    await until(pilot, lambda: bool(app.ir.matches.lines) or not app.ir.matches.pattern, "matches")
+    await until(pilot, lambda: bool(app.ir.search.matches.lines) or not app.ir.search.matches.pattern, "matches")
 
 
 async def failure(app: Workbench, pilot: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from buddy.app.panes.comparison import ComparedStages, Side
+from buddy.app.panes.ir_comparison import ComparedStages, Side
 from buddy.app.workspace.input_parsing import read_file, typed_path
 from buddy.compiler.protocol.recipe import from_toml
 from buddy.compiler.protocol.recipe_claims import claims, refusal
@@ -84,7 +84,7 @@ class CompareCommands:
         compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
         if compiled is not None:
             self._context.layout.show_pane("ir")
-            self._ir.compare_with(ComparedStages(side.title, compiled.stages))
+            self._ir.comparison.compare_with(ComparedStages(side.title, compiled.stages))
 
     def compare_presets(self) -> None:
         """Compile the program with every suitable preset, and compare the measurements."""

@@ -128,7 +128,7 @@ class TextEditCommands:
         phase = phase_of(rows, row_index)
         steps, step_index = with_ir(recipe.steps, row.stage.step, after, phase)
         number = sum(step.name == REPLACE and step.enabled for step in steps[:step_index])
-        self._ir.expect((REPLACE, number))
+        self._ir.stages.expect((REPLACE, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
     def _save_rejected(self, text: str) -> str:

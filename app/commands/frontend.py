@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from buddy.app.panes.comparison import ComparedStages
-from buddy.app.panes.navigation import StagePosition
+from buddy.app.panes.ir_comparison import ComparedStages
+from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import SUMMARIES, dialects_of, with_frontend
 from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Dialect, Frontend
 
@@ -72,9 +72,9 @@ class FrontendCommands:
             return
         self._context.layout.show_pane("ir")
         if isinstance(found, ComparedStages):
-            self._ir.compare_with(found)
+            self._ir.comparison.compare_with(found)
         else:
-            self._ir.go_from_here(found)
+            self._ir.jumps.go_from_here(found)
 
 
 def _describe(choice: _FrontendChoice) -> str:

@@ -35,20 +35,20 @@ class OverlayCommands:
 
         languages = dict(self._context.state.phases(self._context.workspace.recipe))
         choices = [
-            PickerChoice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._ir.phase)
-            for tab in self._ir.tabs()
+            PickerChoice(tab.name, languages.get(tab.name, ""), tab.name, marked=tab.name == self._ir.stages.phase)
+            for tab in self._ir.stages.tabs()
         ]
         self._context.dialogs.open(PickerScreen("Phases", choices), self._show_phase)
 
     def _show_phase(self, name: str | None) -> None:
         if name is not None:
             self._context.layout.show_pane("ir")
-            self._ir.show_phase_named(name)
+            self._ir.stages.show_phase_named(name)
 
     def show_phase(self, number: int) -> None:
         if self._context.layout.folded:
             self._context.layout.show_pane("ir")
-        self._ir.show_phase(number)
+        self._ir.stages.show_phase(number)
 
     def go_failure(self) -> None:
         """Show the IR at the failure; if it is already shown, open the whole diagnostic."""
@@ -59,7 +59,7 @@ class OverlayCommands:
             self._context.dialogs.open_problem(self._context.state.problem)
         else:
             self._context.layout.show_pane("ir")
-            self._ir.show_failure()
+            self._ir.stages.show_failure()
 
     def show_values(self, *, as_map: bool = False) -> None:
         """Open the values of the graph's latest run."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.navigation import StagePosition
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
+from buddy.app.session.stages import StagePosition
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -92,7 +92,7 @@ class ProfileCommands:
             self._context.say("the profile is out of date, because the recipe changed: press g c to profile again")
             return
         self._context.layout.show_pane("ir")
-        self._ir.go_from_here(StagePosition(stage.key, spot.line))
+        self._ir.jumps.go_from_here(StagePosition(stage.key, spot.line))
 
     def _profile_and_graph(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._context.state.profile, self._context.state.info

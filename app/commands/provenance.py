@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.navigation import StagePosition
 from buddy.app.reports.node_history import (
     EVERY_LINE,
     MACHINE_CODE,
@@ -14,7 +13,7 @@ from buddy.app.reports.node_history import (
     is_computed,
     node_history,
 )
-from buddy.app.session.stages import StageRow
+from buddy.app.session.stages import StagePosition, StageRow
 from buddy.compiler.protocol import (
     ExplainCode,
     FollowNode,
@@ -101,7 +100,7 @@ class ProvenanceCommands:
     def _go_to_position(self, place: StagePosition | None) -> None:
         if place is not None:
             self._context.layout.show_pane("ir")
-            self._ir.go_from_here(place)
+            self._ir.jumps.go_from_here(place)
 
     async def _open_history(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import NodeHistoryScreen

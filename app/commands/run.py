@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from buddy.app.panes.comparison import Side
+from buddy.app.panes.ir_comparison import Side
 from buddy.app.workspace.input_files import file_choice
 from buddy.app.workspace.input_parsing import typed_path, typed_seconds, typed_seed
 from buddy.app.workspace.runs import RunRecord, content_hash

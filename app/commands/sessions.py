@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.comparison import HOW
+from buddy.app.panes.ir_comparison import HOW
 from buddy.app.session.lines import UnavailableError
 from buddy.app.workspace.bookmarks import Bookmarks
 from buddy.app.workspace.command_line import ScreenState, command
@@ -71,7 +71,7 @@ class SessionCommands:
         if saved.how in HOW:
             self._ir.comparison.how = saved.how
         if saved.stage is not None:
-            self._ir.expect(saved.stage)
+            self._ir.stages.expect(saved.stage)
         unread = self._restore_bookmarks(saved)
         others = self._describe_other_sessions()
         if messages := [text for text in (*self.startup_messages, problem, unread, *others) if text]:
@@ -152,7 +152,7 @@ class SessionCommands:
         return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
-            ir.coming,
+            ir.stages.coming,
             self._context.selection.node,
             ir.comparison.how,
             inputs=without_content(self._running.next_inputs),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app.panes.navigation import StagePosition
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.node_history import NodeRemark, remark_text
 from buddy.app.screens.table import TableScreen
-from buddy.app.session.stages import Key, StageRow
+from buddy.app.session.stages import Key, StagePosition, StageRow
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import NodeTrace
 

@@ -9,13 +9,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
 
-from buddy.app.panes.comparison import ComparedStages
-from buddy.app.panes.navigation import StagePosition
+from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.reports import formatting
 from buddy.app.reports.frontend_comparison import FrontendPipeline, frontend_pipelines, phase_stages
 from buddy.app.screens.list_screen import ListScreen
 from buddy.app.session.requests import Requester
-from buddy.app.session.stages import Key
+from buddy.app.session.stages import Key, StagePosition
 from buddy.app.widgets.node_lines import NodeLine, NodeLines
 from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import FollowNode, Frame, NodeRow, Progress, Stage, StageDone

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.comparison import Side
+from buddy.app.panes.ir_comparison import Side
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.preset_facts import PipelineFacts

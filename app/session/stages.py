@@ -21,6 +21,13 @@ class StageRow(NamedTuple):
     stale: str = ""
 
 
+class StagePosition(NamedTuple):
+    """A line of the stage with that key."""
+
+    key: Key
+    line: int
+
+
 def key_stages(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
     """Stages with keys that do not change when steps are renumbered."""
     seen: Counter[str] = Counter()

@@ -197,6 +197,7 @@ class Workbench(App[int]):
             ("tune", self.tune_commands),
             ("export", self.export_commands),
             ("sessions", self.session_commands),
+            *self.ir.targets,
         ]
 
     # ---- composition -------------------------------------------------------------------------------------------------
@@ -271,7 +272,7 @@ class Workbench(App[int]):
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparing or self.ir.searching,
+            busy=busy or self.ir.comparison.running or self.ir.search.running,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -284,7 +285,7 @@ class Workbench(App[int]):
             stage=self.ir.stage,
             catalogue=bool(state.passes),
             presets=bool(state.presets),
-            found=bool(self.ir.matches.lines),
+            found=bool(self.ir.search.matches.lines),
             diff=self.ir.document.diff is not None,
             problem=state.problem is not None,
             edited=workspace.recipe != workspace.preset,

@@ -106,7 +106,7 @@ class Bench:
 
     def _has_come(self) -> bool:
         ir = self.app.ir
-        return ir.document.text == ir.stage.text and ir._view == ir.view_of(ir.shown)
+        return ir.document.text == ir.stage.text and ir.is_drawn
 
     async def opened(self, screen: type) -> Any:
         """Wait until a screen of this type is on top. Returns the screen."""

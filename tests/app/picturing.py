@@ -83,7 +83,7 @@ async def press(pilot: Any, *keys: str) -> None:
     app = pilot.app
     waits = {
         OPEN: lambda: len(app.screen_stack) > 1,
-        DRAWN: lambda: len(app.screen_stack) == 1 and app.ir._view == app.ir.view_of(app.ir.shown),
+        DRAWN: lambda: len(app.screen_stack) == 1 and app.ir.is_drawn,
     }
     for key in keys:
         if key in waits:
@@ -91,7 +91,7 @@ async def press(pilot: Any, *keys: str) -> None:
             continue
         await pilot.press(key)
         await passed_on(pilot)
-    await until(pilot, lambda: app.ir.shown is None or app.ir._view == app.ir.view_of(app.ir.shown))
+    await until(pilot, lambda: app.ir.shown is None or app.ir.is_drawn)
 
 
 def mask(app: Any) -> None:

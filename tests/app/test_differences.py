@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from buddy.app.panes.comparison import View, change_counts, no_change
-from buddy.app.panes.diffing import highlight_changes
+from buddy.app.panes.ir_comparison import change_counts, no_change
+from buddy.app.panes.ir_document import IrContent
+from buddy.app.panes.ir_painter import highlight_changes
 from buddy.app.reports import formatting
 from buddy.app.reports.text.diff_parts import Hunk
 from buddy.app.reports.text.differences import CONTEXT, DiffRow, DiffRows, Layout
@@ -130,9 +131,9 @@ def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
 
 def test_words_are_marked_if_only_numbering_changed() -> None:
     equal, changed = DiffRows([], 9, 9), DiffRows([(1, 2, 1, 3), (7, 0, 8, 1)], 9, 11)
-    assert no_change(View("a", "b", "structural"), equal)[0][0] == " no structural change "
-    assert no_change(View("a", "a", "structural"), equal)[0][0] == " no change "
-    assert no_change(View("a", "b", "line"), changed) == []
+    assert no_change(IrContent("a", "b", "structural"), equal)[0][0] == " no structural change "
+    assert no_change(IrContent("a", "a", "structural"), equal)[0][0] == " no change "
+    assert no_change(IrContent("a", "b", "line"), changed) == []
     assert change_counts(changed, formatting.ASCII) == "+4 -2 in 2 places"
     assert change_counts(equal, formatting.ASCII) == ""
 

@@ -21,7 +21,7 @@ async def show(bench: Any, name: str) -> None:
 
 async def drawn(bench: Any) -> None:
     ir = bench.app.ir
-    await bench.until(lambda: ir.shown is not None and ir._view == ir.view_of(ir.shown), "the diff")
+    await bench.until(lambda: ir.is_drawn, "the diff")
     await bench.pilot.pause(0.05)
 
 
@@ -150,8 +150,8 @@ async def test_searching_and_going_to_a_line_unfold_what_is_needed(workbench: Op
         await bench.press("/")
         await bench.type("return")
         await bench.press("enter")
-        await bench.until(lambda: bool(ir.matches.lines), "matches")
-        await bench.until(lambda: ir.line_number in ir.matches, "the match")
+        await bench.until(lambda: bool(ir.search.matches.lines), "matches")
+        await bench.until(lambda: ir.line_number in ir.search.matches, "the match")
         assert "return" in ir.line_at(ir.cursor).text
 
 
@@ -204,7 +204,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
         monkeypatch.setattr(app.context.queries, "compare", cancelled_at_once)
         await press(bench, "d")
         assert ir.document.diff is None
-        assert not ir.comparing
+        assert not ir.comparison.running
         assert ir.row_count == ir.stage.lines
         monkeypatch.undo()
         await press(bench, "d")

@@ -5,13 +5,22 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.panes.ir_document import IrDocument
+from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.reports.text.folds import TextFold
-from buddy.compiler.protocol import Stage, Symbol
+from buddy.app.reports.text.folds import Folds, TextFold
+from buddy.app.session.lines import PAGE, LineCache, UnavailableError
+from buddy.compiler.protocol import Lines, Stage, Symbol
 
 STAGE = Stage(0, "cse", "top", "after", 30)
 BEFORE = Stage(0, "lower", "top", "before", 1200)
 FUNCTIONS = (Symbol("one", "function", 2, 9), Symbol("two", "function", 10, 19), Symbol("@g", "global", 20, 20))
+
+
+async def fetch_nothing(_text: str, _start: int, _count: int) -> Lines:
+    raise UnavailableError("the engine has exited")
+
+
+CACHE = LineCache(fetch_nothing, lambda _text: None)
 
 
 def lines(document: IrDocument) -> list[int]:
@@ -21,13 +30,13 @@ def lines(document: IrDocument) -> list[int]:
 @pytest.fixture
 def document() -> IrDocument:
     """Shows the stage with its initial folds."""
-    made = IrDocument()
+    made = IrDocument(CACHE)
     made.show(STAGE, None, None, made.folds_of(STAGE, FUNCTIONS))
     return made
 
 
 def test_nothing_is_shown_before_there_is_a_stage_and_after_it_is_gone(document: IrDocument) -> None:
-    assert IrDocument().row_count == 0
+    assert IrDocument(CACHE).row_count == 0
     document.refold([TextFold(2, 9)])
     document.clear()
     assert (document.row_count, document.text, document.folded) == (0, "", set())
@@ -96,3 +105,26 @@ def test_a_diff_is_narrowed_to_a_function_until_a_line_outside_is_wanted(documen
     row, outside = document.reveal_in_diff(diff, 0)
     assert (document.own_line(row), outside, document.only) == (0, True, "")
     assert not document.narrowed
+
+
+def test_the_lines_of_a_page_are_loaded_page_by_page_of_the_cache_and_folded_lines_are_not() -> None:
+    long = Stage(0, "lower", "top", "long", 10_000)
+    rows = IrRows(long, None, None, Folds(long.lines, [TextFold(10, 9_000)]))
+    assert {number // PAGE for _, number in rows.lines_on(0, 20)} == {0, 9_001 // PAGE}
+    assert IrRows(long, None, None, Folds(long.lines)).lines_on(300, 10) == [("long", 309)]
+
+
+def test_the_lines_of_a_diff_are_loaded_from_both_texts_also_those_that_a_line_is_compared_with() -> None:
+    rows = IrRows(STAGE, DiffRows([(3, 2, 3, 1)], 31, 30, "unified"), BEFORE, Folds(STAGE.lines))
+    removed = next(k for k in range(30) if rows.diff and rows.diff.row(k).kind == "removed")
+    assert rows.lines_on(removed, 1) == [("after", 3), ("before", 3)]
+
+
+def test_a_stage_opens_at_a_line_and_a_diff_that_hides_the_line_at_its_next_change() -> None:
+    rows = IrRows(STAGE, None, None, Folds(STAGE.lines, [TextFold(2, 9)]))
+    assert rows.cursor_and_top(12, 2, 10) == (5, 3)
+    assert rows.cursor_and_top(99, 0, 10) == (22, 22), "the last line"
+    diff = DiffRows([(25, 1, 25, 1)], 30, 30, "unified")
+    compared = IrRows(STAGE, diff, BEFORE, Folds(STAGE.lines))
+    cursor, top = compared.cursor_and_top(5, 2, 10)
+    assert (diff.row(cursor).kind, top) == ("removed", 0)

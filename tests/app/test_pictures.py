@@ -305,7 +305,7 @@ async def show(pilot: Any, shown: Shown) -> None:
     place = next((k for k, row in enumerate(app.passes.rows) if row.name == "one-shot-bufferize"), 0)
     app.passes.move_to(place)
     app.ir.move_to(0)
-    await until(pilot, lambda: not app.state.busy and app.ir._view == app.ir.view_of(app.ir.shown))
+    await until(pilot, lambda: not app.state.busy and app.ir.is_drawn)
     await press(pilot, *shown.keys)
     if shown.made is not None:
         app.push_screen(shown.made(app))
@@ -324,7 +324,7 @@ async def go_back(pilot: Any, shown: Shown) -> None:
         app.screen.dismiss(None)
         await until(pilot, lambda: len(app.screen_stack) == 1)
     await press(pilot, *shown.back)
-    app.ir.find(read_pattern(""), jump=False)
+    app.ir.search.find(read_pattern(""), jump=False)
 
 
 def lines(app: Any) -> list[str]:

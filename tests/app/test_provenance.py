@@ -82,7 +82,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         assert not bench.shows(text)
         await bench.press("g", "h")
         assert any(line.startswith(">") and text in line for line in bench.screen)
-        assert ir.margin == next(line for line in bench.screen if label in line).index(label)
+        assert ir.painter.margin == next(line for line in bench.screen if label in line).index(label)
         await bench.press("g", "j")
         assert not bench.shows("╭▸")
         await bench.press("o")
@@ -139,7 +139,7 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
         assert app.graph.current.name == "neg"
         assert source.cursor == 5
         ir = app.ir
-        await bench.until(lambda: any("neg" in node for node in ir._nodes_of(ir.cursor)), "the IR of the line")
+        await bench.until(lambda: any("neg" in node for node in ir.nodes_of(ir.cursor)), "the IR of the line")
         await bench.press("enter")
         assert app.pane is app.graph
         await bench.press("g", "P")

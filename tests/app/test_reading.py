@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.panes.values import defined_values, use_pattern
+from buddy.app.panes.ir_names import defined_values, use_pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
 from buddy.app.screens.results import ResultList, ResultsScreen
@@ -37,7 +37,7 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         await bench.press("j", "j", "enter")
         await bench.until(lambda: bench.app.screen is bench.app.screen_stack[0], "the workbench")
         await bench.drawn()
-        await bench.until(lambda: bool(ir.matches.lines), "matches in that stage")
+        await bench.until(lambda: bool(ir.search.matches.lines), "matches in that stage")
         assert "linalg.generic" in text_at(bench)
         assert ir.stage.name == "tosa-to-linalg-named"
         await bench.press("ctrl+o")
@@ -79,7 +79,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         place = next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text)
         ir.move_to(place)
         await bench.press("l", "l")
-        value = ir.value
+        value = ir.names.value
         assert value not in defined_values(text_at(bench))
         underlined = {
             segment.text
@@ -99,13 +99,13 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         ir.move_to(
             next(k for k in range(ir.row_count) if "#map" in ir.line_at(k).text and "generic" in ir.line_at(k).text)
         )
-        while not ir.value.startswith("#map"):
+        while not ir.names.value.startswith("#map"):
             await bench.press("l")
-        alias = ir.value
+        alias = ir.names.value
         await bench.press("g", "d")
         await bench.until(lambda: text_at(bench).startswith(f"{alias} ="), "the alias")
         await bench.press("asterisk")
-        await bench.until(lambda: ir.matches.pattern.source == use_pattern(alias), "the search")
+        await bench.until(lambda: ir.search.matches.pattern.source == use_pattern(alias), "the search")
 
 
 async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone_meanwhile(
@@ -118,13 +118,13 @@ async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone
         await bench.drawn()
         ir.move_to(next(k for k in range(ir.row_count) if "linalg.fill" in ir.line_at(k).text))
         await bench.press("l", "l")
-        value, last = ir.value, ir.row_count - 1
+        value, last = ir.names.value, ir.row_count - 1
         answered = questions.search_each
 
         async def and_the_cursor_moves(*arguments: Any) -> Any:
             found = await answered(*arguments)
             ir.move_to(last)
-            assert ir.value == ""
+            assert ir.names.value == ""
             return found
 
         monkeypatch.setattr(questions, "search_each", and_the_cursor_moves)
@@ -145,9 +145,9 @@ async def test_regions_fold_and_one_function_can_be_shown_alone(workbench: Open)
         await bench.press("z")
         await bench.until(lambda: ir.row_count < lines, "the fold")
         ir.document.forget_folds()
-        ir.toggle_fold()
+        ir.folds.toggle_fold()
         assert ir.row_count == lines, "what is folded may be forgotten while it is on the screen"
-        ir.toggle_fold()
+        ir.folds.toggle_fold()
         await bench.until(lambda: ir.row_count < lines, "the fold again")
         assert ir.cursor == place, "the cursor is on what stays"
         assert ir.line_at(place + 1).text.lstrip().startswith("}")
@@ -226,7 +226,7 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         await bench.opened(PickerScreen)
         await bench.press("enter")
         await bench.until(lambda: text_at(bench) == marked, "the bookmarked line")
-        assert any("#" in line[:3] for line in bench.screen) or ir.marked(ir.line_number)
+        assert any("#" in line[:3] for line in bench.screen) or ir.jumps.has_bookmark(ir.line_number)
         await bench.press("M")
         assert not bench.app.context.bookmarks.marks
 
@@ -256,10 +256,10 @@ async def test_long_types_have_names_that_are_explained_and_put_back(workbench: 
         assert copied == [text_at(bench)], "what is copied has the type"
         assert struct in copied[0]
         await bench.press("e")
-        assert struct in ir.drawn_text(ir.line_at(ir.cursor))
-        assert struct not in ir.drawn_text(ir.line_at(ir.cursor + 1)), "only the line at the cursor is put back"
+        assert struct in ir.types.drawn_text(ir.line_at(ir.cursor))
+        assert struct not in ir.types.drawn_text(ir.line_at(ir.cursor + 1)), "only the line at the cursor is put back"
         await bench.press("e")
-        assert struct not in ir.drawn_text(ir.line_at(ir.cursor))
+        assert struct not in ir.types.drawn_text(ir.line_at(ir.cursor))
         await bench.press("a")
-        assert struct in ir.drawn_text(ir.line_at(ir.cursor))
+        assert struct in ir.types.drawn_text(ir.line_at(ir.cursor))
         assert not bench.shows(f"{name} = {struct}")

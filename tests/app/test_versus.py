@@ -29,11 +29,11 @@ async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workben
         passes.toggle()
         await bench.settled()
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
-        await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
+        await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")
         assert ir.document.diff.hunks
-        assert "from fuse-elementwise by the current recipe" in ir.diff_parts()
+        assert "from fuse-elementwise by the current recipe" in ir.comparison.header_texts()
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
-        await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the diff")
+        await bench.until(lambda: ir.is_drawn, "the diff")
         assert not ir.document.diff.hunks
         assert bench.app.state.compiled == bench.app.workspace.recipe, "the recipe on the screen is still compiled"
 
@@ -46,7 +46,7 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         ir = bench.app.ir
         await bench.until(lambda: ir.comparison.others is not None, "the other graph")
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
-        await bench.until(lambda: ir.document.diff is not None and ir._view == ir.view_of(ir.shown), "the diff")
+        await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")
         assert ir.document.diff.hunks
         # A recipe of another user is compiled without the plug-ins that it names.
         asked, compile_beside = [], bench.app.session.compile_beside

@@ -121,13 +121,13 @@ async def test_a_search_finds_lines_and_n_goes_to_the_next(workbench: Open) -> N
         await bench.press("/")
         await bench.type("linalg.generic")
         await bench.press("enter")
-        await bench.until(lambda: bool(ir.matches.lines), "matches")
+        await bench.until(lambda: bool(ir.search.matches.lines), "matches")
         first = ir.cursor
         assert "linalg.generic" in ir.line_at(first).text
         await bench.press("n")
-        assert ir.cursor == ir.matches.lines[1]
+        assert ir.cursor == ir.search.matches.lines[1]
         await bench.press("N", "ctrl+o")
-        assert ir.cursor in ir.matches.lines
+        assert ir.cursor in ir.search.matches.lines
 
 
 async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbench: Open) -> None:

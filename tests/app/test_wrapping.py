@@ -134,7 +134,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         await bench.press("slash")
         await bench.type(text[long].strip()[room : room + 12])
         await bench.press("enter")
-        await bench.until(lambda: bool(ir.matches.lines), "the match")
+        await bench.until(lambda: bool(ir.search.matches.lines), "the match")
         await bench.press("G")
         assert ir.spots()[-1].row == ir.cursor == ir.row_count - 1
         await bench.press("ctrl+b", "ctrl+b", "ctrl+f", "n")
@@ -164,7 +164,7 @@ async def test_elided_constants_are_expanded_in_the_pane(workbench: Callable[...
         await bench.press("tab", "tab", "3", "slash")
         await bench.type("func.func")
         await bench.press("enter")
-        await bench.until(lambda: bool(ir.matches.lines), "the function")
+        await bench.until(lambda: bool(ir.search.matches.lines), "the function")
         elided = ir.line_at(ir.cursor).text
         await bench.press("W", "e")
         await bench.until(lambda: len(ir.line_at(ir.cursor).text) > len(elided), "the rest")
@@ -200,7 +200,7 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.until(lambda: ir.document.diff is not None and ir.document.diff.narrowed, "one function")
         await bench.sees("only @")
         await bench.press("d")
-        await bench.until(lambda: ir._view == ir.view_of(ir.shown), "the structural diff")
+        await bench.until(lambda: ir.is_drawn, "the structural diff")
         assert ir.document.diff.narrowed
         await bench.press(":")
         await bench.type(str(ir.document.lines))  # the brace that closes the module, which is in no function

@@ -152,7 +152,7 @@ class Day:
             await self._settled()
             self.app.ir.choose(self._chance.choice(self.app.ir.rows))
             await self._settled()
-        if self.app.ir.generic:
+        if self.app.ir.stages.generic:
             await self.app.do(actions.BY_ID["ir.generic"])
         await self._settled()
 

@@ -15,7 +15,7 @@ from textual.color import Color
 from textual.geometry import Region
 
 from buddy.app.actions import PANES
-from buddy.app.panes.painting import DRAWN
+from buddy.app.panes.ir_painter import DRAWN
 from buddy.app.reports.value_pages import entries_of
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
@@ -198,12 +198,12 @@ def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
 
 def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Path) -> None:
     """A row may be wrapped into hundreds."""
-    painting = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir
+    lines = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir.line_painter
     for number in range(10):
-        painting._keep((number,), [([], 0)] * (DRAWN // 4))
-    assert list(painting._drawn_lines) == [(6,), (7,), (8,), (9,)]
-    painting._keep((10,), [([], 0)] * (2 * DRAWN))
-    assert list(painting._drawn_lines) == [(10,)]
+        lines.keep((number,), [([], 0)] * (DRAWN // 4))
+    assert lines.cached == [(6,), (7,), (8,), (9,)]
+    lines.keep((10,), [([], 0)] * (2 * DRAWN))
+    assert lines.cached == [(10,)]
 
 
 async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(

@@ -1,0 +1,163 @@
+"""Loads the chosen stage of the IR pane: its generic form, its diff, its folds, and the lines on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.ir_comparison import IrComparison
+from buddy.app.panes.ir_document import NO_CONTENT, IrContent, IrDocument, IrView
+from buddy.app.panes.ir_folds import IrFolds
+from buddy.app.panes.ir_stages import IrStages
+from buddy.app.reports.text.differences import DiffRows
+from buddy.app.reports.text.folds import Folds
+from buddy.app.session.lines import PAGE
+from buddy.app.session.stages import Key, StageRow
+from buddy.compiler.protocol import Stage
+
+
+class LoadedView(IrView, Protocol):
+    """A view whose text the loader replaces."""
+
+    @property
+    def page(self) -> int:
+        """The number of rows on the screen."""
+
+    def draw_stage(self, cursor: int, top: int) -> None:
+        """Draw another text of the document, with the cursor on row `cursor`, from row `top` on."""
+
+
+class IrRows(NamedTuple):
+    """The rows of a stage that is not shown yet: those of `folds`, or of the diff with the stage `other`."""
+
+    stage: Stage
+    diff: DiffRows | None
+    other: Stage | None
+    folds: Folds
+
+    def lines_on(self, top: int, page: int) -> list[tuple[str, int]]:
+        """The texts and lines to load before `page` rows from `top` on can be drawn."""
+        stage, diff, other, folds = self
+        if diff is None or other is None:
+            numbers = [folds.line_of(row) for row in range(top, min(top + page, folds.count))] or [0]
+            return [(stage.text, number) for number in {number // PAGE: number for number in numbers}.values()]
+        wanted: dict[tuple[str, int], None] = {}
+        for number in range(top, min(top + page, diff.count)):
+            row = diff.row(number)
+            lines = [(stage.text, row.after), (other.text, row.before)]
+            if row.kind in ("removed", "added"):
+                lines = [(stage.text, max(row.after, row.partner)), (other.text, max(row.before, row.partner))]
+            wanted |= dict.fromkeys((text, line) for text, line in lines if line >= 0)
+        return list(wanted)
+
+    def cursor_and_top(self, line: int, offset: int, page: int) -> tuple[int, int]:
+        """The row of the cursor and the first row on the screen that show `line` on screen row `offset`.
+
+        If a diff hides the line, the next change is shown instead.
+        """
+        line = max(0, min(line, self.stage.lines - 1))
+        if self.diff is None:
+            return self.folds.row_of(line), max(0, self.folds.row_of(line) - offset)
+        cursor = self.diff.row_of(line) if self.diff.count and line < self.stage.lines else 0
+        if self.diff.changes and self.diff.row(cursor).kind == "fold":
+            cursor = self.diff.change_after(cursor) or 0
+            return cursor, _centered(cursor, page)
+        return cursor, max(0, cursor - offset)
+
+
+class IrLoader:
+    """Loads stages in the background, and remembers the position of the cursor in each of them."""
+
+    def __init__(
+        self,
+        context: WorkbenchContext,
+        view: LoadedView,
+        document: IrDocument,
+        stages: IrStages,
+        comparison: IrComparison,
+        folds: IrFolds,
+    ) -> None:
+        self._context, self._view, self._document = context, view, document
+        self._stages, self._comparison, self._folds = stages, comparison, folds
+        self._drawn: Key | None = None
+        self._requested: tuple[Key, IrContent] | None = None
+        # The line of the cursor, and its row on the screen.
+        self._positions: dict[Key, tuple[int, int]] = {}
+
+    # ---- positions -----------------------------------------------------------------------------------------------
+
+    def keep_position(self) -> None:
+        """Remember where the cursor is in the chosen stage."""
+        if self._stages.key is not None:
+            self._positions[self._stages.key] = (self._view.line_number, self._view.cursor - self._view.first_row)
+
+    def set_line(self, key: Key, line: int) -> None:
+        """Show the stage with that key at a line when it is loaded next, which is done even if its text is shown."""
+        self._positions[key] = (line, self._view.page // 2)
+        self._drawn, self._document.content = None, NO_CONTENT
+
+    def clear(self) -> None:
+        """Forget the positions in the stages of another graph."""
+        self._positions.clear()
+        self._drawn = self._requested = None
+
+    # ---- loading -------------------------------------------------------------------------------------------------
+
+    def load(self, row: StageRow) -> bool:
+        """Start to load a stage, unless it is shown or loading. Returns false if its generic form is printed first."""
+        unprinted = self._stages.unprinted(row.stage, self._comparison.other_of(row))
+        if unprinted:
+            self._context.jobs.begin("ir-form", self._print_generic, unprinted)
+            return False
+        wanted = (row.key, self._comparison.content_of(row))
+        if wanted[1] != self._document.content and wanted != self._requested:
+            self._requested = wanted
+            self._context.jobs.begin("ir-load", self._load, row)
+        return True
+
+    async def _print_generic(self, texts: Sequence[str]) -> None:
+        await self._stages.print_generic(texts)
+        self._view.open_stage()
+
+    async def _load(self, row: StageRow) -> None:
+        stage, content, other = row.stage, self._comparison.content_of(row), self._comparison.other_of(row)
+        try:
+            diff = await self._comparison.compare(stage, other)
+            if diff is not None and content.text != content.other:
+                await self._folds.narrow(diff, stage)
+            folds = await self._folds.folds_of(stage) if diff is None else Folds(stage.lines)
+            rows = IrRows(stage, diff, other, folds)
+            cursor, top = await self._cursor_and_top(row.key, rows)
+            if await self._load_lines(rows, top) and self._stages.key == row.key:
+                self._document.show(*rows)
+                self._document.content = content
+                self._drawn = row.key
+                self._view.draw_stage(cursor, top)
+        finally:
+            if self._requested == (row.key, content):
+                self._requested = None
+        if self._stages.key == row.key and self._comparison.content_of(row) != content:
+            self._view.open_stage()
+
+    async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:
+        """The row of the cursor and the first row on the screen: as before, else at the selected node or a change."""
+        view, context = self._view, self._context
+        line, offset = self._positions.get(key, (-1, 0))
+        if key == self._drawn:
+            line, offset = view.line_number, view.cursor - view.first_row
+        if line < 0 and rows.diff is None:
+            found = await context.queries.find_place(rows.stage.text, context.selection.node)
+            row = rows.folds.row_of(max(0, found))
+            return row, _centered(row, view.page)
+        return rows.cursor_and_top(line, offset, view.page)
+
+    async def _load_lines(self, rows: IrRows, top: int) -> bool:
+        """Load the lines of a page of rows. Returns whether all of them are cached."""
+        queries = self._context.queries
+        return all([await queries.load_lines(text, line, 1) for text, line in rows.lines_on(top, self._view.page)])
+
+
+def _centered(row: int, page: int) -> int:
+    """The first row on the screen that shows `row` in the middle; 0 if the first page shows it."""
+    return 0 if row < page else row - page // 2
