@@ -12,6 +12,6 @@ _builds = [os.path.join(entry or os.curdir, "mlir") for entry in sys.path]
 __path__ = [folder for folder in _builds if os.path.isfile(os.path.join(folder, "ir.py"))]
 
 if not __path__:
-    from buddy.compiler.mlir.mlir_alias import install
+    from buddy.compiler.mlir.bindings import install
 
     sys.modules[__name__] = install(__name__)

@@ -21,8 +21,7 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.importers.sources import load_program
-from buddy.compiler.protocol.entry_phase import entering
-from buddy.compiler.protocol.presets import default_recipe, presets
+from buddy.compiler.protocol.presets import default_recipe, entering, presets
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Frontend, Recipe, preset_of
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph

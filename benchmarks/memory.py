@@ -20,8 +20,8 @@ from support import printing
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.runtime.allocations import with_peak
 from buddy.compiler.runtime.executable import LoadedProgram
+from buddy.compiler.runtime.measure import with_peak
 from buddy.compiler.tools.bench.plan import BenchSubject, read_suite
 
 SUITE = Path(__file__).resolve().parent / "models.toml"

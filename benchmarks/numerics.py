@@ -23,15 +23,15 @@ from support import printing
 from support.timing import seconds_of
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.driver.observed_program import observed_program
+from buddy.compiler.driver.observation import observed_program
 from buddy.compiler.importers.sources import load_program
-from buddy.compiler.protocol.numerics_report import ObservedProgram
+from buddy.compiler.protocol.numerics import ObservedProgram
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import eager_results
 from buddy.compiler.runtime.nodes import compare_nodes
-from buddy.compiler.tools.bench.figures import spread
+from buddy.compiler.tools.bench.report import spread
 
 SAMPLES = Path(__file__).resolve().parent.parent / "samples"
 MODELS = ("bert", "gpt2")

@@ -12,7 +12,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.lines import StageText
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from tests.guarded_memory import run_guarded

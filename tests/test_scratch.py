@@ -8,11 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from buddy.compiler.support.scratch import scratch_folder, sweep
+from buddy.compiler.support.files import scratch_folder, sweep
 
 LEAVES = """
 import os, signal
-from buddy.compiler.support.scratch import scratch_folder
+from buddy.compiler.support.files import scratch_folder
 kept = scratch_folder("test")
 print(kept.name, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +50,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
 try:
     tempfile.gettempdir()
 except FileNotFoundError:
-    from buddy.compiler.support.scratch import ensure_temporary_folder
+    from buddy.compiler.support.files import ensure_temporary_folder
     ensure_temporary_folder()
     print(tempfile.gettempdir())
 """

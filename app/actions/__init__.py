@@ -6,20 +6,7 @@ the method that perform it (`handler`), and a precondition (`blocked`). A key se
 
 from __future__ import annotations
 
-from buddy.app.actions import (
-    backends,
-    every,
-    exports,
-    frontends,
-    graph,
-    ir,
-    outputs,
-    passes,
-    profiles,
-    recipes,
-    source,
-    workbench,
-)
+from buddy.app.actions import graph, ir, outputs, passes, recipes, workbench
 from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane, replace_keys
 from buddy.app.actions.situation import Situation
 
@@ -38,8 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 ACTIONS: tuple[Action, ...] = (
-    *every.ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *source.ACTIONS, *outputs.ACTIONS, *recipes.ACTIONS,
-    *frontends.ACTIONS, *backends.ACTIONS, *exports.ACTIONS, *profiles.ACTIONS, *workbench.ACTIONS,
+    *workbench.PANE_ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.SOURCE_ACTIONS, *outputs.ACTIONS,
+    *recipes.ACTIONS, *recipes.FRONTEND_ACTIONS, *recipes.BACKEND_ACTIONS, *recipes.EXPORT_ACTIONS,
+    *recipes.PROFILE_ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip
 
 BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}

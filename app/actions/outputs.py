@@ -1,4 +1,4 @@
-"""Actions of the outputs pane."""
+"""Actions of the outputs pane and of the source pane."""
 
 from __future__ import annotations
 
@@ -46,4 +46,20 @@ ACTIONS: tuple[Action, ...] = (
         needs_report,
         "map",
     ),
+)
+
+
+SOURCE_ACTIONS: tuple[Action, ...] = (
+    A(
+        "source.node",
+        ("enter",),
+        "Go to the node",
+        "Go to the node of the line in the graph pane",
+        "source.go_line_node",
+        "source",
+        needs_captured,
+        "node",
+    ),
+    A("source.left", ("<", "left"), "Scroll left", "Scroll to the left", "source.source_left", "source"),
+    A("source.right", (">", "right"), "Scroll right", "Scroll to the right", "source.source_right", "source"),
 )

@@ -1,11 +1,126 @@
-"""Actions on a recipe other than edits of its passes: manual IR edits, comparisons, runs, reproducers."""
+"""Actions on a recipe other than edits of its passes: backend, frontend, target, export, profile, comparison."""
 
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_captured, needs_mlir, needs_runs
+from buddy.app.actions.situation import (
+    needs_captured,
+    needs_mlir,
+    needs_other_backend,
+    needs_presets,
+    needs_profile,
+    needs_recipe,
+    needs_runs,
+)
 
 A = Action
+BACKEND_ACTIONS: tuple[Action, ...] = (
+    A(
+        "backend",
+        ("g i",),
+        "Backend",
+        "Choose the backend that compiles the top-level IR: this compiler or IREE, whose phases become stages",
+        "backend.choose_backend",
+        "app",
+        needs_recipe,
+    ),
+    A(
+        "backend.flags",
+        ("g I",),
+        "Backend flags",
+        "Edit the flags of the other backend's compiler. Type to search; the compiler checks each flag",
+        "backend.choose_flag",
+        "app",
+        needs_other_backend,
+    ),
+)
+
+
+EXPORT_ACTIONS: tuple[Action, ...] = (
+    A(
+        "export",
+        ("g x",),
+        "Export",
+        "Export the compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel, like `buddy-tui export`",
+        "export.ask_export",
+        "app",
+        needs_captured,
+    ),
+    A(
+        "target",
+        ("g X",),
+        "Target",
+        "Choose the target of code generation: the host, a baseline of its architecture, or another architecture",
+        "export.choose_target",
+        "app",
+        needs_recipe,
+    ),
+)
+
+
+FRONTEND_ACTIONS: tuple[Action, ...] = (
+    A(
+        "frontend",
+        ("g F",),
+        "Frontend",
+        "Choose the frontend (TorchDynamo, torch.export or torch-mlir) and the dialect that it imports to",
+        "frontend.choose_frontend",
+        "app",
+        needs_presets,
+    ),
+    A(
+        "graph.beside",
+        ("g B",),
+        "Compare with torch-mlir",
+        "Show the node in this compiler's top-level IR and in torch-mlir's IR: torch, then linalg, TOSA or StableHLO",
+        "frontend.compare_node",
+        "graph",
+        needs_captured,
+        anywhere=True,
+    ),
+)
+
+
+PROFILE_ACTIONS: tuple[Action, ...] = (
+    A(
+        "profile",
+        ("g c",),
+        "Profile",
+        "Run instrumented code and measure the time of each node and its share of the machine's peak",
+        "profile.profile_program",
+        "app",
+        needs_captured,
+    ),
+    A(
+        "profile.modules",
+        ("g C",),
+        "Time by module",
+        "Show the profile as a tree of modules with bars",
+        "profile.show_flame",
+        "app",
+        needs_profile,
+    ),
+    A(
+        "profile.roofline",
+        ("g R",),
+        "Roofline",
+        "Plot the performance of each node under the roofline of the machine",
+        "profile.show_roofline",
+        "app",
+        needs_profile,
+    ),
+    A(
+        "profile.hot",
+        ("g H",),
+        "Hot instructions",
+        "List the instructions with the most profile samples, with their nodes",
+        "profile.show_hot",
+        "app",
+        needs_profile,
+    ),
+)
+
+
 ACTIONS: tuple[Action, ...] = (
     A(
         "ir.edit",

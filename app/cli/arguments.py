@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.session.log_file import LogOptions
-from buddy.app.session.ssh import PATIENCE, PROGRAM, RemoteHost, check_host
-from buddy.app.workspace.input_parsing import typed_seed
+from buddy.app.session.transport import PATIENCE, PROGRAM, RemoteHost, check_host
+from buddy.app.workspace.inputs import typed_seed
 from buddy.compiler.protocol.recipe import BACKENDS, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.files import reporting_write_errors
-from buddy.app.cli.headless import Headless, run_verb_on_program
-from buddy.app.reports.bisection import finding_json, finding_lines, write_finding
+from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
+from buddy.app.reports.searches import finding_json, finding_lines, write_finding
 from buddy.compiler.protocol import Bisect, Criterion, Progress
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from buddy.compiler.support.cluster import ClusterError
-from buddy.compiler.tools.coverage import page, report, session
+from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, CoveragePlan, CoveragePlanError, PairResult, parse_shard
 
 EPILOG = """
@@ -86,7 +86,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     def take(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
-            json_lines.append(options.output, result)
+            files.append(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
             console.printed(report.line(result) + "\n", "stdout")
@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     console.done()
     found = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
-        options.report.write_text(page.markdown(found, listing, plan))
+        options.report.write_text(report.markdown(found, listing, plan))
     summary = report.summary(found, listing.core)
     print(json.dumps(summary, indent=2) if options.json else report.text(summary))
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else FAILURE

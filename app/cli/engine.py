@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE, VERBS, arguments
-from buddy.app.session.ssh import PATIENCE
+from buddy.app.session.transport import PATIENCE
 
 _FOR_CLIENTS = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To work on this
 machine from another one, run there: buddy-tui --remote HOST script.py"""

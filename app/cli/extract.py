@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.files import save_script
-from buddy.app.cli.headless import Headless, run_verb_on_program
+from buddy.app.cli.headless import Headless, run_verb_on_program, save_script
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.protocol import Extract
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.files import reporting_write_errors
+from buddy.app.cli.headless import reporting_write_errors
 from buddy.app.cli.recipes import UsageError
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
 from buddy.compiler.tools.fuzz import session
-from buddy.compiler.tools.fuzz.plan import BATCH, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
+from buddy.compiler.tools.fuzz.session import BATCH, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
 
 EPILOG = f"""
 Programs are generated in batches of {BATCH}. Each batch has its own seed, so that a campaign can be repeated, split and
@@ -119,7 +119,7 @@ def _run_batches(
         batches[batch.seed] = batch
         if options.output:
             with reporting_write_errors(options.output):
-                json_lines.append(options.output, batch)
+                files.append(options.output, batch)
         _save_faults(options.found, batch, console)
         done = sum(seed in batches for seed in wanted)
         console.progress(f"batch {done} of {len(wanted)}: {_words(total(batches.values()))}")

@@ -1,12 +1,14 @@
-"""A headless client: starts an engine, sends requests and waits for their answers."""
+"""A headless client: starts an engine, sends requests, waits for their answers, and writes files."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -30,6 +32,7 @@ from buddy.app.cli.recipes import (
     with_eager_nodes,
 )
 from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.workspace.command_line import write_script
 from buddy.compiler.protocol import (
     IN_VAIN,
     Assigned,
@@ -52,9 +55,10 @@ from buddy.compiler.protocol import (
     Stage,
     StageDone,
     WorkerState,
+    WriteScript,
     answer_type,
 )
-from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import entering
 from buddy.compiler.protocol.recipe import Recipe, rebased
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
@@ -285,3 +289,21 @@ async def _talk(options: argparse.Namespace, console: Console, talk: Callable[[H
         return await talk(Headless(client, console, getattr(options, "step_timeout", math.inf)))
     finally:
         await client.close()
+
+
+@contextmanager
+def reporting_write_errors(path: Path) -> Iterator[None]:
+    """Turn an `OSError` in this block into a `UsageError` that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
+    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths."""
+    made = await engine.client.request(WriteScript(0, recipe))
+    with reporting_write_errors(path):
+        files = [str(found) for found in write_script(path, made)]
+    engine.console.note(f"wrote {' and '.join(files)}")
+    return files

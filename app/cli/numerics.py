@@ -11,15 +11,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.files import save_script
-from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
+from buddy.app.cli.headless import Failure, Headless, run_verb_on_program, save_script
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import table
-from buddy.app.reports.numerics_changes import without_each
+from buddy.app.reports.numerics import without_each
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import CompareNodes, Extract, GraphInfo
-from buddy.compiler.protocol.numerics_report import NumericsReport
+from buddy.compiler.protocol.numerics import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 
 _SHOWN = 12

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.cli.recipes import preset_named
+from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.formatting import table
-from buddy.app.reports.preset_facts import PipelineFacts
 from buddy.compiler.protocol import ListPresets
 from buddy.compiler.protocol.recipe import Recipe
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.files import reporting_write_errors
-from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
+from buddy.app.cli.headless import Failure, Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.compile_times import compile_flame, compile_json, object_times

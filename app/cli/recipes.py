@@ -12,13 +12,11 @@ import msgspec
 
 from buddy.app.cli.arguments import named_plugins
 from buddy.app.workspace.frontends import from_preset, with_frontend
-from buddy.app.workspace.input_files import file_choice
-from buddy.app.workspace.input_parsing import read_file
+from buddy.app.workspace.inputs import file_choice, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.protocol.entry_phase import entering
-from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, from_toml, preset_of
-from buddy.compiler.protocol.recipe_claims import claims, refusal
+from buddy.compiler.protocol.presets import entering
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, preset_of, refusal
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 

@@ -21,7 +21,7 @@ from buddy.app.reports.reproducer import (
     text_hash,
 )
 from buddy.app.reports.run_report import as_text
-from buddy.app.workspace.input_files import file_choice
+from buddy.app.workspace.inputs import file_choice
 from buddy.compiler.protocol import Run, Stage
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
-from buddy.app.cli.files import reporting_write_errors
-from buddy.app.cli.headless import Headless, run_with_engine
+from buddy.app.cli.headless import Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.reproducer import EngineDescription, ReproducerSubject, has_foreign_files, write_reproducer
 from buddy.app.session.client import RequestFailed

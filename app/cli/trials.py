@@ -13,7 +13,7 @@ from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
-from buddy.app.reports.trials import PassPreview, candidates, deltas_text, rank_previews
+from buddy.app.reports.searches import PassPreview, candidates, deltas_text, rank_previews
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 

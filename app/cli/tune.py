@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.files import reporting_write_errors
-from buddy.app.cli.headless import Headless, run_verb_on_program
+from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.tuning import VariationError, as_json, attempt_line, read_variation, summary
+from buddy.app.reports.searches import VariationError, as_json, attempt_line, read_variation, summary
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.tabs import PhaseTab, tab_labels, tab_role
+from buddy.app.panes.layout import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells

@@ -160,7 +160,7 @@ class ProvenanceCommands:
             return
         answer = await self._context.queries.answered(self._context.session.open_python(path))
         if answer is not None:
-            from buddy.app.screens.code import CodeScreen
+            from buddy.app.screens.detail import CodeScreen
 
             screen = CodeScreen(
                 self._context.session.display_path(path),

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from buddy.app.panes.ir_comparison import HOW
-from buddy.app.session.lines import UnavailableError
-from buddy.app.workspace.bookmarks import Bookmarks
+from buddy.app.session.stages import UnavailableError
 from buddy.app.workspace.command_line import ScreenState, command
-from buddy.app.workspace.drafts import saved_drafts
-from buddy.app.workspace.locks import FileLock
-from buddy.app.workspace.runs import without_content
-from buddy.app.workspace.session_file import SavedScreen, SessionFile
+from buddy.app.workspace.files import FileLock, saved_drafts
+from buddy.app.workspace.session_file import Bookmarks, SavedScreen, SessionFile, without_content
 
 if TYPE_CHECKING:
     from textual.timer import Timer

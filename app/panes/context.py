@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from buddy.app.panes.jobs import Jobs
+from buddy.app.panes.jobs import Jobs, Status
 from buddy.app.panes.layout import Layout
 from buddy.app.panes.selection import Selection
 from buddy.app.panes.stage_queries import StageQueries
-from buddy.app.panes.status import Status
 from buddy.app.reports.formatting import Glyphs
-from buddy.app.screens.dialogs import Dialogs
-from buddy.app.screens.files import FileWriter
-from buddy.app.session.recipe_editor import RecipeEditor
+from buddy.app.screens.dialogs import Dialogs, FileWriter
+from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
-from buddy.app.workspace.bookmarks import Bookmarks
+from buddy.app.workspace.session_file import Bookmarks
 from buddy.app.workspace.workspace import Workspace
 
 

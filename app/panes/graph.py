@@ -13,15 +13,14 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
-from buddy.app.reports.formatting import short_place
+from buddy.app.reports.formatting import short_place, waiting_text
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
-from buddy.app.reports.waiting import waiting_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
-from buddy.app.workspace.input_parsing import relative_to_current
+from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 
@@ -299,7 +298,7 @@ class GraphPane(NodeTable):
             return
         found = await self.context.queries.find_lines(info.code, row.stable if row else "")
         if found is not None:
-            from buddy.app.screens.code import CodeScreen
+            from buddy.app.screens.detail import CodeScreen
 
             line, lines = found
             screen = CodeScreen(info.name, self.context.session.cache, info.code, lines, line)

@@ -22,15 +22,14 @@ from buddy.app.panes.ir_names import IrNames, IrReferences
 from buddy.app.panes.ir_painter import LinePainter, RowPainter
 from buddy.app.panes.ir_search import IrSearch
 from buddy.app.panes.ir_stages import IrStages
+from buddy.app.panes.layout import tab_at, tab_cells
+from buddy.app.panes.outputs import diagnostic_lines
 from buddy.app.panes.pane import Pane
-from buddy.app.panes.report import diagnostic_lines
-from buddy.app.panes.tabs import tab_at, tab_cells
 from buddy.app.reports import formatting
-from buddy.app.reports.waiting import waiting_text
-from buddy.app.session.lines import AnnotatedLine
-from buddy.app.session.stages import Key, StageRow
+from buddy.app.reports.formatting import waiting_text
+from buddy.app.session.stages import AnnotatedLine, Key, StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.compiler.protocol import Stage
 

@@ -10,7 +10,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.reports import formatting
 from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
-from buddy.app.session.lines import AnnotatedLine
+from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import LineOrigins, Symbol
 

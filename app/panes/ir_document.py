@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from buddy.app.reports.text.constant_expansion import Expansions
 from buddy.app.reports.text.differences import DiffRows, Layout
-from buddy.app.reports.text.folds import Folds, TextFold, unfold_line
-from buddy.app.session.bounded import TEXTS, keep_newest
-from buddy.app.session.lines import AnnotatedLine, LineCache
-from buddy.app.session.stages import StageRow
+from buddy.app.reports.text.folds import Expansions, Folds, TextFold, unfold_line
+from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
+from buddy.app.session.state import TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
 How = Literal["off", "line", "structural"]

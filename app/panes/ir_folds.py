@@ -15,9 +15,9 @@ from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
-from buddy.app.reports.text.patterns import Pattern
+from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.bounded import TEXTS, keep_newest
+from buddy.app.session.state import TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
 ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")

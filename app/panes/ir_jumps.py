@@ -7,9 +7,9 @@ from typing import Any
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.reports.text.patterns import Pattern
+from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.stages import StagePosition
-from buddy.app.workspace.bookmarks import Bookmark
+from buddy.app.workspace.session_file import Bookmark
 
 
 class JumpHistory:

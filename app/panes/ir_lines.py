@@ -10,11 +10,10 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.abbreviations import TypeNames, abbreviate_types
-from buddy.app.reports.text.constant_expansion import LONGEST
-from buddy.app.session.lines import AnnotatedLine
+from buddy.app.reports.text.folds import LONGEST_EXPANSION, TypeNames, abbreviate_types
+from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
-from buddy.app.workspace.input_parsing import relative_to_current
+from buddy.app.workspace.inputs import relative_to_current
 
 TAB_WIDTH = 8
 # Maximum number of characters shown of a full line.
@@ -175,7 +174,7 @@ class IrLines:
             say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
         else:
             place, gap = following
-            wanted = LONGEST if gap.tail else min(gap.missing, LONGEST)
+            wanted = LONGEST_EXPANSION if gap.tail else min(gap.missing, LONGEST_EXPANSION)
             found = await self._context.queries.characters(text, number, gap.start, wanted)
             if found is None:
                 return

@@ -12,8 +12,7 @@ from buddy.app.panes.ir_folds import IrFolds
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
-from buddy.app.session.lines import PAGE
-from buddy.app.session.stages import Key, StageRow
+from buddy.app.session.stages import PAGE, Key, StageRow
 from buddy.compiler.protocol import Stage
 
 

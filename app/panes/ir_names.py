@@ -11,8 +11,7 @@ from buddy.app.panes.ir_folds import StageSymbols
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_search import IrSearch
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.reports.text.patterns import case_sensitive_regex
-from buddy.app.reports.text.search_hits import StageHits
+from buddy.app.reports.text.search_hits import StageHits, case_sensitive_regex
 from buddy.compiler.protocol import Hits
 
 VALUE = re.compile(r"%[\w$.\-]+")

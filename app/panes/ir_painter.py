@@ -18,9 +18,9 @@ from buddy.app.panes.ir_names import IrNames, use_pattern
 from buddy.app.panes.ir_search import Matches
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, Layout
-from buddy.app.reports.text.word_diff import Spans, changed_words
-from buddy.app.reports.text.wrapping import wrap_segments
-from buddy.app.session.lines import AnnotatedLine
+from buddy.app.reports.text.folds import wrap_segments
+from buddy.app.reports.text.unified import Spans, changed_words
+from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells, Look, length, underlined
 
 # Maximum number of drawn screen lines in the cache.

@@ -10,11 +10,17 @@ from buddy.app.panes.ir_comparison import IrComparison
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
-from buddy.app.reports.text.patterns import NOTHING, Pattern, read_pattern
-from buddy.app.reports.text.search_hits import StageHits, first_and_last_text, stages_with_hits
+from buddy.app.reports.text.search_hits import (
+    NOTHING,
+    Pattern,
+    StageHits,
+    first_and_last_text,
+    read_pattern,
+    stages_with_hits,
+)
 from buddy.app.session.stages import StagePosition, StageRow
 from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol.regex import PatternError
+from buddy.compiler.protocol.texts import PatternError
 
 
 class Matches:

@@ -8,10 +8,10 @@ import msgspec
 
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrView
-from buddy.app.panes.tabs import PhaseTab
+from buddy.app.panes.layout import PhaseTab
 from buddy.app.reports import formatting
-from buddy.app.session.bounded import FORMS, keep_newest
 from buddy.app.session.stages import Key, StageRow, phase_of
+from buddy.app.session.state import FORMS, keep_newest
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 

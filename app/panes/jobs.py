@@ -1,4 +1,4 @@
-"""Background jobs, and the number of jobs that the user wait_count for."""
+"""Background jobs, how many of them keep the workbench busy, and the message on the status line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,35 @@ from typing import Any, TypeVar
 from textual.app import App
 from textual.timer import Timer
 
-from buddy.app.panes.status import Status
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.background import start_worker
 from buddy.compiler.protocol import Progress
+
+MESSAGE_SECONDS = 6.0
+
+
+class Status:
+    """Shows a message for `MESSAGE_SECONDS`. `redraw` updates the header, the status line and the keys."""
+
+    def __init__(self, app: App[Any], redraw: Callable[[], None]) -> None:
+        self._app = app
+        self._silence: Timer | None = None
+        self.redraw = redraw
+        self.message = ""
+
+    def say(self, message: str) -> None:
+        """Show a message for a few seconds."""
+        self.message = message
+        if self._silence is not None:
+            self._silence.stop()
+        self._silence = self._app.set_timer(MESSAGE_SECONDS, self.clear)
+        self.redraw()
+
+    def clear(self) -> None:
+        """Remove the message."""
+        self.message = ""
+        self.redraw()
+
 
 Result = TypeVar("Result")
 Work = Callable[..., Coroutine[Any, Any, None]]

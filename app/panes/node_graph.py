@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from buddy.app.panes.node_filter import op_kind
+from buddy.app.panes.node_list import op_kind
 from buddy.compiler.protocol import NodeRow
 
 # Sizes of the drawing in pixels; text is set in a font whose characters are about 7 wide at size 12.

@@ -1,7 +1,10 @@
-"""The outputs pane: the current problem, the comparison with eager, timings, and the output of the script."""
+"""The outputs pane: the comparison with eager, the timings, and what went wrong."""
 
 from __future__ import annotations
 
+import math
+import textwrap
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -9,10 +12,248 @@ from textual.binding import BindingType
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
-from buddy.app.panes.report import outputs_lines
-from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.reports import formatting
+from buddy.app.reports.formatting import UNICODE, Glyphs, short_place
+from buddy.app.session.state import State, Topic
+from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.workspace.session_file import RunRecord
+from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.run_report import InputChoice
+
+VERDICTS = {
+    "ok": ("OK", "ok"),
+    "mismatch": ("MISMATCH", "bad"),
+    "missing": ("MISSING", "bad"),
+    "unchecked": ("RAN", "warn"),
+    "nan": ("NaN", "bad"),
+}
+BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
+MAX_PRINTED_LINES = 200
+# Larger distances are not printed: the value is near zero.
+MAX_ULP = 10_000
+# Number of previous runs with a bar.
+PREVIOUS_RUNS = 3
+
+
+def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str] = ()) -> list[Cells]:
+    """All lines of the pane: problem, outputs, timings, notes, output of the script.
+
+    `changed` are the names of the program's files that have changed.
+    """
+    lines: list[Cells] = []
+    if state.problem is not None:
+        lines += [*diagnostic_lines(state.problem, width), []]
+    lines += _report_lines(state, recipe, width, glyphs, changed) if state.report else _placeholder_lines(state)
+    lines += _graph_break_lines(state, width) + _note_lines(state, width)
+    return lines + _printed_lines(state, width)
+
+
+def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
+    """The lines of a diagnostic: what happened, where, and what to do."""
+    marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
+    lines = [[(text, "text")] for text in wrap_text(problem.what, width - 4)]
+    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrap_text(part, width - 4)]
+    return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
+
+
+def wrap_text(text: str, width: int) -> list[str]:
+    """`text` wrapped to `width`, with its line breaks preserved."""
+    room = max(width, 10)
+    pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
+    return [piece for found in pieces for piece in found]
+
+
+def _placeholder_lines(state: State) -> list[Cells]:
+    if "run" in state.under_way(state.graph):
+        return [[("running, and comparing with eager", "dim")]]
+    if "run" in state.problems or "open" in state.problems:
+        return []
+    todo: Cells = [("press ", "dim"), ("r", "key"), (" to run and compare with eager", "dim")]
+    return [todo] if state.captured else []
+
+
+def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
+    """The reason why the results are out of date; empty if they are not."""
+    run_again: Cells = [("r", "key"), (" to run again", "dim")]
+    if state.ran != recipe:
+        return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
+    if changed:
+        reload: Cells = [("R", "key"), (" to reload", "dim")]
+        return [("STALE: ", "stale"), (f"{', '.join(changed)} changed on disk; press ", "dim"), *reload]
+    if state.shown.inputs != state.wanted_inputs:
+        return [("STALE: ", "stale"), (f"results are for {state.shown.inputs}; press ", "dim"), *run_again]
+    return []
+
+
+def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str]) -> list[Cells]:
+    report = state.report
+    assert report is not None
+    previous = {output.name: output for output in (state.previous_report.outputs if state.previous_report else ())}
+    lines: list[Cells] = []
+    lines += [stale] if (stale := _stale_line(state, recipe, changed)) else []
+    for output in report.outputs:
+        lines += _output_lines(output, previous.get(output.name), width, glyphs)
+    return [
+        *lines,
+        *_timing_lines(report, state, width, glyphs),
+        *_fact_lines(report, state.shown.inputs, width, glyphs),
+    ]
+
+
+def _output_lines(output: OutputReport, previous: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
+    word, role = VERDICTS[output.verdict]
+    shape = ",".join(map(str, output.shape))
+    line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
+    if output.verdict == "unchecked":
+        return [line, *output_details(output, glyphs)]
+    line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.difference_text(output.max_abs), "text")]
+    line += [("  rel ", "dim"), (formatting.difference_text(output.max_rel), "text")]
+    if previous is not None and previous.max_abs != output.max_abs:
+        line.append((f"  (was {formatting.difference_text(previous.max_abs)})", "dim"))
+    return [line, *output_details(output, glyphs), *_difference_map(output, width, glyphs)]
+
+
+def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
+    facts = [
+        f"first differs at {output.where}" if output.where else "",
+        f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
+        f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MAX_ULP else "",
+        formatting.nan_counts_text(output),
+        formatting.spread_text(output),
+        "set equal_nan to treat NaN as equal to NaN" if output.verdict == "nan" else "",
+        f"{output.infs} Inf" if output.infs else "",
+        f"{output.zero_signs} zeros with the opposite sign" if output.zero_signs else "",
+    ]
+    text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
+    lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
+    if output.histogram:
+        bars = formatting.histogram(output.histogram, glyphs)
+        statistics = f"  mean {output.mean:.3g}  std {output.deviation:.3g}"
+        statistics += f"  {output.zeros} zeros" * (output.zeros > 0)
+        lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")])
+    return lines
+
+
+def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
+    """The difference map of a mismatching output: one character per block, darker for larger differences."""
+    if output.verdict == "ok" or not output.map:
+        return []
+    finite = [value for row in output.map for value in row if math.isfinite(value)]
+    greatest = max(finite, default=0.0) or 1.0
+    steps = len(glyphs.levels) - 1
+    lines: list[Cells] = [[(f"{'':9}difference map, one character per block:", "dim")]]
+    for row in output.map:
+        levels = (difference_level(value / greatest, steps) for value in row)
+        lines.append([(f"{'':9}", "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - 9], "bad")])
+    return lines
+
+
+def difference_level(share: float, steps: int) -> int:
+    """The darkness of a block, 0 to `steps`. Non-finite differences have the maximum."""
+    if not math.isfinite(share):
+        return steps
+    return max(1, round(share * steps)) if share > 0 else 0
+
+
+def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
+    ran = [side for side in report.beside if not side.problem]
+    earlier = _previous_runs(state)
+    others = [*(side.timing for side in ran), *(run.report.compiled for run in earlier)]
+    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in others), 1e-12)
+    room = max(6, min(40, width - 40))
+    own = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
+    if report.not_compared:
+        words = wrap_text(f"not compared with eager: {report.not_compared}", width)
+        return [[], own, *([(piece, "warn")] for piece in words)]
+    lines = [_timing_line("eager", report.eager, slowest, room, "bar-other", glyphs), own]
+    if report.compiled.median > 0:
+        ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
+        lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.previous_report)])
+    for side in ran:
+        lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, room, "bar-other", glyphs))
+        lines.append(_side_line(side, report.eager, glyphs))
+    for side in (side for side in report.beside if side.problem):
+        names = [BACKEND_NAMES[side.name], *[""] * width]
+        pieces = wrap_text(f"not run: {side.problem}", width - 9)
+        lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
+    before = [_timing_line(run.clock, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
+    return [[], *lines, *([[("previous runs (press H to list all)", "dim")], *before] if before else [])]
+
+
+def _previous_runs(state: State) -> list[RunRecord]:
+    """The previous runs of the graph, the latest first."""
+    runs = [run for run in state.runs if run.recipe.graph == state.graph]
+    return runs[-PREVIOUS_RUNS - 1 : -1][::-1]
+
+
+def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
+    """The speed and the error of another compiler's code compared with eager."""
+    word, role = VERDICTS[side.verdict]
+    speed = eager.median / side.timing.median if side.timing.median else 0.0
+    error = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
+    compiled = f"  compiled in {formatting.seconds(side.compile_seconds)}"
+    return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (error, "dim"), (word, role), (compiled, "dim")]
+
+
+def _previous_time(report: RunReport | None) -> Cells:
+    return [(f"  (was {formatting.seconds(report.compiled.median)})", "dim")] if report else []
+
+
+def _timing_line(name: str, timing: Timing, slowest: float, room: int, role: str, glyphs: Glyphs) -> Cells:
+    spread = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
+    bar = formatting.progress_bar(timing.median / slowest, room, glyphs)
+    median = f"{formatting.seconds(timing.median):>8} "
+    return [(f"{name:<9}", "dim"), (median, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
+
+
+def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
+    nodes = report.nodes_compiled + report.nodes_eager
+    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback"
+    facts = [
+        f"{report.nodes_compiled}/{nodes} nodes compiled, {fallback}",
+        f"compiled in {formatting.seconds(report.compile_seconds)}",
+        f"{formatting.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
+    ]
+    facts += [str(inputs)] * (inputs.kind != "script")
+    if report.memory is not None:
+        memory = report.memory
+        eager = f" (eager {formatting.size(memory.eager)})" if report.compared else ""
+        facts.append(f"peak memory {formatting.size(memory.compiled)}{eager}")
+        facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
+    pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - 9)
+    pieces += wrap_text(formatting.load_text(report.load), width - 9) if report.load is not None else []
+    pieces += [piece for note in report.notes for piece in wrap_text(note, width - 9)]
+    lines: list[Cells] = [[(f"{'':9}{piece}", "dim")] for piece in pieces]
+    if not report.inputs_unchanged:
+        lines.append([("MISMATCH ", "bad"), ("the run changed its inputs or weights", "text")])
+    return lines
+
+
+def _graph_break_lines(state: State, width: int) -> list[Cells]:
+    """The graph break that ends the graph."""
+    info = state.info
+    if info is None or not info.broke:
+        return []
+    text = f"graph break at {short_place(info.broke_at)}: {info.broke}"
+    return [[], *([(piece, "dim")] for piece in wrap_text(text, width - 2))]
+
+
+def _note_lines(state: State, width: int) -> list[Cells]:
+    """The notes of the capture, and the recipe's choices that were not applied."""
+    notes = (*state.notes, *(text for who, _node, text in state.remarks if who == IN_VAIN))
+    pieces = [piece for note in notes for piece in wrap_text(note, width - 2)]
+    return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
+
+
+def _printed_lines(state: State, width: int) -> list[Cells]:
+    printed = state.printout[-MAX_PRINTED_LINES:]
+    while printed and not printed[-1].strip():
+        printed = printed[:-1]
+    if not printed:
+        return []
+    return [[], [("output of the program", "title")], *([(line.expandtabs(), "text")] for line in printed)]
 
 
 class OutputsPane(Pane):

@@ -11,11 +11,11 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, TablePane
 from buddy.app.reports import formatting
-from buddy.app.reports.trials import candidates
+from buddy.app.reports.searches import candidates
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import IREE_PHASES, PassInfo
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
@@ -93,7 +93,7 @@ class PassesPane(TablePane[PassRow]):
         slowest = max((each.stage.stage.milliseconds for each in self.rows if each.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR):
             return ("", "dim")
-        return (formatting.bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
+        return (formatting.progress_bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
 
     def _change(self, row: PassRow) -> Cell:
         if row.stage is None or (row.step is not None and not row.step.enabled):
@@ -162,7 +162,7 @@ class PassesPane(TablePane[PassRow]):
             return
         recipe = self.workspace.recipe
         wanted = candidates(recipe.steps, self.state.passes)
-        from buddy.app.screens.trials import TrialsScreen
+        from buddy.app.screens.tables import TrialsScreen
 
         screen = TrialsScreen(self.context.session, row.stage.stage.text, wanted, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
@@ -185,7 +185,7 @@ class PassesPane(TablePane[PassRow]):
 
     def details(self) -> None:
         """Show the details of the pass: its time, the ops it added and removed, and its remarks about nodes."""
-        from buddy.app.screens.pass_details import pass_screen
+        from buddy.app.screens.detail import pass_screen
 
         if self.current is not None:
             remarks = [entry for entry in self.state.remarks if entry[0] == self.current.name]
@@ -253,7 +253,7 @@ class PassesPane(TablePane[PassRow]):
         if info is None or not info.options:
             self.say(f"{row.name} has no options")
             return
-        from buddy.app.screens.options import OptionScreen
+        from buddy.app.screens.picker import OptionScreen
 
         self.app.push_screen(OptionScreen(info, row.step), lambda options: self._set_options(row, options))
 

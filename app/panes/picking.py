@@ -6,9 +6,17 @@ import math
 from pathlib import Path
 
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.module_tree import ModuleRow, TreeRow, all_modules, tree_rows
-from buddy.app.panes.node_filter import FilterError, NodeFacts, op_kind, read_filter
 from buddy.app.panes.node_graph import NodeNeighbours, dot, svg
+from buddy.app.panes.node_list import (
+    FilterError,
+    ModuleRow,
+    NodeFacts,
+    TreeRow,
+    all_modules,
+    op_kind,
+    read_filter,
+    tree_rows,
+)
 from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
 from buddy.app.reports import formatting
 from buddy.app.reports.profile import TimedNode

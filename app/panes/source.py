@@ -9,11 +9,11 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.outputs import wrap_text
 from buddy.app.panes.pane import Pane
-from buddy.app.panes.report import wrap_text
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
-from buddy.app.widgets.bindings import pane_bindings
+from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import GraphInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from buddy.app.reports.text.patterns import Pattern
+from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.requests import Requester
 from buddy.compiler import protocol as p
 

@@ -1,10 +1,12 @@
-"""Formats numbers: times, counts, errors, bars."""
+"""Formats numbers, and texts for the progress of a request and for content that is not available."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from buddy.app.session.progress import elapsed_text, remaining_text
+from buddy.app.session.state import State
 from buddy.compiler.protocol.run_report import MachineLoad, OutputReport
 
 
@@ -120,7 +122,7 @@ def difference_text(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def bar(share: float, width: int, glyphs: Glyphs) -> str:
+def progress_bar(share: float, width: int, glyphs: Glyphs) -> str:
     """A bar of `share` (0..1) of `width` cells, at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
@@ -168,3 +170,22 @@ def _row(cells: list[str], widths: list[int], left: list[bool]) -> str:
         for cell, width, at_left in zip(cells, widths, left, strict=True)
     )
     return "  ".join(padded).rstrip()
+
+
+def progress_text(state: State, glyphs: Glyphs) -> str:
+    """The running request, with a progress bar if its progress is known, and the estimated time left."""
+    progress = state.progress
+    if progress is None:
+        return ""
+    left = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
+    if progress.done < 0:
+        return f"{progress.what}{glyphs.ellipsis}{left}"
+    bar = progress_bar(progress.done, 12, glyphs).ljust(12)
+    return f"{progress.what} {bar} {progress.done:.0%}{left}"
+
+
+def waiting_text(state: State, what: str, glyphs: Glyphs) -> str:
+    """The reason why `what`, such as the graph, is not available yet."""
+    if state.problem is not None:
+        return f"no {what}: see Outputs"
+    return progress_text(state, glyphs) or f"the {what} appears after capture"

@@ -1,14 +1,19 @@
-"""The comparison of every node with eager, as text, JSON and a plot. No Textual."""
+"""The comparison of every node with eager, and the passes that change numerics."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from buddy.app.reports.plots import Kind, Plot, PlotAxis, Series
 from buddy.compiler.protocol import GraphInfo, NodeRow
-from buddy.compiler.protocol.numerics_report import Deviation, NanOrigin, NodeNumbers, NumericsReport
+from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
+from buddy.compiler.protocol.pass_facts import facts
+from buddy.compiler.protocol.recipe import Recipe
 
 REFERENCES = {"eager": "eager", "float64": "double precision"}
 _KINDS = {"nan": "NaN", "inf": "infinity"}
@@ -199,3 +204,27 @@ def _deviation_json(found: Deviation | None) -> dict[str, Any] | None:
         "infs": found.infs,
         **({"first_differs_at": found.where} if found.where else {}),
     }
+
+
+class NumericsVariant(NamedTuple):
+    """A recipe without one change of numerics: `what` describes the change, `step` is the pass that makes it."""
+
+    what: str
+    step: str
+    recipe: Recipe
+
+
+def without_each(recipe: Recipe) -> Iterator[NumericsVariant]:
+    """The recipe without each enabled pass that changes numerics, in recipe order."""
+    for index, step in enumerate(recipe.steps):
+        numbers = facts(step.name).numbers
+        if not step.enabled or numbers is None:
+            continue
+        what, option = numbers.how, numbers.without
+        if option is None:
+            yield NumericsVariant(what, step.name, recipe.with_step(index, enabled=False))
+        elif option not in step.options:
+            others = tuple(pair for pair in step.options if pair[0] != option[0])
+            changed = replace(recipe.steps[index], options=(*others, option))
+            steps = (*recipe.steps[:index], changed, *recipe.steps[index + 1 :])
+            yield NumericsVariant(what, step.name, replace(recipe, steps=steps))

@@ -167,7 +167,7 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, least: float = 0.01, 
 
     def walk(flame: FlameNode, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
-        drawn = formatting.bar(share, bar, glyphs)
+        drawn = formatting.progress_bar(share, bar, glyphs)
         lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {drawn:<{bar}}  {'  ' * depth}{flame.name}")
         for inner in flame.by_time():
             if inner.seconds >= least * root.seconds:

@@ -1,18 +1,55 @@
-"""Screens of read-only text: the details of a node, a diagnostic, the log, the keys."""
+"""Screens of read-only text: details of a node or pass, code, a diagnostic, the log, help."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
-from buddy.app.panes.report import diagnostic_lines
-from buddy.app.screens.list_screen import ListScreen
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, actions_of_pane
+from buddy.app.panes.outputs import diagnostic_lines
+from buddy.app.reports import formatting
+from buddy.app.screens.dialogs import ListScreen
+from buddy.app.session.stages import LineCache
+from buddy.app.session.state import State
+from buddy.app.widgets.code_view import CodeView
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
+from buddy.app.workspace.pipeline_text import spell_step
 from buddy.compiler.protocol import Diagnostic
+
+if TYPE_CHECKING:
+    from buddy.app.panes.passes import PassRow
+
+
+class CodeScreen(ListScreen[tuple[str, ...] | None]):
+    """Returns the stable names of the nodes of the chosen line, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("space", "move('move_page_down')", show=False),
+        Binding("greater_than_sign,right", "sideways(16)", show=False),
+        Binding("less_than_sign,left", "sideways(-16)", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, title: str, cache: LineCache, text: str, lines: int, line: int) -> None:
+        self._code = CodeView(cache, text, lines, line)
+        super().__init__(title, "enter goes to the node, < > sideways, y copies, q closes", self._code)
+
+    def action_choose(self) -> None:
+        line = self._code.line
+        self.dismiss(line.nodes if line is not None and line.nodes else None)
+
+    def action_copy(self) -> None:
+        line = self._code.line
+        self.app.copy_to_clipboard(line.text.strip() if line is not None else "")
+
+    def action_sideways(self, by: int) -> None:
+        self._code.sideways(by)
 
 
 class TextLines(CursorView):
@@ -113,3 +150,99 @@ def _cell_range(line: Cells, first: int, last: int) -> Cells:
         kept += [(piece, role)] if piece else []
         place += len(text)
     return kept
+
+
+# Actions without a key are in the command palette.
+PALETTE = ("ctrl+p",)
+MARKS = (
+    ("[x]", "on"),
+    ("[ ]", "disabled, or in eager"),
+    ("[!]", "failed"),
+    ("[=]", "changed nothing"),
+    ("[~]", "out of date: not compiled again yet"),
+)
+
+
+def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
+    """The keys that work in `pane`, with the reason for those that are disabled now."""
+    lines = _section(f"In {PANE_TITLES[pane]}", actions_of_pane(pane), situation)
+    lines += _section("Moving", actions_of_pane("any"), situation)
+    beyond = [action for action in ACTIONS if action.anywhere and action.pane != pane]
+    lines += _section("From other panes", beyond, situation) if beyond else []
+    lines += _section("Everywhere", actions_of_pane("app"), situation)
+    lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
+    return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
+
+
+def _section(title: str, actions: list[Action], situation: Situation) -> list[Cells]:
+    rows = [_row(action, situation) for action in actions]
+    return [[(title, "title")], *rows, []]
+
+
+def _row(action: Action, situation: Situation) -> Cells:
+    reason = action.blocked(situation)
+    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys or PALETTE)
+    row: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
+    return [*row, (f"  (disabled: {reason})", "faint")] if reason else row
+
+
+def log_screen(state: State, path: Path | None) -> DetailScreen:
+    """The messages of the engine, oldest first."""
+    lines: list[Cells] = [[("Engine", "title")], *_engine(state), []]
+    lines += [[("Reported", "title")]]
+    for entry in state.log:
+        lines += diagnostic_lines(entry, 110)
+    if not state.log:
+        lines.append([("    nothing", "dim")])
+    lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: use --log FILE to write one", "text")]]
+    return DetailScreen("Log", lines)
+
+
+def _engine(state: State) -> list[Cells]:
+    welcome = state.welcome
+    rows: list[tuple[str, str]] = [("state", state.engine)]
+    if welcome is not None:
+        packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
+        rows += [
+            ("version", welcome.engine),
+            ("process", str(welcome.pid)),
+            ("machine", welcome.target),
+            ("with", packages),
+        ]
+    rows += [(name, f"{worker.state}  {worker.what}") for name, worker in state.workers.items()]
+    return [[(f"    {title:<10} ", "dim"), (text, "text")] for title, text in rows if text]
+
+
+BAR = 14
+
+
+def pass_screen(
+    row: PassRow, summary: str, remarks: Sequence[tuple[str, str, str]], glyphs: formatting.Glyphs
+) -> DetailScreen:
+    """`remarks` are the pass's, `(pass, node, text)`."""
+    lines: list[Cells] = [[(summary or "this pass is not in the catalogue", "text")], []]
+    if row.step is not None:
+        anchor = row.step.anchor or "the graph"
+        lines += [[("pass      ", "dim"), (spell_step(row.step), "accent")], [("runs on   ", "dim"), (anchor, "text")]]
+    stage = row.stage.stage if row.stage else None
+    if stage is not None:
+        lines.append([("time      ", "dim"), (formatting.milliseconds(stage.milliseconds) or "no time", "text")])
+        lines.append([("result    ", "dim"), (f"{formatting.count(stage.ops)} ops", "text")])
+        lines += _deltas(stage.deltas, stage.changed, glyphs)
+    if remarks:
+        lines += [[], [("Remarks about nodes", "title")]]
+        lines += [[(f"  {node:<24} ", "dim"), (text, "text")] for _, node, text in remarks]
+    return DetailScreen(row.name, lines)
+
+
+def _deltas(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
+    """A line with a bar for each op whose count changed."""
+    lines: list[Cells] = [[], [("Ops added and removed", "title")]]
+    if not deltas:
+        return [*lines, [("  the same ops as before" if changed else "  nothing changed", "dim")]]
+    most = max(abs(delta) for _, delta in deltas)
+    for name, delta in deltas:
+        sign, role = ("+", "ok") if delta > 0 else (glyphs.minus, "bad")
+        bar = formatting.progress_bar(abs(delta) / most, BAR, glyphs)
+        lines.append([(f"  {sign}{abs(delta):<7}", role), (f"{name:<32} ", "text"), (bar, "bar")])
+    return lines

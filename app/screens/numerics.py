@@ -10,11 +10,11 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
-from buddy.app.screens.table import TableScreen
+from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol import Frame, GraphInfo, Progress
-from buddy.compiler.protocol.numerics_report import Deviation, NodeNumbers, NumericsReport, Reference
+from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference
 from buddy.compiler.protocol.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.ir_comparison import Side
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
-from buddy.app.reports.preset_facts import PipelineFacts
-from buddy.app.screens.table import TableScreen
+from buddy.app.reports.compile_times import PipelineFacts
+from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
 from buddy.compiler.protocol.recipe import Recipe

@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from buddy.app.panes.report import difference_level, output_details
+from buddy.app.panes.outputs import difference_level, output_details
 from buddy.app.reports import formatting
 from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, ValuePages, ViewedTensor, entries_of, role_of, value_text
-from buddy.app.screens.list_screen import ListScreen
+from buddy.app.screens.dialogs import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.widgets.background import start_worker

@@ -13,10 +13,8 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.resuming_transport import ResumingTransport
-from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.transport import EngineLost as EngineLost
-from buddy.app.session.transport import ProcessTransport, Transport
+from buddy.app.session.transport import ProcessTransport, RemoteHost, ResumingTransport, Transport
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,

@@ -8,17 +8,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from buddy.app.session.file_changes import FileStates
-from buddy.app.session.file_watch import Watcher, change_text
-from buddy.app.session.heartbeat import Heartbeat
-from buddy.app.session.lines import AHEAD, PAGE, LineCache, UnavailableError
+from buddy.app.session.file_watch import FileStates, Watcher, change_text
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.ssh import RemoteHost
+from buddy.app.session.progress import Heartbeat
+from buddy.app.session.stages import AHEAD, PAGE, LineCache, UnavailableError
 from buddy.app.session.state import ALL, STATUS, State, Topic
+from buddy.app.session.transport import RemoteHost
 from buddy.app.workspace.frontends import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
-from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 

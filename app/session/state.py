@@ -1,4 +1,4 @@
-"""The state that the engine has reported, as plain data: takes frames, returns the names of changes. No Textual."""
+"""The state that the engine has reported, as plain data."""
 
 from __future__ import annotations
 
@@ -7,14 +7,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from buddy.app.session.bounded import keep_newest
 from buddy.app.session.progress import ProgressRate
 from buddy.app.session.stages import StageBoard
-from buddy.app.workspace.runs import RunRecord, recorded, with_run, without_content
+from buddy.app.workspace.session_file import RunRecord, recorded, with_run, without_content
 from buddy.compiler import protocol as p
-from buddy.compiler.protocol.numerics_report import NodeNumbers, NumericsReport
+from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+
+# Maximum number of stage texts with cached data: more than a pipeline has.
+TEXTS = 128
+# Maximum number of texts with another form: fewer than an engine keeps.
+FORMS = 32
+
+
+def keep_newest(kept: dict[Any, Any] | list[Any], most: int) -> None:
+    """Drop the oldest entries of `kept` beyond `most`."""
+    if isinstance(kept, list):
+        del kept[: max(0, len(kept) - most)]
+    else:
+        for key in list(kept)[: max(0, len(kept) - most)]:
+            del kept[key]
+
 
 Topic = Literal["graph", "passes", "stages", "outputs", "status", "lines"]
 Job = Literal["open", "compile", "run"]

@@ -1,14 +1,16 @@
-"""Converts roles and syntax names of a theme to Rich styles, and cells (text with a role) to strips."""
+"""Converts roles of a theme to Rich styles, and a widget of one line of cells."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.strip import Strip
+from textual.widget import Widget
 
 from buddy.themes.palette import DEFAULT, themes
 
@@ -83,3 +85,36 @@ def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
     pieces = list(strip.divide([*cuts, strip.cell_length]))
     marked = style + Style(underline=True)
     return Strip.join([Strip([Segment(piece.text, marked)]) if k % 2 else piece for k, piece in enumerate(pieces)])
+
+
+class CellLine(Widget):
+    """A line that shows `cells(width)`; `refresh` draws it again.
+
+    `clicked(x, width)` is called for a click in column `x`.
+    """
+
+    def __init__(
+        self,
+        cells: Callable[[int], Cells],
+        id: str,
+        background: str = "",
+        clicked: Callable[[int, int], None] | None = None,
+    ) -> None:
+        super().__init__(id=id)
+        self._background = background
+        self._clicked = clicked
+        self._cells = cells
+        self._last: Cells = []
+
+    def render_line(self, y: int) -> Strip:
+        self._last = self._cells(self.size.width) if y == 0 else []
+        return look_of(self.app.theme).strip(self._last, self.size.width, self._background)
+
+    def on_click(self, event: events.Click) -> None:
+        if self._clicked is not None:
+            self._clicked(event.x, self.size.width)
+
+    def update(self) -> None:
+        """Draw again if the line has changed."""
+        if self._cells(self.size.width) != self._last:
+            self.refresh()

@@ -8,10 +8,15 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from buddy.app.widgets.still_input import StillInput
+
+class StillInput(Input):
+    """An input without cursor blinking, which would cause traffic over ssh twice a second."""
+
+    cursor_blink = var(False, init=False)
 
 
 class Prompt(Horizontal):

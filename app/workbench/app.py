@@ -18,24 +18,19 @@ from textual.worker import WorkerFailed
 
 from buddy.app import actions
 from buddy.app.actions.key_map import Keymap
-from buddy.app.commands.backend import BackendCommands
-from buddy.app.commands.compare import CompareCommands
+from buddy.app.commands.compare import CompareCommands, ProfileCommands
 from buddy.app.commands.edit_text import TextEditCommands
-from buddy.app.commands.export import ExportCommands
-from buddy.app.commands.frontend import FrontendCommands
+from buddy.app.commands.frontend import BackendCommands, FrontendCommands
 from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
-from buddy.app.commands.overlays import OverlayCommands
-from buddy.app.commands.profile import ProfileCommands
 from buddy.app.commands.provenance import ProvenanceCommands
-from buddy.app.commands.recipe_edits import RecipeEditCommands
-from buddy.app.commands.run import RunCommands
+from buddy.app.commands.recipe_edits import OverlayCommands, RecipeEditCommands
+from buddy.app.commands.run import RunCommands, TuneCommands
 from buddy.app.commands.sessions import SessionCommands
-from buddy.app.commands.subgraphs import SubgraphCommands
-from buddy.app.commands.tune import TuneCommands
+from buddy.app.commands.subgraphs import ExportCommands, SubgraphCommands
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.ir import IrPane
-from buddy.app.panes.jobs import Jobs
+from buddy.app.panes.jobs import Jobs, Status
 from buddy.app.panes.layout import Layout
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
@@ -43,31 +38,31 @@ from buddy.app.panes.passes import PassesPane
 from buddy.app.panes.selection import Selection
 from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
-from buddy.app.panes.status import Status
 from buddy.app.reports import formatting
-from buddy.app.screens.dialogs import Dialogs
-from buddy.app.screens.files import FileWriter
+from buddy.app.screens.dialogs import Dialogs, FileWriter
 from buddy.app.session.client import Place
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import LongRequests
-from buddy.app.session.recipe_editor import RecipeEditor
+from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
-from buddy.app.session.ssh import RemoteHost
 from buddy.app.session.state import State, Topic
-from buddy.app.widgets.bindings import screen_bindings
-from buddy.app.widgets.cell_line import CellLine
+from buddy.app.session.transport import RemoteHost
+from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells
+from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
-from buddy.app.workbench.clipboard import offer_to_tmux
-from buddy.app.workbench.crash import save_crash_log
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import KeySequences
-from buddy.app.workbench.palette import ActionCommands
-from buddy.app.workbench.pasting import read_pastes_as_text
-from buddy.app.workbench.textual_caches import clear_region_caches, clear_style_caches, clear_widget_cache
-from buddy.app.workspace.bookmarks import Bookmarks
+from buddy.app.workbench.key_sequences import ActionCommands, KeySequences
+from buddy.app.workbench.terminal import (
+    clear_region_caches,
+    clear_style_caches,
+    clear_widget_cache,
+    offer_to_tmux,
+    read_pastes_as_text,
+    save_crash_log,
+)
+from buddy.app.workspace.session_file import Bookmarks
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
 from buddy.compiler.protocol.recipe import PluginFile

@@ -13,7 +13,7 @@ import msgspec
 from buddy.app.session.client import Place
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.terminal_disconnect import exit_on_disconnect
+from buddy.app.workbench.terminal import exit_on_disconnect
 from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
 from buddy.app.workspace.settings import apply_settings, settings_path
 from buddy.app.workspace.workspace import default_store

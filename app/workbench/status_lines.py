@@ -7,7 +7,7 @@ from pathlib import Path
 
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
 from buddy.app.reports import formatting
-from buddy.app.reports.waiting import progress_text
+from buddy.app.reports.formatting import progress_text
 from buddy.app.session.progress import elapsed_text
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length

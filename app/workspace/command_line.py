@@ -1,4 +1,4 @@
-"""The headless command that prints what the screen shows. No Textual."""
+"""The headless command that prints what the screen shows, and a graph as a Python script."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from buddy.app.workspace.files import write_whole, write_whole_bytes
+from buddy.compiler.protocol import Script
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, preset_of
 
 
@@ -76,3 +78,14 @@ def _switches(steps: Sequence[PassStep], before: Sequence[PassStep]) -> list[str
             several = sum(each.name == step.name for each in steps) > 1
             words += ["--enable" if step.enabled else "--disable", f"{step.name}#{number}" if several else step.name]
     return words
+
+
+def write_script(path: Path, script: Script) -> tuple[Path, Path]:
+    """Write `script` to `path`, and its tensors to a `.npz` with the same name. Returns both paths.
+
+    Raises `OSError`.
+    """
+    values = path.with_suffix(".npz")
+    write_whole_bytes(values, script.values)
+    write_whole(path, script.text.replace(f"{script.name}.npz", values.name))
+    return path, values

@@ -14,9 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole, write_whole_bytes
+from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole, write_whole_bytes
 from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
-from buddy.app.workspace.locks import exclusive_lock
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_field_names
 

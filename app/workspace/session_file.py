@@ -1,4 +1,4 @@
-"""The session file of a program: layout, bookmarks, runs, inputs. No Textual.
+"""The session file of a program: layout, bookmarks, runs, inputs.
 
 All workbenches of a program write the same file, and merge their changes with those of the others. An unreadable file
 is reported and renamed, because nothing depends on it.
@@ -6,18 +6,145 @@ is reported and renamed, because nothing depends on it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from buddy.app.workspace.atomic_write import Stamp, stamp_of, write_whole_bytes
-from buddy.app.workspace.locks import exclusive_lock
-from buddy.app.workspace.runs import LENGTH, RunRecord
+from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole_bytes
+from buddy.compiler.protocol import OutputReport, RunReport
+from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+
+# A stage by its pass and the number of earlier stages of that pass, which does not change when steps are renumbered.
+Key = tuple[str, int]
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """Line `line` of stage `key` of a graph, with its text, by which it is found again after an edit."""
+
+    graph: int
+    key: Key
+    line: int
+    text: str
+
+
+class Bookmarks:
+    """All bookmarks, in the order of their creation."""
+
+    def __init__(self, marks: Iterable[Bookmark] = ()) -> None:
+        self.marks = list(marks)
+
+    def toggle(self, mark: Bookmark) -> bool:
+        """Set or remove a bookmark. Returns whether the line has one now."""
+        before = len(self.marks)
+        self.marks = [other for other in self.marks if not _same_place(other, mark)]
+        if len(self.marks) < before:
+            return False
+        self.marks.append(mark)
+        return True
+
+    def lines_of(self, graph: int, key: Key | None) -> set[int]:
+        """The lines of a stage that have bookmarks."""
+        return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
+
+    def to_data(self) -> list[Any]:
+        """The bookmarks as plain values for `from_data`, equal to those read from a file."""
+        found: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
+        return found
+
+    @staticmethod
+    def from_data(data: Any) -> Bookmarks:
+        """Read the values of `to_data`. Raises `msgspec.ValidationError` if they are not a list of bookmarks."""
+        return Bookmarks(msgspec.convert(data, list[Bookmark]))
+
+
+def _same_place(one: Bookmark, other: Bookmark) -> bool:
+    return (one.graph, one.key, one.line) == (other.graph, other.key, other.line)
+
+
+LENGTH = 50
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """One run: its end (seconds since the epoch), recipe, inputs and report.
+
+    To keep records small, an input file is stored as its path and `held`, the hash of its content, and the report has
+    no images of values.
+    """
+
+    at: float
+    recipe: Recipe
+    report: RunReport
+    inputs: InputChoice = InputChoice()
+    held: str = ""
+
+    @property
+    def clock(self) -> str:
+        """The time of day of its end."""
+        return time.strftime("%H:%M:%S", time.localtime(self.at))
+
+
+def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
+    """The record of a run on `inputs`."""
+    return RunRecord(at, recipe, _without_values(report), without_content(inputs), content_hash(inputs))
+
+
+def _without_values(report: RunReport) -> RunReport:
+    beside = tuple(replace(side, outputs=_without_images(side.outputs)) for side in report.beside)
+    return replace(report, outputs=_without_images(report.outputs), beside=beside)
+
+
+def _without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
+    return tuple(replace(output, histogram=(), map=()) for output in outputs)
+
+
+def without_content(inputs: InputChoice) -> InputChoice:
+    """The inputs without the content of a file."""
+    return replace(inputs, content=b"")
+
+
+def content_hash(inputs: InputChoice) -> str:
+    """The hash of the content of an input file; empty if the inputs are not from a file."""
+    return hashlib.sha256(inputs.content).hexdigest() if inputs.content else ""
+
+
+def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
+    """The runs with another one added; beyond the limit, the oldest are dropped."""
+    return [*runs, record][-LENGTH:]
+
+
+def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
+    """A short description of a recipe: its preset, and the number of differences from it."""
+    parts = [recipe.preset]
+    if preset is not None and recipe.steps != preset.steps:
+        on, before = _enabled(recipe), _enabled(preset)
+        came, went = len(on - before), len(before - on)
+        parts += [f"+{came}"] * (came > 0) + [f"-{went}"] * (went > 0)
+        parts += ["moved"] * (not came and not went)
+    eager = sum(choice.lowering == EAGER for choice in recipe.choices)
+    parts += [f"{eager} in eager"] * (eager > 0)
+    parts += [recipe.dialect] * (recipe.dialect != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
+    return " ".join(parts)
+
+
+def _enabled(recipe: Recipe) -> set[tuple[int, str]]:
+    """The enabled passes, by text and by the number of earlier passes with the same text."""
+    seen: dict[str, int] = {}
+    found = set()
+    for step in recipe.steps:
+        if step.enabled:
+            spelling = f"{step.anchor}({step.spelling()})"
+            found.add((seen.get(spelling, 0), spelling))
+            seen[spelling] = seen.get(spelling, 0) + 1
+    return found
+
 
 FIRST_SCRIPT = "opening a .py file executes it; other file types never execute code"
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from buddy.app.actions import key_map
-from buddy.app.workspace.input_parsing import read_file
+from buddy.app.workspace.inputs import read_file
 from buddy.compiler.protocol.renamed import ACTION_IDS, renamed
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml

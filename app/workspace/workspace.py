@@ -10,11 +10,11 @@ from typing import Literal
 
 import msgspec
 
-from buddy.app.workspace.atomic_write import write_whole
+from buddy.app.workspace.files import write_whole
 from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.protocol.entry_phase import entering
+from buddy.compiler.protocol.presets import entering
 from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
 
 # The initial phase of a graph's IR, and its dialects.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from buddy.compiler.tools.bench.figures import ratios, spread
+from buddy.compiler.tools.bench.report import ratios, spread
 
 __all__ = ["Call", "Seconds", "in_turn", "ratios", "seconds_of", "spread"]
 

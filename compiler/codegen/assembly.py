@@ -18,7 +18,7 @@ from elftools.elf.sections import SymbolTableSection
 from buddy.compiler.codegen.functions import FunctionObject
 from buddy.compiler.mlir.printing import stage_text
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.lines import StageText
 
 _MACHINES = {
     "EM_X86_64": (capstone.CS_ARCH_X86, capstone.CS_MODE_64),

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import RESULT, bytes_of
+from buddy.compiler.mlir.walk import RESULT, bytes_of
 from buddy.compiler.ops.sizes import SIZES, read_sizes, symbols_of
 from buddy.compiler.protocol.artifact import (
     FORK,

@@ -17,9 +17,9 @@ from buddy.compiler.codegen.machines import codegen_version, machine_of, object_
 from buddy.compiler.codegen.objects import CompiledObject, new_context, objects_of
 from buddy.compiler.codegen.objects.remarks import OPTIONS, ObjectRemark, remarks_of
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm, version
-from buddy.compiler.mlir.llvm_text import llvm_text
-from buddy.compiler.mlir.memory import ONCE
+from buddy.compiler.mlir.printing import llvm_text
 from buddy.compiler.mlir.provenance import FILE, LocationSets
+from buddy.compiler.mlir.walk import ONCE
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.support.disk_cache import OBJECTS
 from buddy.compiler.support.target import host_features

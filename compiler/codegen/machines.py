@@ -1,6 +1,9 @@
-"""Targets of code generation: from a recipe's target to LLVM's triple, CPU and features, and to objects.
+"""Targets of code generation: LLVM's triple, CPU and features, and the functions that round bfloat16.
 
 The bindings generate code for this machine; for any other, LLVM IR goes to llvmlite's LLVM, which has all targets.
+
+Compilers' runtime libraries have them since GCC 13, and many systems have an older one. Names, arguments and results
+are those of LLVM's compiler-rt; rounding is to nearest, ties to even, and NaN is quiet.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ import hashlib
 import platform
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.codegen import older_llvm
+from buddy.compiler.codegen import llvm_ir
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support.stderr_capture import capture_stderr
 from buddy.compiler.support.target import Target, host
@@ -123,7 +127,7 @@ def codegen_version() -> str:
 
     It is part of the cache key of that code.
     """
-    sources = [path.read_bytes() for path in (Path(__file__), Path(older_llvm.__file__))]
+    sources = [path.read_bytes() for path in (Path(__file__), Path(llvm_ir.__file__))]
     return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
 
 
@@ -154,7 +158,7 @@ def parse_module(text: str, machine: Machine, context: Any = None) -> Any:
 
     Modules that are to be linked must have the same `context`.
     """
-    module = _llvm().parse_assembly(older_llvm.for_older_llvm(text), context or new_context())
+    module = _llvm().parse_assembly(llvm_ir.for_older_llvm(text), context or new_context())
     module.triple = machine.triple
     module.data_layout = str(target_machine(machine).target_data)
     return module
@@ -240,3 +244,57 @@ def _registers(machine: Machine, text: str) -> Target:
     # RISC-V groups registers for longer vectors: `m4` is four of 16 bytes.
     joined = re.search(r"e32, m([1248])", text)
     return Target("rvv", _PROBE_BYTES // int(joined[1]), 32) if joined else Target("scalar", 4, 32)
+
+
+_ROUNDING = """
+define private bfloat @buddy_rounded(i32 %bits, i1 %nan) {
+  %above = lshr i32 %bits, 16
+  %odd = and i32 %above, 1
+  %half = add i32 %odd, 32767
+  %sum = add i32 %bits, %half
+  %near = lshr i32 %sum, 16
+  %quiet = or i32 %above, 64
+  %chosen = select i1 %nan, i32 %quiet, i32 %near
+  %low = trunc i32 %chosen to i16
+  %result = bitcast i16 %low to bfloat
+  ret bfloat %result
+}
+"""
+# A double is rounded through a float whose last bit says whether the result is inexact, so that it is rounded once.
+_FUNCTIONS = {
+    "__truncsfbf2": """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %nan = fcmp uno float %x, %x
+  %result = call bfloat @buddy_rounded(i32 %bits, i1 %nan)
+  ret bfloat %result
+}
+""",
+    "__truncdfbf2": """
+declare double @llvm.fabs.f64(double)
+
+define bfloat @__truncdfbf2(double %x) {
+  %nan = fcmp uno double %x, %x
+  %float = fptrunc double %x to float
+  %back = fpext float %float to double
+  %inexact = fcmp one double %back, %x
+  %size = call double @llvm.fabs.f64(double %x)
+  %rounded = call double @llvm.fabs.f64(double %back)
+  %up = fcmp ogt double %rounded, %size
+  %one = zext i1 %up to i32
+  %nearest = bitcast float %float to i32
+  %cut = sub i32 %nearest, %one
+  %last = zext i1 %inexact to i32
+  %sticky = or i32 %cut, %last
+  %result = call bfloat @buddy_rounded(i32 %sticky, i1 %nan)
+  ret bfloat %result
+}
+""",
+}
+SOFT_FLOAT_NAMES = tuple(_FUNCTIONS)
+
+
+def support_of(objects: Sequence[bytes]) -> str:
+    """Returns the LLVM IR of the functions that `objects` use, "" if they use none."""
+    found = [text for name, text in _FUNCTIONS.items() if any(name.encode() in image for image in objects)]
+    return _ROUNDING + "".join(found) if found else ""

@@ -13,13 +13,11 @@ import msgspec
 from buddy.compiler.codegen import functions
 from buddy.compiler.codegen.objects.remarks import RemarksError
 from buddy.compiler.driver import diagnosis, snapshots
-from buddy.compiler.driver.backends import GPU_BACKEND, Code, backend_of
+from buddy.compiler.driver.backends import GPU_BACKEND, Code, backend_of, check_target, lowered_graph
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
-from buddy.compiler.driver.graph_stages import GraphStages
-from buddy.compiler.driver.notebook import html_of
-from buddy.compiler.driver.phases import check_target, lowered_graph
+from buddy.compiler.driver.modules import html_of
 from buddy.compiler.driver.pipeline import Observer, OnStep, Step, run_mlir_passes
-from buddy.compiler.driver.snapshots import Snapshot
+from buddy.compiler.driver.snapshots import GraphStages, Snapshot
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.mlir import mlir_tool
@@ -32,7 +30,7 @@ from buddy.compiler.passes.pass_runner import StepError
 from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Stage
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
-from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.lines import StageText
 
 # Maximum number of cached snapshots; the least recently used are evicted, and recomputed when needed.
 MAX_SNAPSHOTS = 400

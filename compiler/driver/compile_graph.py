@@ -1,27 +1,85 @@
-"""Compiles a recipe without keeping stages or printing IR."""
+"""Compiles a recipe without stages or printed IR, and caches whole programs on disk."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
-from buddy.compiler.driver import graph_stages, program_cache
-from buddy.compiler.driver.backends import NATIVE_BACKEND, Code
+from buddy.compiler.codegen.machines import codegen_version
+from buddy.compiler.driver import snapshots
+from buddy.compiler.driver.backends import NATIVE_BACKEND, Code, check_target, lowered_graph
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.driver.phases import check_target, lowered_graph
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
+from buddy.compiler.graph import plugins, serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir import mlir_tool
+from buddy.compiler.mlir.bindings import PACKAGE, ir, version
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
+from buddy.compiler.protocol import artifact as artifacts
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
-from buddy.compiler.protocol.recipe import CODE, Recipe
+from buddy.compiler.protocol.recipe import CODE, Recipe, digest
+from buddy.compiler.support.disk_cache import PROGRAMS
+from buddy.compiler.support.target import host_features
+
+
+def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
+    """Returns the cached artifact of `graph` under `recipe` for this machine; None if there is none."""
+    data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
+    try:
+        return None if data is None else artifacts.from_bytes(data)
+    except msgspec.DecodeError:
+        return None
+
+
+def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
+    """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
+    if is_ours(graph, recipe):
+        PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
+
+
+def is_ours(graph: Graph, recipe: Recipe) -> bool:
+    """Whether only code of this package compiles `graph`: changes of a user's code could not be detected."""
+    classes = {type(op) for op in graph.body}
+    used: set[plugins.Key] = {("graph pass", step.name) for step in recipe.steps}
+    used |= {("MLIR pass", step.name) for step in recipe.steps}
+    used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
+    return all(map(plugins.is_ours, classes)) and used.isdisjoint(plugins.plugin_registrations())
+
+
+def key(graph: Graph, recipe: Recipe) -> str:
+    """A hash of all inputs of a compilation: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
+    `mlir-opt`, which may run passes that the bindings lack.
+    """
+    bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
+    return digest(
+        serialize.graph_hash(graph),
+        bare,
+        host_features(),
+        PACKAGE,
+        version(),
+        codegen_version(),
+        _code(),
+        mlir_tool.identity(),
+    )
+
+
+@lru_cache(maxsize=1)
+def _code() -> str:
+    """A hash of the compiler's own source."""
+    root = Path(__file__).parent.parent
+    return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])
+
 
 # Programs with fewer nodes have too few functions to make helper processes worthwhile.
 MIN_NODES = 64
@@ -45,8 +103,8 @@ def compile_graph(
     if len(graph.body) >= MIN_NODES and not recipe.target:
         objects.start()
     with collector_paused():
-        rewritten = graph_stages.graph_after(graph, recipe, on_step)
-        trusted = first is None and on_step is None and program_cache.is_ours(graph, recipe)
+        rewritten = snapshots.graph_after(graph, recipe, on_step)
+        trusted = first is None and on_step is None and is_ours(graph, recipe)
         done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
         code = Code(rewritten, recipe, done.module, done.locations, done.entry, done.calls)
         NATIVE_BACKEND.check(code)
@@ -69,7 +127,7 @@ class Through(NamedTuple):
 
 def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
     """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
-    rewritten = graph_stages.graph_after(graph, recipe)
+    rewritten = snapshots.graph_after(graph, recipe)
     with collector_paused():
         locations = LocationSets()
         lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)

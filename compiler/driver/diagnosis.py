@@ -18,7 +18,7 @@ from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.lines import StageText
 from buddy.compiler.protocol.text.structure import shapes
 
 _FINAL, _MODULE = "llvm", "builtin.module"

@@ -1,4 +1,4 @@
-"""Previews what each of many passes would change in a module, one candidate after another.
+"""Checks whether a text is a valid module, and previews what each of many passes would change in it.
 
 The process is disposable: a pass that crashes or never ends takes it down, and the caller starts another one for the
 remaining candidates.
@@ -16,9 +16,19 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, run_step
-from buddy.compiler.protocol.one_shot_messages import PassTrials, TrialOutcome, TrialStarted
+from buddy.compiler.passes.replace_ir import parse_problem
+from buddy.compiler.protocol.one_shot_messages import IrProblem, PassTrials, TrialOutcome, TrialStarted
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.processes.channel import Channel, serves
+
+
+def check_ir(text: str) -> IrProblem:
+    """Parses and verifies `text`; returns the first error."""
+    try:
+        ir.Module.parse(text, new_context()).operation.verify()
+    except (ir.MLIRError, ValueError) as error:
+        return IrProblem(*parse_problem(error))
+    return IrProblem()
 
 
 def try_pass(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:

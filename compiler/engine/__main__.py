@@ -15,8 +15,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.server import Server
-    from buddy.compiler.support.processes.limits import take_limits
-    from buddy.compiler.support.scratch import ensure_temporary_folder
+    from buddy.compiler.support.files import ensure_temporary_folder
+    from buddy.compiler.support.processes.parent_death import take_limits
 
     take_limits()
     ensure_temporary_folder()

@@ -1,13 +1,19 @@
-"""The engine's non-blocking connection to its client: two file descriptors with frames in and out."""
+"""The engine's non-blocking connection to its client, and the socket to which forked processes connect."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
-from buddy.compiler.protocol.wire import FrameBuffer, encode
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
+from buddy.compiler.support.files import scratch_folder
+from buddy.compiler.support.processes.forks import lifetime_socket
+from buddy.compiler.support.processes.parent_death import kill_group_of, other_end
 
 _READ = 1 << 18
 
@@ -75,3 +81,109 @@ class _Watcher(asyncio.BaseProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost()
+
+
+_READ_SIZE = 1 << 20
+# Time limit for a process to be forked and to connect, in seconds.
+_START = 30.0
+# Time limit for a disconnected process to exit, and the polling interval, in seconds.
+_END = 1.0
+_LOOK = 0.01
+
+
+class Peer:
+    """The connected process `pid`, which leads its own session; `types` are its messages."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
+        self._reader, self._writer, self._pid = reader, writer, pid
+        self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
+
+    async def messages(self) -> AsyncIterator[Any]:
+        """The process's messages, until it disconnects."""
+        with contextlib.suppress(ConnectionError):
+            while data := await self._reader.read(_READ_SIZE):
+                for body in self._buffer.feed(data):
+                    yield self._decoder.decode(body)
+
+    async def send(self, message: Any) -> None:
+        """Sends a message. Raises `ConnectionError` if the process has exited."""
+        self._writer.write(encode(message))
+        await self._writer.drain()
+
+    def close(self) -> None:
+        """Closes the connection; the process then exits."""
+        self._writer.close()
+
+    async def ended(self) -> None:
+        """Waits for the process to exit; kills it if it does not react, because it is stopped or stuck."""
+        end = time.monotonic() + _END
+        try:
+            while self._lives() and time.monotonic() < end:
+                await asyncio.sleep(_LOOK)
+        finally:
+            if self._lives():
+                kill_group_of(self._pid)
+
+    def _lives(self) -> bool:
+        try:
+            os.kill(self._pid, 0)
+        except ProcessLookupError:
+            return False
+        return self._pid > 0
+
+
+class ListeningSocket:
+    """The socket; leaving the context ends the connected processes."""
+
+    def __init__(self, types: Any) -> None:
+        self._types = types
+        self._peers: list[Peer] = []
+
+    async def __aenter__(self) -> ListeningSocket:
+        self._folder = scratch_folder("link")
+        self.address = os.path.join(self._folder.name, "socket")
+        self._listener = _listener(self.address)
+        # Nothing is accepted on this socket: processes connect to it and end when this end is closed, by the kernel if
+        # this process is killed.
+        self._line = _listener(lifetime_socket(self.address))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        for peer in self._peers:
+            peer.close()
+        self._folder.cleanup()
+        try:
+            await asyncio.gather(*(peer.ended() for peer in self._peers))
+        finally:
+            self._line.close()
+
+    async def peer(self) -> Peer:
+        """The next process that connects. Raises `asyncio.TimeoutError` if none does in time."""
+        await self._called()
+        # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.
+        connection, _ = self._listener.accept()
+        try:
+            reader, writer = await asyncio.open_unix_connection(sock=connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._peers.append(Peer(reader, writer, self._types, other_end(connection)))
+        return self._peers[-1]
+
+    async def _called(self) -> None:
+        """Waits until a process connects."""
+        loop, called = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._listener, called.set)
+        try:
+            await asyncio.wait_for(called.wait(), _START)
+        finally:
+            loop.remove_reader(self._listener)
+
+
+def _listener(path: str) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.setblocking(False)
+    listener.bind(path)
+    listener.listen()
+    return listener

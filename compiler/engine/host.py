@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.engine.bisection_process import begin_bisection
 from buddy.compiler.engine.runner_process import (
+    begin_bisection,
+    begin_tuning,
     compile_in_child,
     export_in_child,
     measure_in_child,
@@ -25,8 +26,7 @@ from buddy.compiler.engine.runner_process import (
     run_in_child,
     watch_in_child,
 )
-from buddy.compiler.engine.tuning_process import begin_tuning
-from buddy.compiler.graph import registrations
+from buddy.compiler.graph import plugins as registrations
 from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import (

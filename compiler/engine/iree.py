@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.codegen.iree import flags as iree_flags
-from buddy.compiler.codegen.iree.artifact import IreeArtifact, program_from, to_bytes
+from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.installed import TODO, IreeMissingError, versions
+from buddy.compiler.codegen.iree.options import IreeArtifact, program_from, to_bytes
 from buddy.compiler.engine.compiler import TextPacker
 from buddy.compiler.engine.iree_messages import (
     CheckIreeFlags,
@@ -82,7 +82,7 @@ class IreeWorker:
 
     def _made(self, request: CompileByIree, packer: TextPacker) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
         """The stages, numbered from 0, with their texts, and the artifact."""
-        from buddy.compiler.codegen.iree.compiling import IreeError, IreePhase, compile_phases
+        from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
         from buddy.compiler.driver.snapshots import of_marked
         from buddy.compiler.mlir.printing import op_counts
         from buddy.compiler.mlir.provenance import LocationSets
@@ -123,13 +123,13 @@ def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
 
 
 def _describe(_request: DescribeIree) -> Reply:
-    from buddy.compiler.codegen.iree import catalogue
+    from buddy.compiler.codegen.iree import compiler
 
-    return IreeDescribed(versions(), catalogue.flags(), iree_flags.DEFAULTS, catalogue.targets(), catalogue.devices())
+    return IreeDescribed(versions(), compiler.flags(), iree_flags.DEFAULTS, compiler.targets(), compiler.devices())
 
 
 def _check(request: CheckIreeFlags) -> Reply:
-    from buddy.compiler.codegen.iree.catalogue import flag_problem
+    from buddy.compiler.codegen.iree.compiler import flag_problem
 
     return IreeFlagsChecked(flag_problem(request.flags))
 

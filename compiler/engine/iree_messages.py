@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.backends import DeviceInfo, FlagInfo
+from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, Message, Ready, Refused, Reply
 
 

@@ -24,9 +24,8 @@ from buddy.compiler.protocol import (
     OriginsFound,
     PythonOpened,
 )
-from buddy.compiler.protocol.text import regions
-from buddy.compiler.protocol.text.jumps import jumps
-from buddy.compiler.protocol.text.lines import IndexedText, elide
+from buddy.compiler.protocol.text import structure
+from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps
 from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
@@ -103,7 +102,7 @@ def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
 
 
 def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
-    around = next((one for one in regions.symbols(text, "asm") if one.first <= line <= one.last), None)
+    around = next((one for one in structure.symbols(text, "asm") if one.first <= line <= one.last), None)
     if around is None:
         return (), 0, 0
     found = jumps([text.line(number) for number in range(around.first, around.last + 1)], around.first)

@@ -1,24 +1,50 @@
-"""Profiles a recipe: runs it with and without counters, and measures the machine's peak rates."""
+"""Profiles a recipe, and maps sampled instructions to lines of the assembly and to nodes."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import replace
 
-from buddy.compiler.engine.hot_spots import placed
 from buddy.compiler.protocol import Profile, Profiled, Progress, Stage
-from buddy.compiler.protocol.profile_report import Peak, ProfileReport, Sampling
+from buddy.compiler.protocol.profile import HotSpot, Peak, ProfileReport, Sampling
+from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import Measure, StopRunner
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job
-from buddy.compiler.tools.profile.instrumented import with_counting, without_counting
+from buddy.compiler.tools.profile.attribution import with_counting, without_counting
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+
+# The format of `assembly`: a function's name at the left edge, an instruction after its offset.
+_FUNCTION = re.compile(r"(\S+):$")
+_INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
+
+
+def placed(sampling: Sampling, text: IndexedText) -> Sampling:
+    """`sampling` with the text, line and nodes of each instruction, as far as `text` contains it."""
+    wanted = {(spot.function, spot.offset): spot for spot in sampling.spots}
+    functions = {spot.function for spot in sampling.spots}
+    found: dict[tuple[str, int], HotSpot] = {}
+    current = ""
+    for number, line in enumerate(text.content.split("\n")):
+        if begins := _FUNCTION.match(line):
+            current = begins[1] if not line.startswith(".L") else current
+        elif current in functions and (instruction := _INSTRUCTION.match(line)):
+            key = current, int(instruction[1], 16)
+            if key in wanted:
+                nodes = tuple(text.nodes_of_lines(number, number))
+                words = " ".join(instruction[2].split())
+                found[key] = msgspec.structs.replace(wanted[key], text=words, line=number, nodes=nodes)
+    spots = tuple(found.get(key, spot) for key, spot in wanted.items())
+    return msgspec.structs.replace(sampling, spots=spots)
+
 
 # Importing it here would load LLVM into the engine.
 _LIMITS = "buddy.compiler.tools.bench.limits:measure"

@@ -17,11 +17,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from buddy.compiler.protocol.resuming import BEAT, SILENCE, UNANSWERED, refusal
+from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 from buddy.compiler.support.processes.interpreters import start_detached
 from buddy.compiler.support.processes.parent_death import kill_group, other_end
 
-_ENGINE = "buddy.compiler.engine.kept"
+_ENGINE = "buddy.compiler.engine.resumable_connection"
 _READ = 1 << 16
 _TAIL = 2000
 _DAY = 24 * 3600.0

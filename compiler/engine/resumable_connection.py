@@ -1,25 +1,67 @@
-"""The connection of an engine that survives lost connections: relays connect to a socket, the client stays the same."""
+"""An engine that survives lost connections: it listens on a socket, and relays connect clients to it.
+
+It serves one client over any number of connections, one at a time, and exits when the client requests it, or after some
+seconds without a connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import os
 import socket
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
-from buddy.compiler.protocol.resuming import (
+from buddy.compiler.engine.relay import log_path
+from buddy.compiler.protocol.wire import (
     BEAT,
     SILENCE,
+    FrameBuffer,
     GoneError,
     Greeted,
     ResumableStream,
     StreamError,
+    encode,
     greeting,
     refusal,
 )
-from buddy.compiler.protocol.wire import FrameBuffer, encode
+
+
+def serve_socket(*words: str) -> int:
+    """Serves the client; removes the socket's file and the log at an orderly exit.
+
+    The words are the socket's file descriptor, its path, and the seconds without a connection.
+    """
+    descriptor, path, patience = int(words[0]), Path(words[1]), float(words[2])
+    os.set_inheritable(descriptor, False)
+    # Independent of the client's log level, and without the script's output: the file is not truncated while the engine
+    # runs.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setLevel(logging.WARNING)
+    logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
+    from buddy.compiler.engine.server import Server
+    from buddy.compiler.support.files import ensure_temporary_folder
+    from buddy.compiler.support.processes.parent_death import take_limits
+
+    take_limits()
+    ensure_temporary_folder()
+
+    async def serve() -> int:
+        return await Server(ResumableConnection(socket.socket(fileno=descriptor), patience)).serve()
+
+    try:
+        code = asyncio.run(serve())
+    finally:
+        path.unlink(missing_ok=True)
+    if code == 0:
+        with contextlib.suppress(OSError):
+            log_path(path).unlink()
+    return code
+
 
 log = logging.getLogger("buddy.engine")
 _READ = 1 << 18

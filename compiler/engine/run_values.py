@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.values import (
+from buddy.compiler.protocol.run_report import (
     DifferenceMap,
     FetchValues,
     KeptTensor,
@@ -22,8 +22,8 @@ from buddy.compiler.protocol.values import (
     ValueList,
     Values,
 )
+from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.scratch import scratch_folder
 
 Index = tuple[int | slice, ...]
 _INDEX = "index.json"

@@ -1,21 +1,26 @@
-"""Runs work in a process forked from the host, where a crash or an endless loop does no harm.
+"""Runs work in processes forked from the host: runs, bisections, comparisons of nodes, trials of recipes.
 
 Compiled graphs run in such a process, and graphs that need the script's own registrations are compiled in one.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.compiler import code_remarks, compiled
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
 from buddy.compiler.protocol.worker_messages import (
     Activity,
+    BeginBisection,
+    BeginTuning,
+    BisectionDone,
     CompileHere,
+    Done,
     Execute,
     Executed,
     ExportProgram,
@@ -26,12 +31,54 @@ from buddy.compiler.protocol.worker_messages import (
     RemarkHere,
     Reply,
     RunnerState,
+    StopRunner,
+    Trouble,
     Watched,
     WatchNodes,
 )
-from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Words, reply_in_child
-from buddy.compiler.support.scratch import EXPORT, sweep
+from buddy.compiler.support.files import EXPORT, sweep
+from buddy.compiler.support.processes.channel import Channel, traceback_of
+from buddy.compiler.support.processes.forks import Words, fork_to, reply_in_child
+from buddy.compiler.support.processes.jobs import Job
+
+if TYPE_CHECKING:
+    from buddy.compiler.engine.session import EngineSession
+
+
+def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
+    """Forks a process that bisects, and exits when done or when its socket is closed."""
+    fork_to(request.address, Refused, lambda channel: channel.send(_outcome(channel, captured, request)))
+    return Done()
+
+
+def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
+    from buddy.compiler.tools.bisect import Stopped, bisect
+
+    try:
+        tell = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
+        return BisectionDone(bisect(channel, captured, request.recipe, request.criterion, tell))
+    except Stopped:
+        os._exit(0)
+    except Exception as error:
+        channel.send(Trouble(traceback_of(error)))
+        found = getattr(error, "diagnostic", None)
+        what = f"internal error in the search: {type(error).__name__}: {error}"
+        return Refused(found if isinstance(found, Diagnostic) else Diagnostic(what, "a forked process"))
+
+
+class NumericsHandler:
+    """Answers `CompareNodes`."""
+
+    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+        self._session, self._send = session, send
+
+    async def compare(self, frame: CompareNodes, job: Job) -> None:
+        request = WatchNodes(
+            frame.recipe.graph, frame.recipe, frame.reference, frame.own, frame.every, frame.timeout, frame.inputs
+        )
+        watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
+        self._send(NodesCompared(job.request, watched.report))
+
 
 _RUN_WORDS = Words(
     "the run failed",
@@ -127,8 +174,7 @@ def _remarks(captured: Any, request: RemarkHere) -> Reply:
 
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
-    from buddy.compiler.runtime.choose_inputs import chosen_tensors
-    from buddy.compiler.runtime.values import ResultWriter
+    from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     taker = ResultWriter(captured, request.values, request.keep)
@@ -148,7 +194,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
 def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
     """The function that runs an artifact of the request's backend."""
     if request.native is not None:
-        from buddy.compiler.codegen.iree.artifact import artifact_from
+        from buddy.compiler.codegen.iree.options import artifact_from
         from buddy.compiler.runtime.iree import run_by_iree
 
         return partial(run_by_iree, captured, artifact_from(request.artifact), request.native)
@@ -160,7 +206,7 @@ def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
 
 def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
-    from buddy.compiler.runtime.choose_inputs import chosen_tensors
+    from buddy.compiler.runtime.values import chosen_tensors
     from buddy.compiler.tools.profile.measure import profile
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
@@ -177,10 +223,10 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
 
 
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
-    from buddy.compiler.driver.observed_program import observed_program
-    from buddy.compiler.runtime.choose_inputs import chosen_tensors
-    from buddy.compiler.runtime.node_by_node import symbols_at
+    from buddy.compiler.driver.observation import observed_program
+    from buddy.compiler.runtime.graph_interpreter import symbols_at
     from buddy.compiler.runtime.nodes import compare_nodes
+    from buddy.compiler.runtime.values import chosen_tensors
 
     def tell(what: str, done: float) -> None:
         channel.send(Activity(what, done))
@@ -194,3 +240,12 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
         captured, program, reference=request.reference, threads=recipe.threads, graph=request.graph, on_progress=tell
     )
     return Watched(report)
+
+
+def begin_tuning(captured: Any, request: BeginTuning) -> Reply:
+    """Forks a process that tries the recipes it receives, until its socket is closed."""
+    from buddy.compiler.tools.tune.measure import serve_attempts
+    from buddy.compiler.tools.tune.messages import TuningRequest
+
+    fork_to(request.address, TuningRequest, lambda channel: serve_attempts(channel, captured))
+    return Done()

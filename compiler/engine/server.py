@@ -16,18 +16,15 @@ import msgspec
 
 from buddy.compiler.engine.backends import refuse_other_backends
 from buddy.compiler.engine.connection import ClientConnection
-from buddy.compiler.engine.exports import ExportHandler
-from buddy.compiler.engine.numerics import NumericsHandler
+from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
+from buddy.compiler.engine.file_watching import WatchHandler
+from buddy.compiler.engine.ir_requests import PassTrialHandler, ProbeHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
-from buddy.compiler.engine.parts import SubgraphHandler
-from buddy.compiler.engine.probing import ProbeHandler
 from buddy.compiler.engine.profiles import ProfileHandler
-from buddy.compiler.engine.reprinting import ReprintHandler
+from buddy.compiler.engine.runner_process import NumericsHandler
 from buddy.compiler.engine.session import EngineSession
 from buddy.compiler.engine.texts import TextHandler
-from buddy.compiler.engine.trials import PassTrialHandler
 from buddy.compiler.engine.tuning import TuneHandler
-from buddy.compiler.engine.watching import WatchHandler
 from buddy.compiler.engine.worker import Listener
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,

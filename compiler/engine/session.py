@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.engine.backends import BackendWorkers, HandedOver, needs_backend
 from buddy.compiler.engine.catalogue import Discovery, merged
 from buddy.compiler.engine.compiling import CompilationRequest, keep
-from buddy.compiler.engine.plugin_files import NO_PLUGINS, CompilerPlugins, as_they_are
+from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, as_they_are
 from buddy.compiler.engine.programs import (
     CompileResult,
     CompileResults,

@@ -9,9 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.engine import comparing
-from buddy.compiler.engine.comparing import DiffCache, DiffTooLong
-from buddy.compiler.engine.searching import SearchRequest, SearchTooLong, search_apart
+from buddy.compiler.engine import text_processes
+from buddy.compiler.engine.text_processes import DiffCache, DiffTooLong, SearchRequest, SearchTooLong, search_apart
 from buddy.compiler.protocol import (
     Characters,
     Compare,
@@ -37,13 +36,11 @@ from buddy.compiler.protocol import (
     Text,
     Types,
 )
-from buddy.compiler.protocol.regex import PatternError
-from buddy.compiler.protocol.text import regions
-from buddy.compiler.protocol.text import search as searching
-from buddy.compiler.protocol.text.lines import IndexedText, elide
-from buddy.compiler.protocol.text.long_types import long_types
-from buddy.compiler.protocol.text.search import check, is_literal
-from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.text import store as searching
+from buddy.compiler.protocol.text import structure
+from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
+from buddy.compiler.protocol.text.store import TextStore, check, is_literal
+from buddy.compiler.protocol.texts import PatternError
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _SMALL = 1 << 18
@@ -90,7 +87,7 @@ class TextHandler:
         self._send(FoundEach(job.request, hits))
 
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
-        found = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
+        found = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)
         self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in found)))
 
     async def types(self, frame: ListTypes, job: Job) -> None:
@@ -98,7 +95,7 @@ class TextHandler:
         self._send(Types(job.request, frame.text, tuple(found)))
 
     async def region(self, frame: FindRegion, job: Job) -> None:
-        found = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)
+        found = await asyncio.to_thread(structure.region_at, self._find(frame.text), frame.line)
         self._send(Region(job.request, frame.text, *(found or ())))
 
     async def characters(self, frame: FetchCharacters, job: Job) -> None:
@@ -114,7 +111,7 @@ class TextHandler:
 
     async def compare(self, frame: Compare, job: Job) -> None:
         before, after = self._find(frame.before), self._find(frame.after)
-        question = comparing.DiffRequest(before.content, after.content, frame.how, frame.language)
+        question = text_processes.DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
             found = await self._differences.of((frame.before, frame.after), question)
         except DiffTooLong as error:

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.listening import ListeningSocket, Peer
+from buddy.compiler.engine.connection import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
-from buddy.compiler.protocol.tuning_space import SpaceError, space_of
+from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, TryRecipe, TuningMessage

@@ -3,6 +3,7 @@
 """
 
 from buddy.compiler.frontend.backend import buddy_backend, refreeze
+from buddy.compiler.frontend.capture import listening
 from buddy.compiler.frontend.dynamo_compiler import (
     DynamoCompiler,
     TorchCompileBackend,
@@ -10,7 +11,6 @@ from buddy.compiler.frontend.dynamo_compiler import (
     make_default_torch_backend,
 )
 from buddy.compiler.frontend.errors import FallbackError, FrontendError, UnsupportedGraphError, VerificationError
-from buddy.compiler.frontend.listeners import listening
 
 __all__ = [
     "DynamoCompiler",

@@ -1,41 +1,192 @@
-"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd with our decompositions, and records how the two
+"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd, with all decompositions.
+
 correspond.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, wraps
+from operator import getitem
+from traceback import extract_tb
 from typing import Any, Literal
 
 import torch
 from torch import Tag
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import GraphModule, Node
+from torch.fx.node import has_side_effect
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
     counted_sizes,
-    dropout,
-    effects,
-    encoder_layer,
-    formats,
     formulas,
-    grid_sampling,
     linear_algebra,
-    prims,
+    memory_formats,
     quantization,
     random_numbers,
-    recurrent,
     resampling,
-    symbolic_floats,
+    symbolic_sizes,
 )
+from buddy.compiler.frontend.memory_formats import copied, offsets_relied_on, or_in_eager, strided_from_memory
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.frontend.others import plugin_decompositions
-from buddy.compiler.frontend.views import copied, offsets_relied_on, or_in_eager, strided_from_memory
+from buddy.compiler.graph import plugins
 from buddy.compiler.graph.operation import Op, default_ops_map
+
+_WITH_EFFECTS = torch.ops.higher_order.with_effects
+_MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
+_ASSERT_FORM = torch.ops.aten._assert_tensor_metadata.default
+
+
+def without_assertions_of_form(module: GraphModule) -> None:
+    """Take off what asserts the element type, device or layout of a tensor, as programs of `torch.export` do.
+
+    Tracing has checked these on the forms that the graph is compiled for; a call with others is traced again.
+    """
+    found = [node for node in module.graph.nodes if node.target is _ASSERT_FORM]
+    for node in found:
+        module.graph.erase_node(node)
+    if found:
+        module.recompile()
+
+
+def without_tokens(module: GraphModule) -> None:
+    """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens that the graph makes.
+
+    AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
+    Calls of subgraphs stay as they are.
+    """
+    wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
+    if not all(isinstance(node.args[1], OpOverload) for node in wrapped):
+        return
+    for node in wrapped:
+        _unwrap(module, node)
+    for node in reversed(module.graph.nodes):
+        if node.target is _SINK or (node.target is _MAKE and not node.users):
+            module.graph.erase_node(node)
+    if wrapped:
+        module.recompile()
+
+
+def _unwrap(module: GraphModule, node: Node) -> None:
+    token, op, *arguments = node.args
+    has_side_effect(op)  # otherwise unused calls are removed as dead code
+    with module.graph.inserting_before(node):
+        call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
+    several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
+    call.meta = node.meta | {"val": tuple(values) if several else next(iter(values), None)}
+    for user in list(node.users):
+        assert user.target is getitem
+        index = user.args[1]
+        if index and several:
+            user.args = (call, index - 1)
+            continue
+        user.replace_all_uses_with(call if index else token)
+        module.graph.erase_node(user)
+    module.graph.erase_node(node)
+
+
+def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
+    """Dims `start` to `end`, both included, as one; PyTorch's own implementation writes to memory."""
+    return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
+
+
+def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
+    """A copy with other strides; PyTorch's own implementation writes to memory."""
+    room = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    return torch.ops.aten.copy.default(room, x)
+
+
+def normal(shape: Sequence[int], *, mean: float, std: float, **form: Any) -> torch.Tensor:
+    generator = form.pop("generator", None)
+    return torch.ops.aten.normal_functional.default(torch.empty(shape, **form), mean, std, generator=generator)
+
+
+def uniform(shape: Sequence[int], *, low: float, high: float, **form: Any) -> torch.Tensor:
+    generator = form.pop("generator", None)
+    return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """A rule for each op of `torch.ops.prims` that does not return a view."""
+    prims = torch.ops.prims
+    own = {
+        prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
+        prims.uniform.default: uniform,
+    }  # fmt: skip
+    return {op: op.impl_aten for op in _ops() if not _gives_views(op)} | own
+
+
+def _ops() -> list[Any]:
+    names = (getattr(torch.ops.prims, name) for name in dir(torch.ops.prims))
+    defaults = [packet.default for packet in names if isinstance(packet, OpOverloadPacket)]
+    return [op for op in defaults if getattr(op, "impl_aten", None) is not None]
+
+
+def _gives_views(op: OpOverload) -> bool:
+    return any(argument.alias_info is not None for argument in op._schema.arguments)
+
+
+def views_by_aten(module: GraphModule) -> None:
+    """Replaces the ops of a Dynamo graph that return views by ATen's, which are the only ones AOTAutograd
+    functionalizes.
+    """
+    changed = False
+    for node in module.graph.nodes:
+        op: Any = node.target
+        if isinstance(op, OpOverloadPacket) and op._qualified_op_name.startswith("prims::"):
+            op = op.default
+        if isinstance(op, OpOverload) and op.namespace == "prims" and _gives_views(op):
+            node.target = op.impl_aten
+            changed = True
+    if changed:
+        module.recompile()
+
+
+@lru_cache(maxsize=1)
+def load_plugins() -> None:
+    """Loads the plug-ins of installed packages, once per process, with a warning for each that fails."""
+    for problem in plugins.plugin_problems(plugins.installed_plugins()):
+        warnings.warn(str(problem), stacklevel=3)
+
+
+def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
+    """The registered rules by overload; a rule for an op that is not defined yet is left out."""
+    found = ((_overload(target), rule) for target, rule in plugins.registered().items())
+    return {overload: _guarded(overload, rule) for overload, rule in found if overload is not None}
+
+
+def _overload(target: str) -> Any:
+    """`add.Tensor` and `aten.add.Tensor` are ATen's; another namespace must be given."""
+    namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
+    return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
+
+
+def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule`, which leaves the op unchanged if it raises."""
+
+    @wraps(rule)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return rule(*args, **kwargs)
+        except Exception as error:
+            frame = extract_tb(error.__traceback__)[-1]
+            said = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            warnings.warn(f"the decomposition of {overload} {_where(rule)} {said}", stacklevel=2)
+            return NotImplemented
+
+    return decomposed
+
+
+def _where(rule: Callable[..., Any]) -> str:
+    """The location of a function; for any other callable, such as a `partial`, its repr."""
+    code = getattr(rule, "__code__", None)
+    return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)
+
 
 GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
@@ -100,7 +251,7 @@ def run_aot(
     numbers.
     """
     table = default_decompositions() if decompositions is None else decompositions
-    prims.views_by_aten(module)
+    views_by_aten(module)
     known = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
@@ -108,10 +259,10 @@ def run_aot(
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
             if check is not None and kind != "backward":
                 check(aten)
-            effects.without_tokens(aten)
-            effects.without_assertions_of_form(aten)
+            without_tokens(aten)
+            without_assertions_of_form(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
-            symbolic_floats.computed_in_tensors(aten)
+            symbolic_sizes.computed_in_tensors(aten)
             offsets = offsets_relied_on(aten)
             read_in_eager = copied(aten) if offsets else aten
             strided_from_memory(aten)
@@ -155,7 +306,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     """
     known = default_ops_map() if ops_map is None else ops_map
     own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
-    return own | counted_sizes.BESIDE_CLASSES | formats.BESIDE_CLASSES | plugin_decompositions()
+    return own | counted_sizes.BESIDE_CLASSES | memory_formats.BESIDE_CLASSES | plugin_decompositions()
 
 
 @lru_cache(maxsize=1)
@@ -164,11 +315,10 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
 
     Cached, because torch takes 60 ms to build its own table, and each graph needs it.
     """
-    table = prims.decompositions() | dict(torch._decomp.core_aten_decompositions().items())
+    table = decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
     for own in (
-        recurrent, dropout, encoder_layer, formats, quantization, formulas, grid_sampling, resampling, linear_algebra,
-        counted_sizes,
+        formulas, random_numbers, memory_formats, quantization, resampling, linear_algebra, counted_sizes,
     ):  # fmt: skip
         table |= own.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

@@ -14,15 +14,14 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from buddy.compiler.driver import program_cache
-from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, run_aot
+from buddy.compiler.driver import compile_graph as program_cache
+from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
 from buddy.compiler.frontend.backend_settings import BackendSettings
+from buddy.compiler.frontend.capture import stand_in
 from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
-from buddy.compiler.frontend.listeners import stand_in
-from buddy.compiler.frontend.others import load_plugins
 from buddy.compiler.frontend.quantization.tensors import check_quantised
 from buddy.compiler.frontend.refusals import (
     SuspectedError,
@@ -40,7 +39,7 @@ from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.sizes import bind
+from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
 
 # Maximum number of cached versions per dynamic graph; the least recently used is evicted, and recompiled when its sizes

@@ -17,10 +17,9 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, unpacked
-from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, from_toml
-from buddy.compiler.protocol.recipe_claims import claims
+from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, claims, from_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
-from buddy.compiler.protocol.tuning_space import SpaceError, varied
+from buddy.compiler.protocol.tuning import SpaceError, varied
 
 Fallback = Literal["eager", "error"]
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.

@@ -1,31 +1,54 @@
-"""Captures a callable: runs it under TorchDynamo with a backend that records each graph and runs it in eager."""
+"""Captures a callable through TorchDynamo or `torch.export`, and notifies the tool that runs a script of its graphs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import msgspec
 import torch
+from torch._library.custom_ops import OPDEFS
+from torch._library.utils import can_generate_trivial_fake_impl
+from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
+from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.aten import AtenGraph, InputOrigin, Runner, default_decompositions, run_aot
+from buddy.compiler.frontend.aten import (
+    AtenGraph,
+    InputOrigin,
+    Runner,
+    default_decompositions,
+    load_plugins,
+    run_aot,
+    without_assertions_of_form,
+)
 from buddy.compiler.frontend.convert import Conversion, to_buddy
-from buddy.compiler.frontend.custom_ops import break_at_ops_without_fake
 from buddy.compiler.frontend.eager_program import drawing_program, eager_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
-from buddy.compiler.frontend.others import load_plugins
-from buddy.compiler.frontend.random_numbers import SEED
+from buddy.compiler.frontend.random_numbers import SEED, by_counter, new_seed
+from buddy.compiler.frontend.resampling import resampled_as_in_eager
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.runtime.captured import CapturedGraph
+
+
+def break_at_ops_without_fake() -> None:
+    """Keeps every `torch.library.custom_op` defined so far without `register_fake` out of graphs.
+
+    They run in eager, between the graphs before and after them.
+    """
+    for definition in list(OPDEFS.values()):
+        overload = definition._opoverload
+        if definition._abstract_fn is None and not can_generate_trivial_fake_impl(overload):
+            torch._dynamo.disallow_in_graph(overload)
+
 
 # PyTorch's own function, whatever replaces it while a script is captured.
 _compile = torch.compile
@@ -211,3 +234,121 @@ def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
             found[id(function.variable)] = function.variable
         pending.extend(parent for parent, _ in function.next_functions)
     return list(found.values())
+
+
+OnGraph = Callable[[CapturedGraph], None]
+Quiet = Callable[[], AbstractContextManager[None]]
+# A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
+DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+_listeners: list[tuple[OnGraph, Quiet, DynamoBackend | None]] = []
+
+
+@contextmanager
+def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
+    """Calls `on_graph` with every imported graph.
+
+    `quiet()` is entered during an import, whose calls are not recorded.
+
+    `backend` replaces the backend `"buddy"` in earlier calls of `torch.compile`.
+    """
+    _listeners.append((on_graph, quiet, backend))
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+def recording() -> bool:
+    """Whether a script is being run to capture its graphs: it then runs in eager, and nothing is compiled."""
+    return bool(_listeners)
+
+
+def stand_in() -> DynamoBackend | None:
+    """The replacement of the backend, if there is a listener."""
+    return _listeners[-1][2] if _listeners else None
+
+
+def tell(graph: CapturedGraph) -> None:
+    if _listeners:
+        _listeners[-1][0](graph)
+
+
+def quietly() -> AbstractContextManager[None]:
+    return _listeners[-1][1]() if _listeners else nullcontext()
+
+
+class _Module(torch.nn.Module):
+    """A function as a module, as `torch.export` requires."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._function(*args, **kwargs)
+
+
+def export(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    decompositions: Mapping[Any, Callable[..., Any]],
+    recorder: GraphRecorder,
+    dynamic_shapes: Any = None,
+) -> None:
+    """Records the graph of `function(*args, **kwargs)`, without gradients.
+
+    Parameters, buffers and constants come first, then the arguments in the order that `function` declares them.
+    `dynamic_shapes` lists the symbolic sizes as for `torch.export.export`, with `torch.export.Dim`. Raises what
+    `torch.export` raises, for example at a graph break.
+    """
+    module = function if isinstance(function, torch.nn.Module) else _Module(function)
+    with torch.no_grad(), resampled_as_in_eager():
+        if isinstance(module, _Module) and dynamic_shapes is not None:
+            dynamic_shapes = _of_wrapped(dynamic_shapes, len(args), kwargs)
+        program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)
+        program = program.run_decompositions(dict(decompositions))
+        specs = _drop_constants(program)
+        given = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
+        tensors = [_tensor(program, spec, given) for spec in specs]
+        origins = tuple(InputOrigin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
+        graph = program.graph_module
+        without_assertions_of_form(graph)
+        drawing = by_counter(graph, decompositions)
+        if drawing is not None:
+            origins, tensors = (*origins, InputOrigin("random_seed", is_state=False)), [*tensors, new_seed()]
+        recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), drawing=drawing), tensors)
+
+
+def _of_wrapped(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
+    """`dynamic_shapes` of a function's arguments as those of `_Module.forward`, which collects them."""
+    given = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
+    found = {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
+    return {name: shapes for name, shapes in found.items() if shapes}
+
+
+def _is_state(spec: InputSpec) -> bool:
+    return spec.kind is not InputKind.USER_INPUT
+
+
+def _drop_constants(program: Any) -> list[InputSpec]:
+    """Removes arguments that are not tensors, which `torch.export` has made constants, from the program's inputs."""
+    kept = []
+    for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
+        if isinstance(spec.arg, TensorArgument):
+            kept.append(spec)
+        else:
+            program.graph_module.graph.erase_node(node)
+    program.graph_module.recompile()
+    return kept
+
+
+def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _tensor(program: Any, spec: InputSpec, given: Any) -> torch.Tensor:
+    if not _is_state(spec):
+        return next(given)
+    stored = program.state_dict.get(spec.target)
+    return program.constants[spec.target] if stored is None else stored

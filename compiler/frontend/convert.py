@@ -14,11 +14,9 @@ from torch.fx.node import map_aggregate
 from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import by_parts
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.names import StableNames, module_path, python_line
+from buddy.compiler.frontend.names import StableNames, module_path, python_line, schema_of
 from buddy.compiler.frontend.quantization.tensors import by_integers, is_marked, mark_quantised
-from buddy.compiler.frontend.schemas import schema_of
-from buddy.compiler.frontend.slices import record_slices
-from buddy.compiler.frontend.symbols import GraphSymbols, UnknownSymbolError
+from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp

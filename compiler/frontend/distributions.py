@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.runtime import philox  # noqa: F401  (defines the ops)
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops)
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Decompositions of ops for which torch has none, or only under another overload, to supported ops."""
+"""Decompositions of ops for which torch has none, or only under another overload."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._decomp.decompositions import one_layer_lstm
 from torch._prims_common import suggest_memory_format
 from torch.utils._pytree import tree_map
 
@@ -347,3 +348,58 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
     aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }
+
+
+def mkldnn_rnn_layer(
+    steps: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hidden: torch.Tensor,
+    cell: torch.Tensor, reverse: bool, batch_sizes: Any, mode: int, hidden_size: int, num_layers: int,
+    has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
+) -> Any:  # fmt: skip
+    """One direction of one LSTM layer over `steps` [time, batch, inputs], unrolled by PyTorch's own decomposition.
+
+    Mode 2 is LSTM in oneDNN's numbering; PyTorch uses no other mode, so others are unchanged.
+    """
+    if mode != 2 or num_layers != 1 or bidirectional or batch_first or train:
+        return NotImplemented
+    weights = (w0, w1, w2, w3) if has_biases else (w0, w1)
+    output, (last, state) = one_layer_lstm(steps, (hidden[0], cell[0]), weights, has_biases, reverse)
+    return output, last.unsqueeze(0), state.unsqueeze(0), steps.new_empty(0, dtype=torch.uint8)
+
+
+DECOMPOSITIONS |= {torch.ops.aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer}
+
+
+F = torch.nn.functional
+
+
+def encoder_layer(
+    x: torch.Tensor, width: int, heads: int, qkv_weight: torch.Tensor, qkv_bias: torch.Tensor, out_weight: torch.Tensor,
+    out_bias: torch.Tensor, use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: torch.Tensor,
+    norm_bias_1: torch.Tensor, norm_weight_2: torch.Tensor, norm_bias_2: torch.Tensor, up_weight: torch.Tensor,
+    up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """One layer on `x` [batch, tokens, width]. With a mask the op is unchanged."""
+    if mask is not None or x.dim() != 3:
+        return NotImplemented
+
+    def attention(y: torch.Tensor) -> torch.Tensor:
+        qkv = F.linear(y, qkv_weight, qkv_bias).unflatten(-1, (3, heads, width // heads))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(query, key, value)
+        return F.linear(mixed.transpose(1, 2).flatten(2), out_weight, out_bias)
+
+    def feed_forward(y: torch.Tensor) -> torch.Tensor:
+        y = F.linear(y, up_weight, up_bias)
+        return F.linear(F.gelu(y) if use_gelu else F.relu(y), down_weight, down_bias)
+
+    first = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
+    second = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
+    if norm_first:
+        x = x + attention(F.layer_norm(x, *first))
+        return x + feed_forward(F.layer_norm(x, *second))
+    x = F.layer_norm(x + attention(x), *first)
+    return F.layer_norm(x + feed_forward(x), *second)
+
+
+DECOMPOSITIONS |= {torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer}

@@ -21,8 +21,8 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.control_flow import has_control_flow, is_control_flow, with_compiled_bodies
 from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.memory_formats import base_of_views
 from buddy.compiler.frontend.names import python_line
-from buddy.compiler.frontend.views import base_of_views
 
 Refused = dict[str, str]
 Check = Callable[[AtenGraph], object]

@@ -1,13 +1,18 @@
-"""Names that survive renumbering, from a node's place in the model; and its Python line."""
+"""Names that survive renumbering, from a node's place in the model, and the schemas of torch's ops as plain data."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from buddy.compiler.graph.operation import Parameter, Schema
+from buddy.compiler.graph.serialize import plain
+from buddy.compiler.runtime.torch_values import plain_argument
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
@@ -72,3 +77,21 @@ def source_name(spelling: str) -> str:
     if len(parts) > 1 and parts[0] in _ROOTS:
         parts = parts[1:]
     return ".".join(part for part in parts if part not in _CONTAINERS) or spelling
+
+
+@cache
+def schema_of(target: Any) -> Schema | None:
+    """The schema of an FX target that is a torch op; None for anything else and for defaults without a plain form."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    found = target._schema
+    try:
+        parameters = tuple(Parameter(a.name, str(a.type), _default(a)) for a in found.arguments)
+    except TypeError:
+        return None
+    return Schema(parameters, tuple(str(result.type) for result in found.returns))
+
+
+def _default(argument: Any) -> Any:
+    value = argument.default_value
+    return [plain(plain_argument(item)) for item in value] if isinstance(value, list) else plain(plain_argument(value))

@@ -1,4 +1,4 @@
-"""Decomposes random ops of an ATen graph to counter-based random bits of compiled code (`runtime.philox`).
+"""Decomposes random ops of an ATen graph, dropout among them, to counter-based random bits of compiled code.
 
 Each graph has one seed, its last input, drawn from PyTorch's default generator at each call, and each random node has a
 separate stream, so `torch.manual_seed` makes results reproducible. Distributions are eager's; the numbers differ. Ops
@@ -19,9 +19,9 @@ from torch.fx.node import map_arg
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
+from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.distributions import RULES, RandomBits
-from buddy.compiler.frontend.views import copied
+from buddy.compiler.frontend.memory_formats import copied
 
 aten = torch.ops.aten
 
@@ -219,3 +219,27 @@ class _Rewriting:
             self._module.graph.erase_node(self._seed)
         self._module.recompile()
         return bool(self._streams)
+
+
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """`x` with each element kept with probability 1 - `p` and then divided by that, and the mask of kept elements.
+
+    Follows eager's `dropout` on a CPU: the noise has the form of `x` (its strides determine the order of drawing), is
+    divided first, and none is drawn if nothing or everything is dropped.
+    """
+    if train is False or p == 0 or x.numel() == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if p == 1:
+        return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
+    noise = _kept(x, 1 - p)
+    return x * (noise / (1 - p)), noise.to(torch.bool)
+
+
+def _kept(x: torch.Tensor, p: float) -> torch.Tensor:
+    """Ones with probability `p`, else zeros, drawn in the memory order of a tensor like `x`."""
+    strides = torch.empty_like(x).stride()
+    order = sorted(range(x.dim()), key=lambda dim: -strides[dim])
+    return torch.ops.aten.bernoulli.p(x.permute(order), p).permute([order.index(dim) for dim in range(x.dim())])
+
+
+DECOMPOSITIONS = {torch.ops.aten.native_dropout.default: native_dropout}

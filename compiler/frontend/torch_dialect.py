@@ -23,11 +23,11 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.mlir.bindings import torch_dialect, torch_importer
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.imported_ir import ImportedIR
+from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.protocol.presets import IMPORTED
 from buddy.compiler.protocol.recipe import TORCH_MLIR
-from buddy.compiler.protocol.torch_mlir_pipelines import IMPORTED
 from buddy.compiler.protocol.worker_messages import GraphImported, Refused
-from buddy.compiler.runtime import philox
+from buddy.compiler.runtime import torch_ops
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Words, reply_in_child
@@ -157,7 +157,7 @@ def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
     own = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
-    return {**torch_importer().decompositions(), **own, **philox.DECOMPOSITIONS}
+    return {**torch_importer().decompositions(), **own, **torch_ops.DECOMPOSITIONS}
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:

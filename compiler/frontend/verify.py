@@ -16,10 +16,10 @@ from buddy.compiler.frontend.eager_program import eager_program
 from buddy.compiler.frontend.errors import VerificationError
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.protocol import Diagnostic, GraphInfo
-from buddy.compiler.protocol.numerics_report import Deviation
+from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.error_metrics import ErrorMetrics
+from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_right, limit_in_words, spreads
 
@@ -101,7 +101,7 @@ class VerifiedGraph:
 
     def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
-        from buddy.compiler.driver.observed_program import observed_program
+        from buddy.compiler.driver.observation import observed_program
         from buddy.compiler.ops.registry import Registry
         from buddy.compiler.runtime.nodes import compare_nodes
 

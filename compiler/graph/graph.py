@@ -12,7 +12,7 @@ from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_node
 from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
 from buddy.compiler.protocol.artifact import ArtifactSymbol
-from buddy.compiler.protocol.imported_ir import ImportedIR
+from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.support import hooks
 
 Transform = Callable[["Graph"], object]

@@ -1,16 +1,123 @@
-"""The nodes of the Buddy graph: one class per operation; several ATen targets may map to one class."""
+"""The nodes of the Buddy graph: one class per operation, their arguments, schemas and metas of results.
+
+A node has only the arguments that were passed in its call. Conversion to the torch dialect (`ops.torch_mlir`) also
+needs the omitted arguments, and the type of each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import is_
 from typing import Any, ClassVar
 
-from buddy.compiler.graph.meta import NodeMeta, metas_of
-from buddy.compiler.graph.schema import Schema
-from buddy.compiler.graph.types import GraphError, NodeType, TensorMeta
+import msgspec
+
+from buddy.compiler.graph.sizes import Size
+from buddy.compiler.graph.types import GraphError, NodeType, TensorDType, TensorMeta
+
+_KEYS = ("shape", "dtype")
+
+
+class NodeMeta(TensorMeta):
+    """A live view: `.shape` and `.dtype` are those of the first result.
+
+    `meta["shape"]` is the same, or a list for a node with several results; `meta["shape"] = …` changes the node.
+    """
+
+    def __init__(self, node: Op) -> None:
+        object.__setattr__(self, "_node", node)
+        object.__setattr__(self, "_draft", {})
+
+    @property
+    def _first(self) -> TensorMeta:
+        node: Op = self.__dict__["_node"]
+        if not node.metas or node.metas[0] is None:
+            raise ValueError(f"{node.name} ({node.target or type(node).__name__}) has no tensor result")
+        return node.metas[0]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self._first.shape
+
+    @property
+    def dtype(self) -> TensorDType:
+        return self._first.dtype
+
+    def _content(self) -> dict[str, Any]:
+        """Returns the node's shape and dtype by key; while a script has assigned only one of them, that one."""
+        node: Op = self.__dict__["_node"]
+        if not node.metas:
+            return dict(self.__dict__["_draft"])
+        if node.multiple:
+            return {key: [getattr(meta, key, None) for meta in node.metas] for key in _KEYS}
+        return {key: getattr(self, key) for key in _KEYS}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in _KEYS:
+            raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
+        content = {**self._content(), key: value}
+        self.__dict__["_draft"].update(content)
+        if len(content) == len(_KEYS):
+            self.__dict__["_node"].tensor_meta = content
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._content()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._content().get(key, default)
+
+
+def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
+    """Returns the metas in `value`, as assigned to `tensor_meta`, and whether the node has several results.
+
+    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. Raises
+    `GraphError` for any other value.
+    """
+    if isinstance(value, NodeMeta):
+        node: Op = value.__dict__["_node"]
+        return node.metas, node.multiple
+    if isinstance(value, TensorMeta):
+        return (value,), False
+    if not isinstance(value, Mapping) or not {*value} <= {*_KEYS}:
+        raise GraphError(f"tensor_meta is {value!r}: assign a TensorMeta, or a dict with 'shape' and 'dtype'")
+    if len(value) < len(_KEYS):
+        return (), False
+    shapes, dtypes = value["shape"], value["dtype"]
+    if isinstance(dtypes, (list, tuple)):
+        return tuple(_meta(*pair) for pair in zip(shapes, dtypes, strict=True)), True
+    return (_meta(shapes, dtypes),), False
+
+
+def _meta(shape: Any, dtype: Any) -> TensorMeta:
+    try:
+        return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"the shape {shape!r} or the element type {dtype!r} is invalid: {error}") from error
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter by name. `type` is spelled as in torch (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
+
+    name: str
+    type: str
+    default: Any = None
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """The parameters in order, and the types of the results."""
+
+    parameters: tuple[Parameter, ...]
+    results: tuple[str, ...]
+
+    def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
+        """Returns every argument of a call with its type; omitted ones have their defaults."""
+        passed = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
+        return [(passed.get(p.name, p.default), p.type) for p in self.parameters]
 
 
 class OpType(Enum):
@@ -284,3 +391,29 @@ def __getattr__(name: str) -> Any:
     if found is None:
         raise AttributeError(f"unknown op class {name}: `buddy-tui ops` lists all")
     return found
+
+
+def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
+    """Returns an argument of `node`, passed by position or by name, else `default`."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+def normalized(dim: int, rank: int) -> int:
+    """Returns a dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def permutation_of(node: Op) -> list[int]:
+    """Returns the operand's dims in the order of the result's, for a node that transposes or permutes."""
+    rank = len(node.tensor_meta.shape)
+    if len(node.args) == 1:
+        return list(range(rank))[::-1]
+    if len(node.args) == 2:
+        return [normalized(dim, rank) for dim in node.args[1]]
+    order = list(range(rank))
+    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
+    if rank:
+        order[first], order[second] = order[second], order[first]
+    return order

@@ -1,4 +1,6 @@
-"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes and MLIR passes.
+"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes and passes.
+
+Imports neither torch nor MLIR; a registry whose module has not been imported counts as empty.
 
 An installed package names a module, or a function to call, in the entry point group `buddy.plugins`; a user's file is
 given by path. Both register their contents when loaded. A plug-in that fails affects neither other plug-ins nor the
@@ -7,18 +9,97 @@ compiler; its error becomes a `Diagnostic`. Imports neither torch nor MLIR; plug
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from buddy.compiler.graph import registrations
+from buddy.compiler.graph.operation import op_classes
+from buddy.compiler.graph.transform import transforms
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import PluginFile, digest
+
+Rule = TypeVar("Rule", bound=Callable[..., Any])
+
+_RULES: dict[str, Callable[..., Any]] = {}
+
+
+def decomposition(*targets: str) -> Callable[[Rule], Rule]:
+    """Registers the decorated function as the decomposition of the ops `targets` on capture, before all other rules.
+
+    Targets are spelled as in an op class: ATen's without `aten.`, others in full, such as `"demo.squareplus.default"`.
+    The function takes the op's arguments, including tensors, and returns its results in terms of other ops, or
+    `NotImplemented` for a case that it does not handle.
+    """
+
+    def decorate(rule: Rule) -> Rule:
+        for target in targets:
+            _RULES[target] = rule
+        return rule
+
+    return decorate
+
+
+def registered() -> dict[str, Callable[..., Any]]:
+    """Returns the decompositions of plug-ins, by target."""
+    return dict(_RULES)
+
+
+Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass"]
+# The key of an entry: a lowering is `linalg.AddOp`, a decomposition its target.
+Key = tuple[Kind, str]
+
+_OURS = "buddy.compiler."
+DIALECTS = ("linalg", "math", "tosa")
+
+
+def plugin_registrations() -> dict[Key, Any]:
+    """Returns the entries of all registries that are defined outside of this package."""
+    return {key: entry for key, entry in _all_entries() if not is_ours(entry)}
+
+
+def is_ours(entry: Any) -> bool:
+    """True if a class or function is defined in this package."""
+    return str(getattr(entry, "__module__", "")).startswith(_OURS)
+
+
+def code_hash(entries: Iterable[Any]) -> str:
+    """Returns a hash of the files that define `entries`; "" if there are no entries."""
+    files = sorted({_file(entry) for entry in entries})
+    return digest(*[_content(file) for file in files]) if files else ""
+
+
+def _all_entries() -> Iterator[tuple[Key, Any]]:
+    for name, cls in op_classes().items():
+        yield ("op class", name), cls
+    for dialect in DIALECTS:
+        for name, lowering in getattr(sys.modules.get(f"{_OURS}ops.{dialect}"), "ops_registry", {}).items():
+            yield ("lowering", f"{dialect}.{name}"), lowering
+    for target, rule in registered().items():
+        yield ("decomposition", target), rule
+    for name, transform in transforms().items():
+        yield ("graph pass", name), transform
+    base = sys.modules.get(f"{_OURS}passes.base")
+    for name, found in (base.registered() if base is not None else {}).items():
+        yield ("MLIR pass", name), found
+
+
+def _file(entry: Any) -> str:
+    code = getattr(entry, "__code__", None)
+    return code.co_filename if code else str(getattr(sys.modules.get(entry.__module__), "__file__", ""))
+
+
+def _content(file: str) -> str:
+    try:
+        return hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    except OSError:
+        return file
+
 
 GROUP = "buddy.plugins"
 _PACKAGE = str(Path(__file__).parent.parent)
@@ -36,7 +117,7 @@ class Plugin:
 
 
 # The plug-in that registered each external entry.
-_origins: dict[registrations.Key, tuple[str, Any]] = {}
+_origins: dict[Key, tuple[str, Any]] = {}
 _files: dict[PluginFile, Plugin] = {}
 
 
@@ -50,7 +131,7 @@ def installed_plugins() -> tuple[Plugin, ...]:
 def load_file(file: PluginFile) -> Plugin:
     """Loads the plug-in in a file, once per process, and checks its hash."""
     if file not in _files:
-        path, before = Path(file.path), registrations.plugin_registrations()
+        path, before = Path(file.path), plugin_registrations()
         found = _load(path.name, lambda: _execute(file), str(path))
         if file.passes and found.problem is None and not _passes_in(registered_since(before)):
             found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
@@ -58,7 +139,7 @@ def load_file(file: PluginFile) -> Plugin:
     return _files[file]
 
 
-def _passes_in(keys: Iterable[registrations.Key]) -> list[str]:
+def _passes_in(keys: Iterable[Key]) -> list[str]:
     return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
 
 
@@ -67,21 +148,21 @@ def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
     return tuple(plugin.problem for plugin in plugins if plugin.problem is not None)
 
 
-def origin(*keys: registrations.Key) -> str:
+def origin(*keys: Key) -> str:
     """Returns the names of the plug-ins that registered `keys`; "" if the package itself did."""
-    external = registrations.plugin_registrations()
+    external = plugin_registrations()
     known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in external)
     return ", ".join(dict.fromkeys(name for name, _ in known))
 
 
-def registered_since(before: dict[registrations.Key, Any]) -> dict[registrations.Key, Any]:
+def registered_since(before: dict[Key, Any]) -> dict[Key, Any]:
     """Returns the entries that plug-ins have added or replaced since `plugin_registrations()` returned `before`."""
-    return {key: entry for key, entry in registrations.plugin_registrations().items() if before.get(key) is not entry}
+    return {key: entry for key, entry in plugin_registrations().items() if before.get(key) is not entry}
 
 
 def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
     """Loads a plug-in whose code is below `home`, and records the entries that it registers."""
-    before = registrations.plugin_registrations()
+    before = plugin_registrations()
     problem = None
     try:
         load()

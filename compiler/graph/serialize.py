@@ -12,11 +12,10 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import EagerOp, Op, op_classes
-from buddy.compiler.graph.schema import Schema
+from buddy.compiler.graph.operation import EagerOp, Op, Schema, op_classes
 from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
-from buddy.compiler.protocol.imported_ir import ImportedIR
+from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.recipe import digest
 
 

@@ -1,7 +1,9 @@
-"""Traversal of IR: nested ops, attributes, symbols and calls, and copies of a block's body."""
+"""Queries on modules: nested ops, attributes, unused symbols, and properties of buffers that need no alias analysis."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
@@ -92,3 +94,115 @@ def clone_body(block: Any, known: dict[Any, Any]) -> list[Any]:
                     inner.operands[i] = known[operand]
         known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
     return [known.get(value, value) for value in end.operands]
+
+
+# Attribute of a function that runs once per parameter: unrolling its loops costs more compile time than it saves.
+ONCE = "buddy.once"
+RESULT = "buddy.result"  # attribute of an argument that is a buffer of the caller and overlaps no other buffer
+
+VIEWS = frozenset(
+    {
+        "memref.collapse_shape",
+        "memref.expand_shape",
+        "memref.cast",
+        "memref.subview",
+        "memref.reinterpret_cast",
+        "memref.transpose",
+        "memref.view",
+    }
+)
+_BASE = "memref.extract_strided_metadata"  # its first result is the base buffer of its operand
+NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
+
+
+def element_bytes(type_: Any) -> int:
+    """Returns the bytes of one element of a scalar type; 8 for `index`."""
+    return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8
+
+
+def bytes_of(type_: Any) -> int:
+    """Returns the size in bytes of a memref of static shape."""
+    element, parts = type_.element_type, 1
+    if isinstance(element, ir.ComplexType):
+        element, parts = element.element_type, 2
+    return math.prod(type_.shape, start=parts * element_bytes(element))
+
+
+def root_of(value: Any) -> Any:
+    """Returns the buffer that `value` is a view of, through any number of views."""
+    while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
+        value = value.owner.operands[0]
+    return value
+
+
+def accesses(value: Any) -> Iterator[Any]:
+    """Yields the ops that read, write, free or forward the memory of `value`, also through views."""
+    for use in value.uses:
+        owner = use.owner.operation
+        if owner.name in VIEWS or owner.name == _BASE:
+            yield from accesses(owner.results[0])
+        else:
+            yield owner
+
+
+def aliases_operand(user: Any) -> bool:
+    """True if `user` makes an alias of a buffer operand: it returns it, yields it to a loop, or selects it."""
+    if user.name in ("func.return", "scf.yield", "scf.condition"):
+        return True
+    return any(isinstance(result.type, ir.MemRefType) for result in user.results)
+
+
+def surely_disjoint(left: Any, right: Any) -> bool:
+    """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
+    a, b = root_of(left), root_of(right)
+    return bool(a != b and (is_unaliased(a) or is_unaliased(b)))
+
+
+def is_unaliased(root: Any) -> bool:
+    """True if only views of `root` overlap it: an allocation, or an out-parameter."""
+    if isinstance(root, ir.OpResult):
+        return root.owner.name in ("memref.alloc", "memref.alloca")
+    return isinstance(root, ir.BlockArgument) and RESULT in _argument_attributes(root)
+
+
+def _argument_attributes(argument: Any) -> Any:
+    owner = argument.owner.owner.operation
+    if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
+        return ()
+    flags = ir.ArrayAttr(owner.attributes["arg_attrs"])
+    # An argument that `pack-weights` has just added has no attributes yet.
+    return ir.DictAttr(flags[argument.arg_number]) if argument.arg_number < len(flags) else ()
+
+
+def zero_fill_before(op: Any, buffer: Any) -> Any | None:
+    """Returns the zero `linalg.fill` of `buffer` in the block of `op`, if no op between them accesses the buffer."""
+    before = list(_preceding(op))
+    for candidate in reversed(before):
+        if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:
+            return candidate if _is_zero(candidate.operands[0]) else None
+        if _may_touch(candidate, buffer):
+            return None
+    return None
+
+
+def _preceding(op: Any) -> Any:
+    for other in op.operation.block:
+        if other.operation == op.operation:
+            return
+        yield other.operation
+
+
+def _may_touch(op: Any, buffer: Any) -> bool:
+    if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
+        return False
+    if len(op.regions) and not op.name.startswith("linalg."):
+        return True
+    memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
+    return not all(surely_disjoint(value, buffer) for value in memrefs)
+
+
+def _is_zero(value: Any) -> bool:
+    if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
+        return False
+    attribute = value.owner.attributes["value"]
+    return float(attribute.value) == 0.0

@@ -23,10 +23,9 @@ def registries(dialect: str = "linalg") -> dict[str, Registry]:
 def op_table() -> tuple[OpInfo, ...]:
     """Returns every ATen target with an op class or a decomposition, and the registries that lower it."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
-    from buddy.compiler.graph import decompositions
+    from buddy.compiler.graph import plugins
     from buddy.compiler.graph.operation import default_ops_map
-    from buddy.compiler.graph.plugins import origin
-    from buddy.compiler.graph.registrations import Key
+    from buddy.compiler.graph.plugins import Key, origin
     from buddy.compiler.protocol import OpInfo
 
     found = registries()
@@ -35,5 +34,5 @@ def op_table() -> tuple[OpInfo, ...]:
         dialects = tuple(name for name, registry in found.items() if cls.__name__ in registry)
         keys: list[Key] = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
         table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
-    decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in decompositions.registered())
+    decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in plugins.registered())
     return tuple(sorted((*table, *decomposed), key=lambda info: info.target))

@@ -12,12 +12,11 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.moves import reverse_dims
-from buddy.compiler.ops.pads import placed
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
-from buddy.compiler.ops.windows import SlidingWindow, padded, spread
+from buddy.compiler.ops.windows import SlidingWindow, padded, placed, spread
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -12,8 +12,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import ir, register_external_dialects
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import LoweredModule
-from buddy.compiler.protocol.imported_ir import ImportedIR
-from buddy.compiler.protocol.plain_values import Assignment, Diagnostic
+from buddy.compiler.protocol.plain_values import Assignment, Diagnostic, ImportedIR
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
 # The name of the lowering of all nodes of an imported module without a frontend.

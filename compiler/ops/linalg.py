@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from buddy.compiler.ops import (
     attention,
-    bags,
-    checks,
+    bounds,
     contractions,
     convolutions,
     elementwise,
-    extremes,
-    grouped,
     indexing,
     matrices,
     moves,
-    pads,
     pools,
     random,
     reductions,
@@ -25,31 +21,29 @@ from buddy.compiler.ops import (
     segments,
     shapes,
     sorting,
+    windows,
 )
 from buddy.compiler.ops.registry import Registry
 
 _FAMILIES = (
     elementwise,
     contractions,
-    grouped,
     attention,
     reductions,
-    extremes,
     scans,
     sorting,
     searching,
     shapes,
     moves,
-    pads,
+    windows,
     indexing,
     scatter,
-    bags,
     segments,
     convolutions,
     pools,
     resize,
     matrices,
-    checks,
+    bounds,
     random,
 )
 

@@ -13,14 +13,13 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.pads import placed
-from buddy.compiler.ops.positions import INDEX, folded, read, whole
-from buddy.compiler.ops.positions import loops as positions
+from buddy.compiler.ops.moves import INDEX, folded, read, whole
+from buddy.compiler.ops.moves import loop_indices as positions
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulate_taps, accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
-from buddy.compiler.ops.windows import SlidingWindow, padded, pool_window, spatial_dims
+from buddy.compiler.ops.windows import SlidingWindow, padded, placed, pool_window, spatial_dims
 
 ops_registry = Registry()
 lowering = ops_registry.lowering

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.graph.arguments import argument
-from buddy.compiler.graph.operation import Op
-from buddy.compiler.graph.operations.random import KEY_STEPS, MULTIPLIERS, ROUNDS
+from buddy.compiler.graph.operation import Op, argument
+from buddy.compiler.graph.operations.effects import KEY_STEPS, MULTIPLIERS, ROUNDS
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st

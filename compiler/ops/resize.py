@@ -15,7 +15,7 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.positions import INDEX
+from buddy.compiler.ops.moves import INDEX
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulate_taps, accumulator_type

@@ -12,12 +12,11 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.bounds import fall_back_if, fall_back_if_outside, within
+from buddy.compiler.ops.indexing import Subscripts, is_mask, subscripts_of
 from buddy.compiler.ops.loops import element, for_each, index_of, insert, number, position
-from buddy.compiler.ops.ranges import fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.subscripts import Subscripts, is_mask, subscripts_of
 from buddy.compiler.ops.sums import accumulator_type
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, value_of
 

@@ -10,12 +10,23 @@ from buddy.compiler.graph.sizes import smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.bounds import within
+from buddy.compiler.ops.bounds import fall_back_if, fall_back_if_outside, within
 from buddy.compiler.ops.elementwise import promoted
-from buddy.compiler.ops.loop_state import compare, half, minus, pick, plus
-from buddy.compiler.ops.loops import element, for_each, index_of, index_position, insert, number, position
-from buddy.compiler.ops.matrices.failures import results_or_eager
-from buddy.compiler.ops.ranges import fall_back_if, fall_back_if_outside
+from buddy.compiler.ops.loops import (
+    compare,
+    element,
+    for_each,
+    half,
+    index_of,
+    index_position,
+    insert,
+    minus,
+    number,
+    pick,
+    plus,
+    position,
+)
+from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.reductions import extreme
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast

@@ -12,19 +12,10 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, math, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import selection
-from buddy.compiler.ops.loops import (
-    Extent,
-    element,
-    for_each,
-    index_of,
-    index_position,
-    insert,
-    number,
-    position,
-)
+from buddy.compiler.ops.loops import Extent, element, for_each, index_of, index_position, insert, number, position
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sort_buffer import Order, SortBuffer
+from buddy.compiler.ops.selection import Order, SortBuffer
 from buddy.compiler.ops.structured import (
     PARALLEL,
     empty,

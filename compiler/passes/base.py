@@ -8,8 +8,7 @@ from typing import Any, ClassVar, cast
 
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.protocol.recipe import OptionValue, Recipe
-from buddy.compiler.protocol.step_options import typed_options
+from buddy.compiler.protocol.recipe import OptionValue, Recipe, typed_options
 from buddy.compiler.support.target import Target, host
 
 

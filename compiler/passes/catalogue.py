@@ -1,4 +1,7 @@
-"""The catalogue of passes that a recipe may name, with their summaries, anchors and options."""
+"""The passes that a recipe may name, ours and those that the bindings register, and the values of their options.
+
+They are those of MLIR 20 to 22 (`Passes.td` of the dialects), without those that this build rejects.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,35 @@ from buddy.compiler.graph.transform import Transform, options_of, transforms
 from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
 from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass
-from buddy.compiler.passes.option_values import words_of
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue
+
+_LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
+WORDS: dict[str, tuple[str, ...]] = {
+    "analysis-heuristic": ("bottom-up", "top-down", "bottom-up-from-terminators", "fuzzer"),
+    "emission-kind": ("None", "Full", "LineTablesOnly", "DebugDirectivesOnly"),
+    "function-boundary-type-conversion": _LAYOUTS,
+    "region-simplify": ("disabled", "normal", "aggressive"),
+    "unknown-type-conversion": _LAYOUTS,
+    "vector-contract-lowering": ("dot", "matmul", "outerproduct", "parallelarith"),
+    "vector-transpose-lowering": ("eltwise", "flat", "shuffle1d", "shuffle16x16"),
+}
+
+
+def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
+    """Returns the words that the option of a pass accepts, () if it accepts other values. Needs an open context."""
+    return tuple(word for word in WORDS.get(option, ()) if _accepts(f"{name}{{{option}={word}}}", anchor))
+
+
+def _accepts(step: str, anchor: str) -> bool:
+    nested = step if anchor == "builtin.module" else f"{anchor}({step})"
+    try:
+        passmanager.PassManager.parse(f"builtin.module({nested})")
+    except (ValueError, ir.MLIRError):
+        return False
+    return True
+
 
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
 _ANCHORS = ("builtin.module", "func.func", "gpu.module")

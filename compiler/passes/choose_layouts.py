@@ -11,10 +11,8 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.layouts.generics import arrange, arrange_convolution, is_convolution
-from buddy.compiler.passes.layouts.shapes import ARRANGED
-from buddy.compiler.passes.layouts.signatures import FunctionSignatures
-from buddy.compiler.passes.layouts.values import Order, ValueLayouts
+from buddy.compiler.passes.layouts.generics import FunctionSignatures, arrange, arrange_convolution, is_convolution
+from buddy.compiler.passes.layouts.values import ARRANGED, Order, ValueLayouts
 
 
 @register

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.memory import zero_fill_before
-from buddy.compiler.mlir.walk import collect, unique_symbol
+from buddy.compiler.mlir.walk import collect, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.blas_call import calling_function, declare, locate, product_of
+from buddy.compiler.passes.kernels.calls import calling_function, declare, locate, passed_values, product_of
 from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
-from buddy.compiler.passes.kernels.crossing import passed_values
 from buddy.compiler.support import blas
 
 

@@ -22,7 +22,7 @@ from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
-from buddy.compiler.support.cycle_counter import CycleCounter, counter
+from buddy.compiler.support.target import CycleCounter, counter
 
 # The first counter of the entry follows the word that callees read.
 _FIRST = 1

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import groups_without
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction, reads_loops, rebuilt
-from buddy.compiler.passes.kernels.reshapes import groups_without
 
 
 @register

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import accesses, root_of
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import accesses, collect, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE
 from buddy.compiler.passes.write_in_place import pairs, write_over

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.arithmetic import converted
+from buddy.compiler.passes.kernels.contraction import converted
 from buddy.compiler.passes.kernels.emit import element_of
 
 # Ops on bits, independent of the type.

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, memref
-from buddy.compiler.mlir.memory import VIEWS, is_unaliased, root_of
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import VIEWS, collect, is_unaliased, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 

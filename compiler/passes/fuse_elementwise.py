@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import arith, ir, linalg
 from buddy.compiler.mlir.walk import clone_body, collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.access import through_unit_reshapes
 from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contraction
-from buddy.compiler.passes.kernels.reshapes import through_unit_reshapes
 
 
 @register

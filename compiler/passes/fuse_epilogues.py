@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import NO_ACCESS, VIEWS, root_of, surely_disjoint
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import NO_ACCESS, VIEWS, collect, root_of, surely_disjoint
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import is_contraction

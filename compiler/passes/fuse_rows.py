@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import NO_ACCESS, VIEWS
-from buddy.compiler.mlir.walk import collect, enclosing_entry_block
+from buddy.compiler.mlir.walk import NO_ACCESS, VIEWS, collect, enclosing_entry_block
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.emit import KernelEmitter
@@ -24,8 +23,7 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     row_bytes,
     split_rows,
 )
-from buddy.compiler.passes.kernels.rows.loop import RowLoop
-from buddy.compiler.passes.kernels.rows.stages import RowStage, stages_of
+from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
 from buddy.compiler.passes.kernels.structured import KINDS, Structured, structure_of
 
 

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
 from buddy.compiler.codegen.calling_convention import ARENA, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.memory import RESULT, accesses, aliases_operand, bytes_of
-from buddy.compiler.mlir.walk import attributes_of, calls_in, find_ops
+from buddy.compiler.mlir.walk import RESULT, accesses, aliases_operand, attributes_of, bytes_of, calls_in, find_ops
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
-from buddy.compiler.passes.kernels.views import as_bytes, byte_type, part
+from buddy.compiler.passes.kernels.access import as_bytes, byte_type, part
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 
 

@@ -8,11 +8,18 @@ from typing import Any, ClassVar
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.mlir.memory import accesses, aliases_operand, element_bytes, is_unaliased, root_of
-from buddy.compiler.mlir.walk import callee_of, find_ops, symbol_of
+from buddy.compiler.mlir.walk import (
+    accesses,
+    aliases_operand,
+    callee_of,
+    element_bytes,
+    find_ops,
+    is_unaliased,
+    root_of,
+    symbol_of,
+)
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import UnsupportedError, layout_of
-from buddy.compiler.passes.kernels.views import as_bytes, part
+from buddy.compiler.passes.kernels.access import UnsupportedError, as_bytes, layout_of, part
 from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before
 
 _COPIES = ("linalg.copy", "memref.copy")

@@ -8,8 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.memory import RESULT
-from buddy.compiler.mlir.walk import callee_of, symbol_of
+from buddy.compiler.mlir.walk import RESULT, callee_of, symbol_of
 from buddy.compiler.ops.sizes import SIZES, emit_size, read_sizes, result_attributes, symbols_of
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 

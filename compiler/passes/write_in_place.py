@@ -7,8 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, memref
-from buddy.compiler.mlir.memory import accesses, aliases_operand, is_unaliased, root_of
-from buddy.compiler.mlir.walk import callee_of, calls_in, find_ops, symbol_of
+from buddy.compiler.mlir.walk import (
+    accesses,
+    aliases_operand,
+    callee_of,
+    calls_in,
+    find_ops,
+    is_unaliased,
+    root_of,
+    symbol_of,
+)
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 

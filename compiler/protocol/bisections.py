@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame, Request
+from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 Wrong = Literal["any", "fails", "differs", "slower"]

@@ -1,13 +1,43 @@
-"""Frames of the connection itself: greetings, cancelling, progress, failures."""
+"""The base of frames, and the frames of the connection: greetings, cancelling, progress, failures."""
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cache
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
-from buddy.compiler.protocol.frame import PROTOCOL_VERSION, Frame, Request
 from buddy.compiler.protocol.plain_values import Diagnostic, Stage
+
+PROTOCOL_VERSION = 6
+MAX_FRAME = 1 << 30
+
+
+class Frame(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=True):
+    """Base of all frames."""
+
+
+Answer_co = TypeVar("Answer_co", covariant=True)
+
+
+class Request(Frame, Generic[Answer_co], frozen=True):
+    """Base of the frames that one frame ends: an `Answer_co`, or a `Failed`.
+
+    `request` is the number that its answers repeat. It is 0 until a client sends the frame, which numbers it then.
+    """
+
+    request: int
+
+
+@cache
+def answer_type(request: type[Request[Any]]) -> type[Any]:
+    """The type of the frame that answers requests of a type."""
+    from buddy.compiler import protocol
+
+    (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
+    found: type[Any] = getattr(protocol, answer.__forward_arg__)
+    return found
+
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Standing = Literal["starting", "ready", "busy", "stopped", "dead"]
@@ -88,3 +118,21 @@ class WorkerState(Frame, frozen=True):
     what: str = ""
     end: WorkerEnd = ""
     again: bool = False
+
+
+class Watch(Request["FilesChanged"], frozen=True):
+    """Wait until the content of one of `files` (relative to `directory`) differs from when the program was last opened.
+
+    Answered by `FilesChanged`; another `Watch` waits for the next change.
+    """
+
+    files: tuple[str, ...]
+    directory: str = ""
+
+
+class FilesChanged(Frame, frozen=True):
+    """The names of the files whose content changed, or that have been missing for longer than an atomic save takes."""
+
+    request: int
+    changed: tuple[str, ...]
+    gone: tuple[str, ...] = ()

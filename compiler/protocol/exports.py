@@ -1,4 +1,4 @@
-"""Frames that export a compiled program as files."""
+"""Frames that export a compiled program, extract a subgraph, or write a graph as a script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame, Request
+from buddy.compiler.protocol.connection import Frame, Request
+from buddy.compiler.protocol.plain_values import GraphInfo
 from buddy.compiler.protocol.recipe import Recipe
 
 ExportKind = Literal["asm", "object", "static", "shared", "llvm-ir", "mlir", "bytecode", "wheel"]
@@ -44,3 +45,38 @@ class Exported(Frame, frozen=True):
     request: int
     folder: str
     files: tuple[ExportedFile, ...]
+
+
+class Extract(Request["Extracted"], frozen=True):
+    """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs.
+
+    Answered by `Extracted`.
+
+    It becomes another graph of the program until the program is opened again; the same nodes give the same graph.
+    """
+
+    recipe: Recipe
+    nodes: tuple[str, ...]
+
+
+class Extracted(Frame, frozen=True):
+    """The new graph, and its number as recipes name it."""
+
+    request: int
+    graph: int
+    info: GraphInfo
+
+
+class WriteScript(Request["Script"], frozen=True):
+    """Write the graph of `recipe` as a script that needs only torch; answered by `Script`."""
+
+    recipe: Recipe
+
+
+class Script(Frame, frozen=True):
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
+
+    request: int
+    name: str
+    text: str
+    values: bytes

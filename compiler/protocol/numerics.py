@@ -1,11 +1,136 @@
-"""Frames that compare every node of a compiled program with eager."""
+"""Comparing every node with eager: the frames that ask for it, and the report."""
 
 from __future__ import annotations
 
-from buddy.compiler.protocol.frame import Frame, Request
-from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from typing import Literal
+
+import msgspec
+
+from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
+
+# How a node's value is observed. "observed": it is in memory anyway. "fused": it is in no memory, because it is fused
+# into its users. "materialised": it was written to memory for the comparison, which changes the program. "folded": a
+# graph pass has removed the node.
+Seen = Literal["observed", "fused", "materialised", "folded"]
+Reference = Literal["eager", "float64"]
+
+
+class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The error of a tensor with respect to its reference, over elements where both are finite.
+
+    `largest` is the greatest absolute difference, `relative` the root mean square of the differences divided by that of
+    the reference. `share` is the greatest difference divided by the tolerance (an upper bound if it is below 1), -1 if
+    an element is infinite or NaN on one side only; `where` is the first index out of tolerance. `nans` and `infs` are
+    the counts of the tensor.
+    """
+
+    largest: float = 0.0
+    relative: float = 0.0
+    share: float = 0.0
+    nans: int = 0
+    infs: int = 0
+    where: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return 0.0 <= self.share <= 1.0
+
+
+class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node's errors: `error` of its value in the compiled program, `own` of the node alone on the reference's inputs.
+
+    Either is absent if it was not measured; `why` is the reason for a missing `own`. `nans` and `infs` are the
+    reference's.
+    """
+
+    node: str
+    seen: Seen
+    error: Deviation | None = None
+    own: Deviation | None = None
+    tolerance: str = ""
+    nans: int = 0
+    infs: int = 0
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return (self.error is None or self.error.ok) and (self.own is None or self.own.ok)
+
+
+class NanOrigin(msgspec.Struct, frozen=True):
+    """The first node whose result has a NaN (or an infinity) while none of its inputs has one."""
+
+    kind: Literal["nan", "inf"]
+    side: Literal["compiled", "eager"]
+    node: str
+    inputs_have: bool = False
+
+
+class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Every node of a graph compared with the reference.
+
+    `first` is the first node out of tolerance; `first_by` says whether its own error or an error of its inputs is the
+    cause; `suspects` are the nodes fused into it whose values were not observed. `results` are the nodes that the graph
+    returns. `seconds` is the duration of the comparison, including compiled program and reference; `compile_seconds`
+    the time to compile the programs for it. `peak` is memory in bytes on top of weights and inputs; 0 if it was not
+    requested.
+    """
+
+    graph: int
+    reference: Reference
+    nodes: tuple[NodeNumbers, ...]
+    first: str = ""
+    first_by: Literal["", "own", "error"] = ""
+    suspects: tuple[str, ...] = ()
+    origins: tuple[NanOrigin, ...] = ()
+    results: tuple[str, ...] = ()
+    seconds: float = 0.0
+    compile_seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> int:
+        """The number of nodes whose value was compared with the reference."""
+        return sum(found.error is not None or found.own is not None for found in self.nodes)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and all of it is within its tolerance."""
+        return not self.first and self.compared > 0
+
+    def by_node(self) -> dict[str, NodeNumbers]:
+        return {found.node: found for found in self.nodes}
+
+
+class OwnProgram(msgspec.Struct, frozen=True):
+    """A node compiled alone: an artifact, the values of the captured graph that it takes, and those that it returns.
+
+    `uses` has an entry for each node that it stands for: the names of the inputs, and stable names of the results with
+    their index in the node's tuple of results, -1 for a single result. If it only `moves` elements, its result does not
+    depend on their values.
+    """
+
+    artifact: bytes
+    uses: tuple[tuple[tuple[str, ...], tuple[tuple[str, int], ...]], ...]
+    moves: bool = False
+
+
+class ObservedProgram(msgspec.Struct, frozen=True):
+    """The instrumented program, and each node compiled alone.
+
+    `recipe` is the recipe of the instrumented program; `seen` and `why` (the reason why a node is not compiled alone)
+    are keyed by stable name.
+    """
+
+    recipe: Recipe
+    artifact: bytes
+    seen: dict[str, Seen]
+    own: tuple[OwnProgram, ...] = ()
+    why: dict[str, str] = {}
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
 
 
 class CompareNodes(Request["NodesCompared"], frozen=True):

@@ -1,4 +1,4 @@
-"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, passes, ops.
+"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, imported IR.
 
 Imports neither torch nor MLIR.
 """
@@ -10,6 +10,24 @@ from typing import Literal
 import msgspec
 
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
+
+
+class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A module as text, whose arguments are the graph's placeholders and whose results are the graph's results.
+
+    `phase` is the phase of the pipeline that it enters, `entry` the name of the entry function ("" if only one function
+    is public). Every op names the nodes that it comes from by a name location, `loc("linear_1")`, or by several fused
+    ones.
+
+    `frontend` is the frontend that produced it in addition to the nodes; a recipe may compile the nodes instead. If it
+    is "", only the IR can be compiled.
+    """
+
+    text: str
+    phase: str = "toplevel"
+    entry: str = ""
+    frontend: str = ""
+
 
 StageState = Literal["done", "failed", "stale"]
 Severity = Literal["error", "warning", "note"]

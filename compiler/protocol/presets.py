@@ -1,17 +1,122 @@
-"""Named pipelines as data. Imports neither torch nor MLIR."""
+"""Named pipelines as data, torch-mlir's among them, and their adaptation to a program that starts as IR.
+
+Imports neither torch nor MLIR.
+
+They are the pipelines that `torch_mlir.fx` runs, pass by pass, so that each pass is a step of a recipe. Passes without
+a registered name stay inside their pipeline, which is then one step.
+
+Disables the passes of earlier phases and prepends the passes that the program's dialects need.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from buddy.compiler.protocol import Preset
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, PassStep, Recipe, preset_of
-from buddy.compiler.protocol.steps import FUNC, MODULE
-from buddy.compiler.protocol.steps import step_of as _step
-from buddy.compiler.protocol.steps import steps_of as _steps
-from buddy.compiler.protocol.torch_mlir_pipelines import FROM_BACKEND, TO_BACKEND
-from buddy.compiler.protocol.torch_mlir_pipelines import phases as import_phases
+from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, OptionValue, PassStep, Recipe, preset_of
+
+MODULE, FUNC = "builtin.module", "func.func"
+
+Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
+
+
+def steps_of(phase: str, *entries: Entry) -> list[PassStep]:
+    """Steps of one phase; an entry is a pass name, a name with its anchor, or both with options."""
+    return [step_of(phase, *((entry,) if isinstance(entry, str) else entry)) for entry in entries]
+
+
+def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, OptionValue] | None = None) -> PassStep:
+    """One step of a phase."""
+    return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
+
+
+# The phases of an import; the last one is named after its dialect.
+IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
+ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
+
+# From ops of ONNX to those of torch: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
+FROM_ONNX = steps_of(
+    IMPORTED,
+    ("convert-torch-onnx-to-torch", FUNC),
+    ("torch-lower-to-backend-contract", MODULE, {"decompose": True, "shape-dtype-refine": True}),
+)
+
+# From the importer's ops to those that torch-mlir's conversions accept: `torchdynamo-export-to-torch-backend-pipeline`.
+TO_BACKEND = steps_of(
+    BACKEND,
+    "inline",
+    ("torch-match-quantized-custom-ops", FUNC),
+    ("torch-reduce-op-variants", FUNC),
+    ("canonicalize", FUNC),
+    ("torch-decompose-complex-ops", FUNC),
+    ("torch-recompose-complex-ops", FUNC),
+    ("canonicalize", FUNC),
+)
+
+_TORCH_TO_LINALG = steps_of(
+    ON_TENSORS["linalg"],
+    ("torch-restructure-non-constant-axes", FUNC),
+    ("torch-fuse-quantized-ops", FUNC),
+    ("convert-torch-to-tmtensor", FUNC),
+    ("canonicalize", FUNC),
+    ("convert-torch-to-linalg", FUNC),
+    ("canonicalize", FUNC),
+    ("convert-torch-to-scf", FUNC),
+    ("convert-torch-to-arith", FUNC),
+    ("convert-torch-to-tensor", FUNC),
+    "convert-torch-conversion-to-mlprogram",
+    ("memref-expand", FUNC),
+    ("canonicalize", FUNC),
+    ("resolve-shaped-type-result-dims", FUNC),
+    ("cse", FUNC),
+    "torch-func-backend-type-conversion",
+    ("canonicalize", FUNC),
+    ("torch-finalizing-backend-type-conversion", FUNC),
+    "torch-verify-linalg-on-tensors-backend-contract",
+)
+
+_TO_TOSA = steps_of(
+    ON_TENSORS["tosa"],
+    ("torch-fuse-quantized-ops", FUNC),
+    ("convert-torch-to-tosa", FUNC, {"require-full-tosa-conversion": True}),
+    ("tosa-layerwise-constant-fold", FUNC),
+    ("tosa-reduce-transposes", FUNC),
+    ("tosa-make-broadcastable", FUNC),
+    ("canonicalize", FUNC),
+    ("cse", FUNC),
+    "torch-func-backend-type-conversion",
+    ("canonicalize", FUNC),
+    ("torch-finalizing-backend-type-conversion", FUNC),
+    "torch-verify-tosa-backend-contract",
+)
+
+# CHLO's and StableHLO's own passes of the pipeline have no registered names.
+_TO_STABLEHLO = steps_of(
+    ON_TENSORS["stablehlo"],
+    "torch-backend-to-stablehlo-backend-pipeline",
+)
+FROM_STABLEHLO = steps_of(
+    ON_TENSORS["linalg"],
+    ("stablehlo-aggressive-simplification", FUNC),
+    "stablehlo-legalize-to-linalg",
+    "canonicalize",
+)
+
+FROM_BACKEND: dict[Dialect, list[PassStep]] = {
+    "linalg": _TORCH_TO_LINALG,
+    "tosa": _TO_TOSA,
+    "stablehlo": [*_TO_STABLEHLO, *FROM_STABLEHLO],
+}
+
+
+def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
+    """The phases of an import before those that all programs share."""
+    names = [IMPORTED, BACKEND, ON_TENSORS[dialect], *([ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
+    return tuple((name, "mlir") for name in names)
+
 
 PHASES = (
     ("torch", "fx"),
@@ -27,7 +132,7 @@ PHASES = (
 )
 
 # TOSA and tensor-level math become linalg. Passes for dialects that the program does not use change nothing.
-_TO_LINALG = _steps(
+_TO_LINALG = steps_of(
     "fused",
     ("tosa-to-linalg-named", FUNC),
     ("tosa-to-linalg", FUNC),
@@ -37,7 +142,7 @@ _TO_LINALG = _steps(
 )
 
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
-_FUSION = _steps(
+_FUSION = steps_of(
     "fused",
     "windows-to-generics",
     "choose-layouts",
@@ -48,10 +153,10 @@ _FUSION = _steps(
     # After fusion, so that an in-place computation covers everything between two windows.
     "pad-in-place",
 )
-_UPSTREAM_FUSION = _steps("fused", "linalg-fuse-elementwise-ops", "canonicalize")
-_MATH = _steps("fused", "expand-math-to-polynomials")
+_UPSTREAM_FUSION = steps_of("fused", "linalg-fuse-elementwise-ops", "canonicalize")
+_MATH = steps_of("fused", "expand-math-to-polynomials")
 
-_TO_BUFFERS = _steps(
+_TO_BUFFERS = steps_of(
     "buffers",
     # Identity layouts at function boundaries: strided ones prevent vectorization.
     ("one-shot-bufferize", MODULE, {
@@ -62,14 +167,14 @@ _TO_BUFFERS = _steps(
     "cse",
 )  # fmt: skip
 # Loops over tensors with independent iterations, in the form that they have on buffers: threads may share these.
-_BUFFERS = [*_TO_BUFFERS, *_steps("buffers", "tile-dynamic", ("scf-forall-to-parallel", FUNC))]
+_BUFFERS = [*_TO_BUFFERS, *steps_of("buffers", "tile-dynamic", ("scf-forall-to-parallel", FUNC))]
 
 # Off by default: a library's products, to compare the kernels with.
-_LIBRARY = [msgspec.structs.replace(_step("buffers", "contractions-to-blas"), enabled=False)]
+_LIBRARY = [msgspec.structs.replace(step_of("buffers", "contractions-to-blas"), enabled=False)]
 
 # Before memory planning: values that live within a row, or only in registers, need no buffer.
-_ROWS = _steps("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
-_KERNELS = _steps(
+_ROWS = steps_of("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
+_KERNELS = steps_of(
     "kernels",
     "epilogues-in-place",
     "convolutions-to-kernels",
@@ -80,14 +185,16 @@ _KERNELS = _steps(
     "parallel-to-tasks",
 )
 # After the kernels: their scratch memory is planned too, and that of each thread.
-_MEMORY = _steps("kernels", "plan-memory", "pass-sizes")
+_MEMORY = steps_of("kernels", "plan-memory", "pass-sizes")
 
 # Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
-_COUNTING = [msgspec.structs.replace(_step("kernels", "count-cycles"), enabled=False)]
+_COUNTING = [msgspec.structs.replace(step_of("kernels", "count-cycles"), enabled=False)]
 
-_LOOPS = _steps("loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf")
+_LOOPS = steps_of(
+    "loops", "copies-to-loops", ("convert-linalg-to-loops", FUNC), "lower-affine", "convert-vector-to-scf"
+)
 
-_LLVM = _steps(
+_LLVM = steps_of(
     "llvm",
     "expand-bfloat16",
     "canonicalize",
@@ -129,8 +236,8 @@ _GPU_PHASES = (
 KERNELS = "gpu.module"
 
 # One function: the host launches kernels one after another, and calls no functions.
-_ONE_FUNCTION = _steps("fused", "inline", "symbol-dce")
-_GPU_LOOPS = _steps(
+_ONE_FUNCTION = steps_of("fused", "inline", "symbol-dce")
+_GPU_LOOPS = steps_of(
     "gpu",
     ("convert-linalg-to-parallel-loops", FUNC),
     # Tiles become blocks, iterations inside a tile become threads: 256 of them for two loops. Every tile is full, with
@@ -148,7 +255,7 @@ _GPU_LOOPS = _steps(
     ("nvvm-attach-target", MODULE, {"chip": "sm_75", "O": 3}),
     "canonicalize",
 )
-_NVVM = _steps(
+_NVVM = steps_of(
     "nvvm",
     ("expand-strided-metadata", KERNELS),
     ("lower-affine", KERNELS),
@@ -251,3 +358,62 @@ def unpacked(recipe: Recipe) -> Recipe:
         for s in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))
+
+
+# Passes are disabled rather than removed, so that a user can enable them again.
+_PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
+_FRONT_PHASE = "fused"
+
+
+def entering(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
+    """Returns `recipe`, a preset's, adapted to a program whose IR is at phase `enters` and has ops of `dialects`.
+
+    Returns the recipe unchanged for a captured program (`enters` is "").
+    """
+    if not enters:
+        return recipe
+    front = [step for step in _front(recipe, dialects) if step not in recipe.steps]
+    steps = [step if _has_work(step, enters) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps]
+    return msgspec.structs.replace(recipe, steps=(*front, *steps))
+
+
+def _front(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
+    """Returns the passes that convert imported dialects to tensors in MLIR's own dialects, in order."""
+    # Functions that the entry function does not call are not part of the program.
+    found: list[PassStep] = steps_of(_FRONT_PHASE, "symbol-dce")
+    if "onnx" in dialects:
+        found += FROM_ONNX
+    if "torch" in dialects:
+        found += [*TO_BACKEND, *FROM_BACKEND[recipe.dialect]]
+    if {"vhlo", "stablehlo", "chlo"} & set(dialects):
+        found += _from_hlo(dialects)
+    if "complex" in dialects:
+        found += steps_of(_FRONT_PHASE, ("convert-complex-to-standard", FUNC))
+    if "shape" in dialects:
+        found += steps_of(_FRONT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
+    return [msgspec.structs.replace(step, phase=_FRONT_PHASE) for step in found]
+
+
+def _from_hlo(dialects: Collection[str]) -> Iterable[PassStep]:
+    if "vhlo" in dialects:
+        yield from steps_of(_FRONT_PHASE, "vhlo-legalize-to-stablehlo")
+    if "chlo" in dialects:
+        yield from steps_of(_FRONT_PHASE, ("chlo-legalize-to-stablehlo", FUNC))
+    yield from FROM_STABLEHLO
+
+
+def _has_work(step: PassStep, enters: str) -> bool:
+    """Whether an enabled step applies to IR at that phase."""
+    if not step.enabled or step.level == "graph":
+        return False
+    if enters == "toplevel" or step.phase not in _PHASES:
+        return True
+    at, known = _PHASES.index(step.phase), facts(step.name)
+    if enters == "llvm":
+        # What is put around a function of the LLVM dialect copies results, by ops that become loops.
+        return at >= _PHASES.index("llvm") or known.lowers == "structured-ops"
+    if known.works_on_numbers:
+        return True
+    if known.bufferizes or at <= _PHASES.index("fused"):
+        return False
+    return enters == "buffers" or at >= _PHASES.index("loops") or known.works_on_buffers

@@ -1,10 +1,11 @@
-"""Frames about provenance: a node's lines in every stage, the nodes of lines, Python sources, jumps."""
+"""Frames about provenance: a node's lines in every stage, the nodes of lines, and LLVM's remarks."""
 
 from __future__ import annotations
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame, Request
+from buddy.compiler.protocol.connection import Frame, Request
+from buddy.compiler.protocol.recipe import Recipe
 
 
 class FollowNode(Request["Followed"], frozen=True):
@@ -98,3 +99,24 @@ class Jumps(Frame, frozen=True):
     jumps: tuple[tuple[int, int], ...] = ()
     first: int = 0
     last: int = 0
+
+
+# The pass name of remarks from LLVM, which does not print which of its passes they come from.
+LLVM = "llvm"
+
+
+class ExplainCode(Request["CodeExplained"], frozen=True):
+    """Collect LLVM's remarks on each node's code under a recipe; answered by `CodeExplained`, or `Failed`.
+
+    The functions are compiled again for this, so it takes as long as code generation.
+    """
+
+    recipe: Recipe
+
+
+class CodeExplained(Frame, frozen=True):
+    """`remarks` are tuples (`LLVM`, node, text), like those of `Compiled`."""
+
+    request: int
+    graph: int
+    remarks: tuple[tuple[str, str, str], ...]

@@ -1,12 +1,15 @@
-"""Frames that read the texts of stages: lines, symbols, regions, other forms of a text."""
+"""Frames about the texts of stages: reading, searching, comparing, checking edited IR, and trying passes."""
 
 from __future__ import annotations
 
+import re
+import warnings
 from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.frame import Frame, Request
+from buddy.compiler.protocol.connection import Frame, Request
+from buddy.compiler.protocol.recipe import PassStep
 
 
 class FetchLines(Request["Lines"], frozen=True):
@@ -150,3 +153,181 @@ class OpSummary(Frame, frozen=True):
     request: int
     name: str
     text: str
+
+
+class Search(Request["SearchResult"], frozen=True):
+    """Find the lines of `text` that contain `pattern` (a plain string, or a regular expression)."""
+
+    text: str
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    limit: int = 10_000
+
+
+class SearchEach(Request["FoundEach"], frozen=True):
+    """Search several texts, equal ones once.
+
+    Answered by `FoundEach`, with the first `excerpts` matching lines of each text.
+
+    Texts that are no longer stored are left out.
+    """
+
+    texts: tuple[str, ...]
+    pattern: str
+    regex: bool = False
+    ignore_case: bool = False
+    excerpts: int = 200
+    limit: int = 10_000
+
+
+class FindNode(Request["SearchResult"], frozen=True):
+    """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `SearchResult`."""
+
+    text: str
+    node: str
+    limit: int = 10_000
+
+
+class FindPlace(Request["SearchResult"], frozen=True):
+    """Find a node in `text` and get the lines around it, in one answer.
+
+    The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
+    that line in a `SearchResult`. If the text has no line of the node, the first page is sent.
+    """
+
+    text: str
+    node: str
+    page: int
+    around: int
+
+
+class Compare(Request["Compared"], frozen=True):
+    """Find where the text `after` differs from `before`: line by line, or `structural`; answered by `Compared`.
+
+    Structural differences ignore lines of `language` in which only numbering, the order of attributes, locations or
+    comments changed.
+    """
+
+    before: str
+    after: str
+    how: Literal["line", "structural"] = "line"
+    language: str = "mlir"
+
+
+class SearchResult(Frame, frozen=True):
+    request: int
+    text: str
+    lines: tuple[int, ...]
+    more: bool = False
+
+
+class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The matches in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
+
+    text: str
+    lines: tuple[int, ...]
+    excerpts: tuple[str, ...]
+    more: bool = False
+
+
+class FoundEach(Frame, frozen=True):
+    """The texts that contain the pattern, in the requested order."""
+
+    request: int
+    hits: tuple[Hits, ...]
+
+
+class Compared(Frame, frozen=True):
+    """Runs of lines that differ, in order: `removed` lines from line `before` on correspond to `added` lines from
+    `after` on.
+
+    `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
+    `after_lines` are the lengths of the texts.
+    """
+
+    request: int
+    before: str
+    after: str
+    hunks: tuple[tuple[int, int, int, int], ...]
+    before_lines: int
+    after_lines: int
+
+
+# A character between angle brackets, or an arrow, whose head never closes a bracket: so a text matches in only one way.
+# With two ways, matching a line of arrows takes cubic time or worse.
+INSIDE = r"[^<>\n-]|->|-(?!>)"
+# Maximum number of characters of an invalid pattern in a message.
+_SHOWN = 200
+
+
+class PatternError(ValueError):
+    """An invalid regular expression; `reason` says where it goes wrong, and includes the pattern."""
+
+    def __init__(self, reason: str, pattern: str) -> None:
+        shown = repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
+        super().__init__(f"{reason} in the pattern {shown}")
+        self.reason = reason
+
+
+def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """Compiles a regular expression. Raises `PatternError`, also for one that exceeds the limits of `re`."""
+    try:
+        with warnings.catch_warnings():
+            # The user cannot do anything about changes in a future Python.
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        where = f" at position {error.pos}" if error.pos is not None else ""
+        raise PatternError(f"{error.msg}{where}", pattern) from error
+    except OverflowError as error:
+        raise PatternError(str(error), pattern) from error
+    except RecursionError as error:
+        raise PatternError("parentheses too deep", pattern) from error
+
+
+class CheckIr(Request["IrChecked"], frozen=True):
+    """Check that `content` is a module that parses and verifies; answered by `IrChecked`."""
+
+    content: str
+
+
+class TryPasses(Request["TriedAll"], frozen=True):
+    """Preview what each of `candidates` would change in the module `text`; answered by a `Tried` each, then `TriedAll`.
+
+    A candidate may take `each` seconds, all of them together `timeout`.
+    """
+
+    text: str
+    candidates: tuple[PassStep, ...]
+    threads: int = 1
+    each: float = 5.0
+    timeout: float = 60.0
+
+
+class IrChecked(Frame, frozen=True):
+    """The first error in a module, "" if it is valid; line and column count from 1, 0 if unknown."""
+
+    request: int
+    line: int = 0
+    column: int = 0
+    message: str = ""
+
+
+class Tried(Frame, frozen=True):
+    """The changes by candidate `number`: differences of op counts by name, or the reason of its failure."""
+
+    request: int
+    number: int
+    changed: bool = False
+    deltas: tuple[tuple[str, int], ...] = ()
+    milliseconds: float = 0.0
+    problem: str = ""
+
+
+class TriedAll(Frame, frozen=True):
+    """The number of candidates that were tried within the time limit."""
+
+    request: int
+    tried: int
+    candidates: int

@@ -21,9 +21,9 @@ from buddy.compiler.protocol import (
     RunReport,
     Stage,
 )
-from buddy.compiler.protocol.imported_ir import ImportedIR
-from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
-from buddy.compiler.protocol.profile_report import ProfileReport
+from buddy.compiler.protocol.numerics import NumericsReport, Reference
+from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 

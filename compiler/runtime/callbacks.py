@@ -13,11 +13,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.graph.sizes import parsed, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import EagerCall
-from buddy.compiler.runtime import philox  # noqa: F401  (defines the ops of random bits)
-from buddy.compiler.runtime.memory import tensor_at, torch_dtype
-from buddy.compiler.runtime.observing import Observer as Observer  # defines the op that compiled code may call
-from buddy.compiler.runtime.sizes import RuntimeShape
-from buddy.compiler.runtime.torch_values import from_opaque, to_torch
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of random bits)
+from buddy.compiler.runtime.buffers import tensor_at, torch_dtype
+from buddy.compiler.runtime.torch_ops import Observer as Observer  # defines the op that compiled code may call
+from buddy.compiler.runtime.torch_values import RuntimeShape, from_opaque, to_torch
 
 
 class EagerOps:

@@ -10,7 +10,7 @@ import torch
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.protocol.imported_ir import ImportedIR
+from buddy.compiler.protocol.plain_values import ImportedIR
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.sensitivity import Spread

@@ -11,15 +11,13 @@ import torch
 
 from buddy.compiler.codegen.machines import check_runs_here
 from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
-from buddy.compiler.runtime.buffer_pool import BufferPool
+from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, collapse, torch_dtype
 from buddy.compiler.runtime.callbacks import EagerOps
-from buddy.compiler.runtime.huge_pages import collapse
 from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
-from buddy.compiler.runtime.memory import WorkArena, torch_dtype
+from buddy.compiler.runtime.on_device import DeviceLoaded
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
-from buddy.compiler.runtime.packed_store import PackedStore
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
-from buddy.compiler.runtime.sizes import RuntimeShape, bind
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind
 from buddy.compiler.support import blas
 
 # Addresses per weight that are known to be in huge pages; older ones are moved again, without effect.
@@ -258,3 +256,11 @@ def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
     wanted = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
     given = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
     return f"input {argument.source} is {given}, but the program was compiled for {wanted}"
+
+
+Loaded = LoadedProgram | DeviceLoaded
+
+
+def load(artifact: Artifact, frozen: bool = False) -> Loaded:
+    """Returns the program, callable on torch tensors as a `LoadedProgram`. Raises what it and `DeviceLoaded` raise."""
+    return LoadedProgram(artifact, frozen) if artifact.device is None else DeviceLoaded(artifact)

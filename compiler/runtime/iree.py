@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.codegen.iree import flags as iree_flags
-from buddy.compiler.codegen.iree.artifact import IreeArtifact
+from buddy.compiler.codegen.iree import options as iree_flags
+from buddy.compiler.codegen.iree.options import IreeArtifact
 from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, NATIVE
 from buddy.compiler.protocol.run_report import RunReport, SideReport
+from buddy.compiler.runtime.executable import load
+from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.iree_process import IreeProcess
-from buddy.compiler.runtime.load import load
 from buddy.compiler.runtime.measure import (
     OnProgress,
     changed_tensors,
@@ -28,7 +29,6 @@ from buddy.compiler.runtime.measure import (
     timed,
     with_threads,
 )
-from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.support.machine_load import LoadMeter
 
 if TYPE_CHECKING:

@@ -16,14 +16,13 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from buddy.compiler.codegen.iree import flags as iree_flags
-from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeArtifact
+from buddy.compiler.codegen.iree import options as iree_flags
+from buddy.compiler.codegen.iree.options import ENTRY, SCOPE, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.worker_messages import Message
-from buddy.compiler.runtime.memory import torch_dtype
-from buddy.compiler.runtime.sizes import RuntimeShape, bind
-from buddy.compiler.runtime.torch_values import dense_bytes
+from buddy.compiler.runtime.buffers import torch_dtype
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense_bytes
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 

@@ -14,8 +14,8 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from llvmlite import binding as llvm
 
-from buddy.compiler.codegen.soft_float import support_of
-from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
+from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
+from buddy.compiler.codegen.machines import support_of
 from buddy.compiler.protocol.plain_values import Diagnostic
 
 _numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""Runs a compiled graph and eager: values, interleaved timings, and a check that inputs and weights did not change."""
+"""Runs a compiled graph and eager: values, interleaved timings, and the peak of the memory that each allocates."""
 
 from __future__ import annotations
 
@@ -7,23 +7,43 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.runtime.allocations import with_peak
 from buddy.compiler.runtime.compare import unchecked_report
-from buddy.compiler.runtime.load import Loaded, load
-from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.runtime.executable import Loaded, load
+from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.machine_load import LoadMeter
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
+
+T = TypeVar("T")
+
+
+def with_peak(action: Callable[[], T]) -> tuple[T, int]:
+    """Returns the result of `action`, and the peak of the bytes it allocated.
+
+    Memory that a library allocates itself (MKL, oneDNN) is not counted.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        result = action()
+    recorder = recorded.profiler
+    events = recorder.kineto_results.events() if recorder is not None else []
+    changes = [event for event in events if event.name() == "[memory]"]
+    held = peak = 0
+    for change in sorted(changes, key=lambda event: event.start_ns()):
+        held += change.nbytes()
+        peak = max(peak, held)
+    return result, peak
+
 
 OnProgress = Callable[[str, float], None]
 

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp, ViewDtypeOp
 from buddy.compiler.protocol.artifact import from_bytes
-from buddy.compiler.protocol.numerics_report import (
+from buddy.compiler.protocol.numerics import (
     Deviation,
     NanOrigin,
     NodeNumbers,
@@ -21,13 +21,12 @@ from buddy.compiler.protocol.numerics_report import (
     OwnProgram,
     Reference,
 )
-from buddy.compiler.runtime.error_metrics import ErrorMetrics, needs_positions, tolerance_of
+from buddy.compiler.runtime.compare import ErrorMetrics, needs_positions, tolerance_of
 from buddy.compiler.runtime.executable import LoadedProgram
-from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter, narrow
+from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, narrow, symbols_at
 from buddy.compiler.runtime.measure import with_threads
-from buddy.compiler.runtime.node_by_node import SEED, symbols_at
-from buddy.compiler.runtime.observing import observe_nodes
 from buddy.compiler.runtime.shared_weights import SharedWeights
+from buddy.compiler.runtime.torch_ops import observe_nodes
 from buddy.compiler.runtime.torch_values import to_torch
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import torch
 
 from buddy.compiler.codegen.gpu.driver import Device, NoDeviceError
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
-from buddy.compiler.protocol.device_program import Copy, DeviceProgram, Launch
-from buddy.compiler.runtime.memory import torch_dtype
+from buddy.compiler.protocol.artifact import Argument, Artifact, Copy, DeviceProgram, Launch, TensorSpec
+from buddy.compiler.runtime.buffers import torch_dtype
 
 
 class NoGpuError(Exception):

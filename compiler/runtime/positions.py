@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from buddy.compiler.graph.arguments import argument
-from buddy.compiler.graph.operation import GetItemOp, Op
-from buddy.compiler.graph.operations.random import RandomOp
-from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter
-from buddy.compiler.runtime.node_by_node import symbols_at, values_of
+from buddy.compiler.graph.operation import GetItemOp, Op, argument
+from buddy.compiler.graph.operations.effects import RandomOp
+from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at, values_of
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph

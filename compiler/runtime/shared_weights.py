@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from buddy.compiler.runtime.error_metrics import needs_positions
+from buddy.compiler.runtime.compare import needs_positions
 
 # The state of a weight when it was packed, and the shape and element type of its packed copy.
 _Key = tuple[object, ...]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buddy.compiler.driver.compilation import Compilation, Compiler
-from buddy.compiler.frontend.listeners import recording, tell
+from buddy.compiler.frontend.capture import recording, tell
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_own_names
 from buddy.compiler.importers.sources.program import SourceError

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from buddy.app.panes import status
+from buddy.app.panes import jobs
 from buddy.app.reports import formatting
-from buddy.app.session import heartbeat
+from buddy.app.session import progress
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Stage
@@ -47,7 +47,7 @@ def stages() -> list[Stage]:
 @pytest.fixture(autouse=True)
 def messages_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages stay until the next one, because a slow machine may draw them later than they would disappear."""
-    monkeypatch.setattr(status, "MESSAGE_SECONDS", 3600.0)
+    monkeypatch.setattr(jobs, "MESSAGE_SECONDS", 3600.0)
 
 
 @pytest.fixture
@@ -163,6 +163,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.setattr(formatting, "milliseconds", lambda value: "1.0 ms")
     monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")
     # However busy the machine is, the engine is not said to be silent.
-    monkeypatch.setattr(heartbeat, "SILENT", math.inf)
+    monkeypatch.setattr(progress, "SILENT", math.inf)
     monkeypatch.setattr(formatting, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)

@@ -22,34 +22,23 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from buddy.app import screens
+from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.node_history import NodeRemark
 from buddy.app.reports.plots import Plot, PlotAxis, Series
-from buddy.app.reports.preset_facts import PipelineFacts
 from buddy.app.reports.profile import FlameNode
-from buddy.app.reports.text.patterns import read_pattern
-from buddy.app.reports.trials import PassPreview
-from buddy.app.screens.code import CodeScreen
-from buddy.app.screens.confirm import ConfirmScreen
-from buddy.app.screens.detail import DetailScreen, TextScreen
-from buddy.app.screens.editor import EditorScreen
-from buddy.app.screens.finding import FindingScreen
-from buddy.app.screens.flame import FlameScreen
-from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen, ProvenanceStep
-from buddy.app.screens.frontend_comparison import FrontendComparisonScreen
-from buddy.app.screens.hot_spots import HotSpotScreen
-from buddy.app.screens.ir_editor import IrEditor
-from buddy.app.screens.list_screen import ListScreen
-from buddy.app.screens.modal import AnsweringScreen
+from buddy.app.reports.searches import PassPreview
+from buddy.app.reports.text.search_hits import read_pattern
+from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
+from buddy.app.screens.dialogs import AnsweringScreen, ConfirmScreen, ListScreen
+from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
+from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
 from buddy.app.screens.numerics import NumericsScreen
-from buddy.app.screens.options import OptionScreen
-from buddy.app.screens.picker import PickerScreen
-from buddy.app.screens.pipeline import PipelineScreen
+from buddy.app.screens.picker import OptionScreen, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
+from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.results import ResultsScreen
-from buddy.app.screens.runs import RunsScreen
-from buddy.app.screens.table import TableScreen
-from buddy.app.screens.trials import TrialsScreen
+from buddy.app.screens.tables import FindingScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen

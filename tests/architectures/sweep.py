@@ -27,7 +27,7 @@ from buddy.compiler.frontend.backend import BackendSettings, buddy_backend, comp
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import cut_around
-from buddy.compiler.graph.operations.random import PhiloxOp
+from buddy.compiler.graph.operations.effects import PhiloxOp
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.tools.coverage.check import in_eager

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.tools.bench import report, session
-from buddy.compiler.tools.bench.figures import geometric_mean, interval
 from buddy.compiler.tools.bench.plan import BenchPlan, BenchPlanError, BenchSubject, check_sides, read_suite
+from buddy.compiler.tools.bench.report import geometric_mean, interval
 
 ROOT = Path(__file__).resolve().parents[2]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.cli.surroundings import PARTS, abbreviate_home
+from buddy.app.cli.doctor import PARTS, abbreviate_home
 
 ROOT = Path(__file__).resolve().parents[2]
 

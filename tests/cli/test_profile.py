@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.support.cycle_counter import counter
+from buddy.compiler.support.target import counter
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(counter() is None, reason="no known cycle counter on this machine")]
 Verb = Callable[..., Any]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from buddy.compiler.codegen.soft_float import NAMES, support_of
+from buddy.compiler.codegen.machines import SOFT_FLOAT_NAMES, support_of
 from buddy.compiler.runtime.linker import Library
 
 _CALLS = """
@@ -70,4 +70,4 @@ def test_doubles_are_rounded_once() -> None:
 
 def test_objects_that_round_in_registers_get_nothing() -> None:
     assert support_of([b"another object"]) == ""
-    assert all(f"@{name}(" in support_of([name.encode()]) for name in NAMES)
+    assert all(f"@{name}(" in support_of([name.encode()]) for name in SOFT_FLOAT_NAMES)

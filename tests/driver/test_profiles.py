@@ -13,19 +13,18 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.engine.hot_spots import placed
+from buddy.compiler.engine.profiles import placed
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.profile_report import HotSpot, ProfileReport
+from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.cycle_counter import TickRate, counter, counter_of, reader
-from buddy.compiler.tools.profile import hot, sampling
-from buddy.compiler.tools.profile.attribution import attribute_time
-from buddy.compiler.tools.profile.instrumented import COUNTING, with_counting, without_counting
+from buddy.compiler.support.target import TickRate, counter, counter_of, reader
+from buddy.compiler.tools.profile import hot
+from buddy.compiler.tools.profile.attribution import COUNTING, attribute_time, with_counting, without_counting
+from buddy.compiler.tools.profile.hot import SamplingError
 from buddy.compiler.tools.profile.measure import profile
-from buddy.compiler.tools.profile.sampling import SamplingError
 from buddy.compiler.tools.profile.work import Traffic, operations_of
 from tests.models import stack
 from tests.programs import Line, captured, without
@@ -258,7 +257,7 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
     def refused(number: int, thread: int, hertz: int) -> int:
         raise SamplingError("not here")
 
-    monkeypatch.setattr(sampling, "_event", refused)
+    monkeypatch.setattr(hot, "_event", refused)
     assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
 
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from buddy.compiler.engine.listening import ListeningSocket
+from buddy.compiler.engine.connection import ListeningSocket
 from buddy.compiler.protocol import Progress
 
 

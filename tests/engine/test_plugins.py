@@ -58,7 +58,7 @@ REST = """\
 
 from dataclasses import dataclass
 
-from buddy.compiler.graph.decompositions import decomposition
+from buddy.compiler.graph.plugins import decomposition
 from buddy.compiler.graph.transform import graph_pass
 from buddy.compiler.passes.base import MlirPass, register
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.engine.profiles import profile_warning
-from buddy.compiler.protocol.profile_report import NodeTime, Peak, ProfileReport
+from buddy.compiler.protocol.profile import NodeTime, Peak, ProfileReport
 from buddy.compiler.protocol.run_report import Timing
 
 RUN = Timing(1e-3, 1e-3, 1e-3, 3)

@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 
 from buddy.app.session.client import EngineClient, EngineLost
-from buddy.app.session.ssh import RemoteHost, check_host
+from buddy.app.session.transport import RemoteHost, check_host
 from buddy.compiler.engine import relay
 from buddy.compiler.engine.relay import engines_folder, log_path
 from buddy.compiler.protocol import PROTOCOL_VERSION, Captured, Compile, Hello, Printout, Ran, Run
@@ -129,7 +129,7 @@ async def test_a_dropped_link_comes_back_with_stages_intact(linked: Linked, far:
 @pytest.mark.full("waits for a quarter of a minute; through the workbench it is always tried")
 async def test_a_link_that_hangs_is_given_up(linked: Linked, far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both sides' own limit is the same one; only the near side is made impatient, so that the test is.
-    monkeypatch.setattr("buddy.app.session.resuming_transport.SILENCE", 4.0)
+    monkeypatch.setattr("buddy.app.session.transport.SILENCE", 4.0)
     with far.state("hang"):
         await linked.hears(lambda what: "no data for 4 s" in what)
     await linked.hears(lambda what: what == "")
@@ -242,7 +242,7 @@ async def test_no_engine_outlives_a_killed_client_for_longer_than_it_waits(far: 
     words = f"RemoteHost('far', {far.remote().ssh!r}, program={str(far.program)!r}, patience=1.0)"
     code = (
         "import asyncio\nfrom buddy.app.session.client import EngineClient\n"
-        "from buddy.app.session.ssh import RemoteHost\n"
+        "from buddy.app.session.transport import RemoteHost\n"
         f"async def main():\n    print((await EngineClient({words}).start()).pid, flush=True)\n"
         "    await asyncio.sleep(600)\nasyncio.run(main())\n"
     )

@@ -13,8 +13,7 @@ import pytest_asyncio
 
 from buddy.compiler.engine.resumable_connection import ResumableConnection
 from buddy.compiler.protocol import Printout
-from buddy.compiler.protocol.resuming import GoneError, Greeted, ResumableStream, greeting
-from buddy.compiler.protocol.wire import encode
+from buddy.compiler.protocol.wire import GoneError, Greeted, ResumableStream, encode, greeting
 
 # More than the buffers of a socket take.
 LONG = Printout("x" * (8 << 20))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.protocol.resuming import GoneError, Greeted, ResumableStream, StreamError, greeting, refusal
+from buddy.compiler.protocol.wire import GoneError, Greeted, ResumableStream, StreamError, greeting, refusal
 
 
 def exchange(seed: int) -> None:

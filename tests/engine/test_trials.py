@@ -7,7 +7,7 @@ import time
 from array import array
 from typing import Any
 
-from buddy.compiler.engine.trials import PassTrialHandler
+from buddy.compiler.engine.ir_requests import PassTrialHandler
 from buddy.compiler.protocol import Tried, TriedAll, TryPasses
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.text.lines import IndexedText

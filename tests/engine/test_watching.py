@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.engine import watching
-from buddy.compiler.engine.watching import WatchHandler
+from buddy.compiler.engine import file_watching
+from buddy.compiler.engine.file_watching import WatchHandler
 from buddy.compiler.protocol import FilesChanged, Watch
 from buddy.compiler.support.processes.jobs import Job
 
@@ -44,8 +44,8 @@ class Waiting:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(watching, "_LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(watching, "_GONE_SECONDS", 0.5)
+    monkeypatch.setattr(file_watching, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 0.5)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "b.py").write_text("b = 1\n")
     return tmp_path
@@ -64,7 +64,7 @@ async def test_a_file_that_is_written_or_replaced_is_told(folder: Path) -> None:
 async def test_a_file_that_is_touched_or_away_for_a_moment_has_not_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_GONE_SECONDS", 60.0)
+    monkeypatch.setattr(file_watching, "_GONE_SECONDS", 60.0)
     async with Waiting(folder, "a.py") as waiting:
         os.utime(folder / "a.py", (1, 1))
         await asyncio.sleep(0.3)
@@ -92,17 +92,17 @@ async def test_a_file_that_stays_away_is_gone_and_one_that_comes_has_changed(fol
 async def test_a_file_that_is_taken_away_just_as_it_is_read_is_not_gone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, saved = watching._look, folder / "a.py"
+    look, saved = file_watching._look, folder / "a.py"
 
     def while_it_is_away(files: Sequence[Path]) -> Any:
-        monkeypatch.setattr(watching, "_look", look)
+        monkeypatch.setattr(file_watching, "_look", look)
         saved.rename(folder / "away")
         found = look(files)
         (folder / "away").rename(saved)
         return found
 
     async with Waiting(folder, "a.py") as waiting:
-        monkeypatch.setattr(watching, "_look", while_it_is_away)
+        monkeypatch.setattr(file_watching, "_look", while_it_is_away)
         saved.write_text("a = 5\n")
         assert await waiting.answer() == FilesChanged(1, ("a.py",))
 

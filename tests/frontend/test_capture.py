@@ -15,7 +15,7 @@ from buddy.compiler.frontend.aten import target_key
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import source_name
-from buddy.compiler.graph import decompositions, serialize
+from buddy.compiler.graph import plugins, serialize
 from buddy.compiler.graph.operation import EagerOp, GetItemOp
 from buddy.compiler.graph.types import NodeType, TensorDType
 
@@ -113,7 +113,7 @@ class Broken:
 def test_a_rule_of_others_that_fails_costs_its_op_alone_whatever_it_is(
     rule: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(decompositions._RULES, "sinc.default", rule)
+    monkeypatch.setitem(plugins._RULES, "sinc.default", rule)
     with pytest.warns(UserWarning, match="the decomposition of aten.sinc.default .*a broken rule.* raised ValueError"):
         graph = capture(lambda x: torch.sinc(x), (torch.ones(3),))[0].graph
     assert "sinc.default" in [op.target for op in graph.operations]

@@ -17,7 +17,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.distributions import RULES
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.runtime.philox import philox
+from buddy.compiler.runtime.torch_ops import philox
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 

@@ -22,12 +22,11 @@ from buddy.app.reports.reproducer import (
 )
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.importers.sources import SourceError, load_program
-from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, to_toml
-from buddy.compiler.protocol.recipe_claims import claims
+from buddy.compiler.importers.sources.opening import kind_of
+from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, claims, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
-from buddy.compiler.runtime.choose_inputs import InputError, _read
-from buddy.compiler.support import archives
+from buddy.compiler.runtime.values import InputError, _read
+from buddy.compiler.support import files
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
@@ -89,7 +88,7 @@ def test_a_small_file_may_hold_much_all_the_same() -> None:
     assert len(data.getvalue()) * 100 < 4 << 22
     assert _read(InputChoice("file", title="x.npz", content=data.getvalue()))["x"].shape == (1 << 22,)
     with zipfile.ZipFile(io.BytesIO(data.getvalue())) as archive:
-        assert not archives.archive_too_large(archive, len(data.getvalue()))
+        assert not files.archive_too_large(archive, len(data.getvalue()))
 
 
 def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_what_a_recipe_asks_for_beyond_computing_is_named(what: str) -> None:
 
 
 def test_plain_recipes_ask_for_nothing() -> None:
-    from buddy.compiler.codegen.iree.flags import DEFAULTS
+    from buddy.compiler.codegen.iree.options import DEFAULTS
     from buddy.compiler.protocol.presets import default_recipe, presets
 
     text = "// a comment\nmodule {\n  // /tmp/x\n}\n"

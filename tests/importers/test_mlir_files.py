@@ -14,8 +14,7 @@ from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
-from buddy.compiler.protocol.entry_phase import entering
-from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.presets import default_recipe, entering
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 

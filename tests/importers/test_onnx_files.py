@@ -12,9 +12,8 @@ import torch
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import SourceError, load_program
-from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.protocol.entry_phase import entering
-from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.importers.sources.opening import kind_of
+from buddy.compiler.protocol.presets import default_recipe, entering
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 

@@ -16,7 +16,7 @@ import torch
 from torch.utils import bundled_inputs
 
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
-from buddy.compiler.importers.sources.kinds import kind_of
+from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.protocol import Diagnostic
 

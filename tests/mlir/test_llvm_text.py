@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from buddy.compiler.codegen.objects import new_context
-from buddy.compiler.mlir import llvm_text
+from buddy.compiler.mlir import printing
 from buddy.compiler.mlir.bindings import ir, llvm
 
 TIMES = 100
@@ -46,7 +46,7 @@ def _allocated() -> int:
 
 
 def test_the_text_is_what_the_binding_gives(module: ir.Module) -> None:
-    text = llvm_text.llvm_text(module.operation)
+    text = printing.llvm_text(module.operation)
     assert "define i64 @f199(i64 %0)" in text
     assert text == str(llvm.translate_module_to_llvmir(module.operation))
 
@@ -54,21 +54,21 @@ def test_the_text_is_what_the_binding_gives(module: ir.Module) -> None:
 def test_bindings_without_that_function_are_asked_themselves(
     module: ir.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = llvm_text.llvm_text(module.operation)
-    monkeypatch.setattr(llvm_text, "_TRANSLATE", "mlirTranslatesNothing")
-    llvm_text.translator.cache_clear()
+    text = printing.llvm_text(module.operation)
+    monkeypatch.setattr(printing, "_TRANSLATE", "mlirTranslatesNothing")
+    printing.translator.cache_clear()
     try:
-        assert llvm_text.translator() is None
-        assert llvm_text.llvm_text(module.operation) == text
+        assert printing.translator() is None
+        assert printing.llvm_text(module.operation) == text
     finally:
-        llvm_text.translator.cache_clear()
+        printing.translator.cache_clear()
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="asks the GNU C library what it has handed out")
 def test_texts_are_let_go(module: ir.Module) -> None:
     """The binding's function kept each for good: a compiler grew by the LLVM IR of every compilation."""
-    length = len(llvm_text.llvm_text(module.operation))
+    length = len(printing.llvm_text(module.operation))
     before = _allocated()
     for _ in range(TIMES):
-        llvm_text.llvm_text(module.operation)
+        printing.llvm_text(module.operation)
     assert _allocated() - before < TIMES * length / 10

@@ -17,7 +17,7 @@ from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.protocol.text.stage_text import StageText
+from buddy.compiler.protocol.text.lines import StageText
 from tests.models import stack
 from tests.programs import Line, step_number
 

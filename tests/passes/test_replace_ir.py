@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from buddy.compiler.driver.ir_check import check_ir
+from buddy.compiler.driver.pass_trials import check_ir
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import marked_text, print_mlir
 from buddy.compiler.mlir.provenance import LocationSets

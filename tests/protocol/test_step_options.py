@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from buddy.compiler.protocol.recipe import OptionValue
-from buddy.compiler.protocol.step_options import typed_options
+from buddy.compiler.protocol.recipe import OptionValue, typed_options
 
 KNOWN: dict[str, OptionValue] = {"rows": 0, "arena": True, "winograd": "auto", "share": 0.5}
 

@@ -24,11 +24,11 @@ def _opened(name: str, read: Callable[[Path], Any]) -> Callable[[bytes], Any]:
 def _torch() -> dict[str, FileReader]:
     import torch
 
-    from buddy.compiler.importers.sources import exported_program, torchscript, weights
+    from buddy.compiler.importers.sources import exported_program, modules, torchscript
     from buddy.compiler.importers.sources.opening import Opening
     from buddy.compiler.importers.sources.pickles import classes_in, read_weights
     from buddy.compiler.importers.sources.program import SourceError
-    from buddy.compiler.runtime.choose_inputs import InputError
+    from buddy.compiler.runtime.values import InputError
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()).eval()
@@ -42,7 +42,7 @@ def _torch() -> dict[str, FileReader]:
 
     def pickled(path: Path) -> None:
         classes_in(path)
-        weights._only_weights(path.name, read_weights(path, path.name))
+        modules._only_weights(path.name, read_weights(path, path.name))
 
     return {
         "weights (.pt)": FileReader((_saved(model.state_dict()),), _opened("a.pt", pickled), refuses),
@@ -121,7 +121,7 @@ def _inputs(title: str, data: bytes) -> None:
     import torch
 
     from buddy.compiler.protocol.run_report import InputChoice
-    from buddy.compiler.runtime import choose_inputs
+    from buddy.compiler.runtime import values as choose_inputs
 
     found = choose_inputs._read(InputChoice("file", title=title, content=data))
     for value in choose_inputs._in_order(found, ["x", "y"] if title.endswith("z") else ["x"]):

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Tried, totals
 from tests.reliability.hostile_files import HOSTILE, HostileFiles
 from tests.reliability.mutations import mutated
@@ -169,7 +169,7 @@ def main() -> int:
             print(name, data)
             print(READERS[name].read(data))
     else:
-        print("\n".join(table(json_lines.read(options.file, Batch))))
+        print("\n".join(table(files.read(options.file, Batch))))
     return 0
 
 

@@ -22,9 +22,8 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import RunReport
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.lockstep_interpreter import LockstepInterpreter
+from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at
 from buddy.compiler.runtime.measure import run_and_compare
-from buddy.compiler.runtime.node_by_node import symbols_at
 from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads, spreads
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.

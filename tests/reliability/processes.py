@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "buddy.compiler.support.processes"
-_KEPT = "buddy.compiler.engine.kept"
+_KEPT = "buddy.compiler.engine.resumable_connection"
 _MODULES = {
     "buddy.app.cli": "link",
     _KEPT: "engine",

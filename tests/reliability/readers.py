@@ -13,35 +13,32 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.panes import node_filter
-from buddy.app.reports import tuning
+from buddy.app.panes import node_list
+from buddy.app.reports import searches
 from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, ReproducerDescription, StageFile, read_description
-from buddy.app.reports.text import patterns
-from buddy.app.session import ssh
-from buddy.app.workspace import bookmarks, input_parsing, pipeline_text, session_file, settings
+from buddy.app.reports.text import search_hits
+from buddy.app.session import transport
+from buddy.app.workspace import inputs, pipeline_text, session_file, settings
 from buddy.app.workspace.history import Edit, Edits
-from buddy.app.workspace.runs import RunRecord
+from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
-from buddy.compiler.codegen.iree import flags
-from buddy.compiler.engine.plugin_files import as_they_are
+from buddy.compiler.codegen.iree import options
+from buddy.compiler.engine.file_watching import as_they_are
 from buddy.compiler.engine.server import Refusal, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parsed
-from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.importers.sources.locate import locate
-from buddy.compiler.importers.sources.program import SourceError
-from buddy.compiler.protocol import recipe, resuming, shape_words, worker_messages
+from buddy.compiler.importers.sources.opening import kind_of
+from buddy.compiler.importers.sources.program import SourceError, locate
+from buddy.compiler.protocol import programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.text.diff import difference
-from buddy.compiler.protocol.text.jumps import jumps
-from buddy.compiler.protocol.text.lines import IndexedText, elide, line_ends
-from buddy.compiler.protocol.text.regions import region_at, symbols
-from buddy.compiler.protocol.text.search import is_literal, keeps_to_lines
-from buddy.compiler.protocol.text.structure import shapes
+from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
+from buddy.compiler.protocol.text.store import is_literal, keeps_to_lines
+from buddy.compiler.protocol.text.structure import region_at, shapes, symbols
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.fuzz.plan import FuzzBatch
+from buddy.compiler.tools.fuzz.session import FuzzBatch
 from buddy.themes.lexers import lexer_for
 from buddy.themes.palette import read_theme, themes
 from buddy.themes.toml import TomlError
@@ -198,25 +195,25 @@ def _completed(text: str) -> None:
 
 
 def _filtered(text: str) -> None:
-    node_filter.read_filter(text)(FACTS)
+    node_list.read_filter(text)(FACTS)
 
 
 def _searched(text: str) -> None:
-    pattern = patterns.read_pattern(text)
+    pattern = search_hits.read_pattern(text)
     pattern.compiled()
     is_literal(pattern.source), keeps_to_lines(pattern.source)
 
 
 def _flagged(text: str) -> None:
-    given = [flags.normalise_flag(word) for word in text.split("\n")]
-    flags.driver(flags.merge_flags(given), 2)
-    if said := next(filter(None, map(flags.flag_problem, text.split("\n"))), ""):
+    given = [options.normalise_flag(word) for word in text.split("\n")]
+    options.driver(options.merge_flags(given), 2)
+    if said := next(filter(None, map(options.flag_problem, text.split("\n"))), ""):
         raise ValueError(said)
 
 
 def _linked(data: bytes) -> None:
     """A greeting over a connection and what follows it, in pieces."""
-    greeted, stream = resuming.Greeted(), resuming.ResumableStream()
+    greeted, stream = wire.Greeted(), wire.ResumableStream()
     stream.write(b"x" * 100)
     found = None
     for at in range(0, len(data), 1 + len(data) // 3):
@@ -229,7 +226,7 @@ def _linked(data: bytes) -> None:
             piece = found[1]
         stream.feed(piece)
     if found is None:
-        raise resuming.StreamError("no greeting")
+        raise wire.StreamError("no greeting")
     assert 0 <= stream.received <= len(data)
 
 
@@ -269,7 +266,7 @@ def _settings(path: Path) -> None:
 
 
 def _lines(path: Path) -> None:
-    if not json_lines.read(path, FuzzBatch):
+    if not files.read(path, FuzzBatch):
         raise ValueError("nothing in it")
 
 
@@ -285,15 +282,15 @@ SMALL = recipe.Recipe(
     choices=(recipe.OpChoice("mm_3", "tosa"),),
     backend_flags=("--iree-opt-level=O2",),
 )
-FACTS = node_filter.NodeFacts(one_of_each(protocol.NodeRow)[0])
+FACTS = node_list.NodeFacts(one_of_each(protocol.NodeRow)[0])
 EDITS = Edits([Edit(SMALL)], Edit(SMALL, "tile"), [Edit(SMALL, "cse")])
 KEPT = session_file.SavedScreen(
     stage=("a", 3), node="mm", runs=tuple(one_of_each(RunRecord)), bookmarks=[[0, ["cse", 3], 1, "x"]]
 )
 _SESSION = b"\n%%\n".join((recipe.to_toml(SMALL).encode(), msgspec.msgpack.encode(EDITS), b"1\n"))
 _RECIPES = (recipe.to_toml(SMALL).encode(), recipe.to_toml(msgspec.structs.replace(SMALL, steps=STEPS[:6])).encode())
-_LINK = resuming.greeting(40) + b"D\x03\0\0\0abc" + b"A" + (100).to_bytes(8, "little")
-_NOISY_LINK = b"Welcome!\r\n" + resuming.greeting(100) + b"D\x01\0\0\0a"
+_LINK = wire.greeting(40) + b"D\x03\0\0\0abc" + b"A" + (100).to_bytes(8, "little")
+_NOISY_LINK = b"Welcome!\r\n" + wire.greeting(100) + b"D\x01\0\0\0a"
 
 
 def _encoded(types: Any) -> tuple[bytes, ...]:
@@ -327,8 +324,8 @@ READERS: dict[str, Reader] = {
     ),
     "link to an engine elsewhere": Reader(
         _linked,
-        (resuming.StreamError, resuming.GoneError),
-        (_LINK, _NOISY_LINK, resuming.refusal("it ended")),
+        (wire.StreamError, wire.GoneError),
+        (_LINK, _NOISY_LINK, wire.refusal("it ended")),
         "bytes",
         60,
     ),
@@ -344,9 +341,9 @@ READERS: dict[str, Reader] = {
     "kept layout": Reader(_file("layout", _kept_layout), (ValueError,), (msgspec.msgpack.encode(KEPT),), "msgpack", 60),
     "kept recipe and edits": Reader(_kept_program, (ValueError,), (_SESSION,), "bytes", 10),
     "bookmarks": Reader(
-        lambda data: bookmarks.Bookmarks.from_data(msgspec.json.decode(data)),
+        lambda data: session_file.Bookmarks.from_data(msgspec.json.decode(data)),
         (msgspec.MsgspecError, RecursionError, UnicodeDecodeError),
-        (msgspec.json.encode(bookmarks.Bookmarks([bookmarks.Bookmark(0, ("cse", 3), 12, "%0 = f")]).to_data()),),
+        (msgspec.json.encode(session_file.Bookmarks([session_file.Bookmark(0, ("cse", 3), 12, "%0 = f")]).to_data()),),
         "json",
         20,
     ),
@@ -362,17 +359,17 @@ READERS: dict[str, Reader] = {
     ),
     "pipeline": Reader(_text(_parsed_pipeline), (pipeline_text.PipelineError,), (_pipeline(),), weight=30),
     "completion": Reader(_text(_completed), (), (_pipeline(),)),
-    "filter": Reader(_text(_filtered), (node_filter.FilterError,), (FILTER.encode(),), weight=40),
+    "filter": Reader(_text(_filtered), (node_list.FilterError,), (FILTER.encode(),), weight=40),
     "search": Reader(
         _text(_searched), (ValueError,), (b"llvm\\.(load|store) .*f32", b"=a(b", b"\\V%0 = ["), longest=300
     ),
     "variation": Reader(
-        _text(tuning.read_variation),
-        (tuning.VariationError,),
+        _text(searches.read_variation),
+        (searches.VariationError,),
         (b"contractions-to-kernels.rows=4,8,on,default,1e3",),
         weight=20,
     ),
-    "shape": Reader(_text(shape_words.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
+    "shape": Reader(_text(programs.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
     "size": Reader(_text(parsed), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
     "source": Reader(
         _text(locate),
@@ -381,14 +378,14 @@ READERS: dict[str, Reader] = {
         weight=20,
     ),
     "path and seed": Reader(
-        _text(lambda text: (input_parsing.typed_path(text), input_parsing.typed_seed(text.partition("\n")[2] or "7"))),
+        _text(lambda text: (inputs.typed_path(text), inputs.typed_seed(text.partition("\n")[2] or "7"))),
         (ValueError,),
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,
     ),
-    "host": Reader(_text(ssh.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
+    "host": Reader(_text(transport.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: ssh.RemoteHost("h").explain(len(text) % 256, text)),
+        _text(lambda text: transport.RemoteHost("h").explain(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,
@@ -402,7 +399,7 @@ READERS: dict[str, Reader] = {
     "flags": Reader(
         _text(_flagged),
         (ValueError,),
-        ("\n".join(flags.DEFAULTS).encode(), b"--iree-hal-target-device=cuda[0]"),
+        ("\n".join(options.DEFAULTS).encode(), b"--iree-hal-target-device=cuda[0]"),
         weight=20,
     ),
     "kind of file": Reader(

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from tests.reliability.campaign import Batch, Note
 
 OUTCOMES = ("right", "refused", "crashed", "stopped", "differs")
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", type=Path, help="the file of a campaign")
     parser.add_argument("--endings", nargs="+", metavar="OUTCOME", help="the reasons of these")
     options = parser.parse_args(list(arguments))
-    batches = json_lines.read(options.file, Batch)
+    batches = files.read(options.file, Batch)
     if options.endings:
         print("\n".join(kinds(batches, options.endings)))
     else:

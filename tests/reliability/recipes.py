@@ -23,8 +23,8 @@ import tomli_w
 
 from buddy.app.session.client import EngineLost, RequestFailed
 from buddy.compiler.protocol import ListPasses, ListPresets, Open, Progress, Run
-from buddy.compiler.protocol.entry_phase import entering
 from buddy.compiler.protocol.plain_values import GraphInfo
+from buddy.compiler.protocol.presets import entering
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, Recipe
 from buddy.compiler.tools.bisect.delta import smallest_failing
 from tests.reliability.campaign import Attempt, Campaign, Fault, Note, Tried

@@ -30,10 +30,10 @@ from textual.widgets import Input, TextArea
 
 from buddy.app import actions
 from buddy.app.workbench.app import BenchScreen
-from buddy.app.workspace import history, runs
+from buddy.app.workspace import history, session_file
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.engine.reprinting import MAX_FORMS
-from buddy.compiler.support import json_lines
+from buddy.compiler.engine.ir_requests import MAX_FORMS
+from buddy.compiler.support import files
 from buddy.themes.palette import themes
 from tests.reliability.campaign import Attempt, Campaign, Fault, Tried
 from tests.reliability.holdings import Sample, Watch, growths, leaks, risen_kinds, watched, without_kinds
@@ -104,7 +104,7 @@ class Day:
             await self._fill_recipes()
         await self._fill_stages()
         await self._fill_forms()
-        for _ in range(runs.LENGTH):
+        for _ in range(session_file.LENGTH):
             await self._run()
             await self._settled()
         await self._fill_screens()
@@ -359,7 +359,7 @@ def _trial() -> Iterator[Attempt]:
     def attempt(seed: int, cases: int) -> Tried:
         # Samples of an interrupted session do not belong to this one.
         kept.unlink(missing_ok=True)
-        return asyncio.run(soak(seed, cases, watch, lambda each: json_lines.append(kept, each)))
+        return asyncio.run(soak(seed, cases, watch, lambda each: files.append(kept, each)))
 
     with environment(), watched() as watch:
         yield attempt
@@ -416,7 +416,7 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="the samples of a soak")
     parser.add_argument("--plot", type=Path, help="write a picture")
     options = parser.parse_args()
-    samples = json_lines.read(options.file, Sample)
+    samples = files.read(options.file, Sample)
     print("\n".join(table(samples)))
     for role in samples[-1].held:
         print(role, risen_kinds(samples, role))

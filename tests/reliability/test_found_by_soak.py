@@ -21,15 +21,14 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.session.bounded import FORMS, keep_newest
-from buddy.app.session.lines import KEEP, LineCache
-from buddy.app.session.state import LOGGED, State
+from buddy.app.session.stages import KEEP, LineCache
+from buddy.app.session.state import FORMS, LOGGED, State, keep_newest
 from buddy.app.workbench import app
 from buddy.app.workbench.app import BenchScreen, Workbench
-from buddy.app.workbench.terminal_disconnect import is_disconnected
+from buddy.app.workbench.terminal import is_disconnected
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.settings import Settings
-from buddy.compiler.engine.reprinting import MAX_FORMS, ReprintHandler
+from buddy.compiler.engine.ir_requests import MAX_FORMS, ReprintHandler
 from buddy.compiler.protocol import Diagnostic, Failed, KeptTensor, Lines
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.text.lines import IndexedText

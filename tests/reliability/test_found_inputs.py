@@ -15,18 +15,17 @@ import msgspec
 import pytest
 import torch
 
-from buddy.app.reports.tuning import read_variation
+from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.settings import read_settings
-from buddy.compiler.engine.plugin_files import as_they_are
+from buddy.compiler.engine.file_watching import as_they_are
 from buddy.compiler.graph.sizes import BadSizeError, parsed
 from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
 from buddy.compiler.importers.onnx_files.model import prepare_model
 from buddy.compiler.importers.sources import exported_program
-from buddy.compiler.importers.sources.locate import locate
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import without_running_code
-from buddy.compiler.importers.sources.program import SourceError
+from buddy.compiler.importers.sources.program import SourceError, locate
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.recipe import PluginFile

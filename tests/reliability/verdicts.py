@@ -28,7 +28,7 @@ import torch
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import OutputReport
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from buddy.compiler.support.processes.parent_death import describe_exit
 from tests.reliability import verdict_faults
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Note, Tried
@@ -226,7 +226,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="CASE", help="the cases of a model, or a case by its number")
     options = parser.parse_args()
     if options.only is None:
-        found = {} if options.file is None else {batch.seed: batch for batch in json_lines.read(options.file, Batch)}
+        found = {} if options.file is None else {batch.seed: batch for batch in files.read(options.file, Batch)}
         print("\n".join(table(list(found.values()))))
         return 0
     wanted = [(n, case) for n, case in enumerate(cases()) if options.only in (str(n), case.model)]

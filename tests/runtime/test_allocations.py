@@ -11,7 +11,7 @@ from torch import nn
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import run_and_compare
-from buddy.compiler.runtime.allocations import with_peak
+from buddy.compiler.runtime.measure import with_peak
 from tests.programs import Line
 
 MEBIBYTE = 1 << 20

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.runtime import buffer_pool
-from buddy.compiler.runtime.buffer_pool import LIMIT, SMALL, BufferPool
+from buddy.compiler.runtime import buffers
+from buddy.compiler.runtime.buffers import LIMIT, SMALL, BufferPool
 
 SHAPE = (SMALL // 4, 3)
 
@@ -94,7 +94,7 @@ def test_programs_keep_no_more_than_their_share() -> None:
 
 
 def test_a_torch_that_does_not_count_uses_gets_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffer_pool, "_uses", None)
+    monkeypatch.setattr(buffers, "_uses", None)
     memory = BufferPool(1)
     first = made(memory, 1.0)
     del first

@@ -12,9 +12,8 @@ import torch
 
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.run_report import InputChoice
-from buddy.compiler.runtime.choose_inputs import InputError, chosen_tensors, input_positions
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.values import as_array, values_file
+from buddy.compiler.runtime.values import InputError, as_array, chosen_tensors, input_positions, values_file
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.artifact import Argument, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram, executable
-from buddy.compiler.runtime.huge_pages import HUGE, collapse, huge_page_tensor
+from buddy.compiler.runtime.buffers import HUGE, collapse, huge_page_tensor
 
 
 def huge_bytes() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from buddy.compiler.protocol.artifact import TensorSpec
-from buddy.compiler.runtime.packed_store import PackedStore
+from buddy.compiler.runtime.buffers import PackedStore
 
 
 def test_buffers_have_their_specs_lie_on_cache_lines_and_do_not_overlap() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from buddy.compiler.runtime.node_by_node import symbols_at
-from buddy.compiler.runtime.random_rounding import RandomlyRounded, round_at_random
+from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.sensitivity import RandomlyRounded, round_at_random
 from tests.programs import captured
 
 LENGTH = 4096

@@ -11,8 +11,7 @@ import pytest
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import load_program
-from buddy.compiler.protocol.entry_phase import entering
-from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.presets import default_recipe, entering
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.support import blas
 

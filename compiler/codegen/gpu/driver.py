@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.protocol.device_program import KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.artifact import KernelScalar, Launch, Pointer, Word
 
 LIBRARY = "libcuda.so.1"
 EXTRA = "pip install 'buddy-tui[cuda]'"

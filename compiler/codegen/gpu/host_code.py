@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.protocol.device_program import Buffer, Copy, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.artifact import Buffer, Copy, KernelScalar, Launch, Pointer, Word
 
 MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from buddy.compiler.codegen.iree.artifact import ENTRY, SCOPE, IreeConvention, IreeProgram
+from buddy.compiler.codegen.iree.options import ENTRY, SCOPE, IreeConvention, IreeProgram
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.sizes import plain_size

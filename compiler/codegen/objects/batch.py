@@ -11,7 +11,7 @@ from typing import NamedTuple
 from buddy.compiler.codegen.objects import workers
 from buddy.compiler.codegen.objects.emit import emit, new_context
 from buddy.compiler.codegen.objects.workers import ObjectWorker
-from buddy.compiler.support.scratch import scratch_folder
+from buddy.compiler.support.files import scratch_folder
 
 # Starts workers for this many modules or more: starting one takes as long as about ten modules.
 MANY = 16

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.codegen import soft_float
+from buddy.compiler.codegen import machines
 from buddy.compiler.mlir.bindings import execution_engine, ir
 
 
@@ -31,7 +31,7 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
         engine = execution_engine.ExecutionEngine(module, opt_level=opt_level, shared_libs=[])
     functions = [op.operation for op in module.body if op.operation.name == "llvm.func"]
     declared = [_name(function) for function in functions if not function.regions[0].blocks]
-    for name in (*declared, *soft_float.NAMES):
+    for name in (*declared, *machines.SOFT_FLOAT_NAMES):
         engine.raw_register_runtime(name, ctypes.cast(_nowhere(), ctypes.c_void_p))
     (defined,) = (function for function in functions if function.regions[0].blocks)
     engine.raw_lookup(_name(defined))

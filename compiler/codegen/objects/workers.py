@@ -1,12 +1,20 @@
-"""The pool of worker processes that compile objects: LLVM holds the GIL, so threads would not help."""
+"""The worker processes that compile objects: LLVM holds the GIL, so threads would not do.
+
+A module that cannot be compiled ends the process, and the requester compiles it itself to get the error. It also ends
+after `IDLE` seconds without requests, to free its memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import threading
+from pathlib import Path
 
+from buddy.compiler.codegen.objects.emit import emit, new_context
 from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.target import cores
 
@@ -36,7 +44,7 @@ class ObjectWorker(BlockingWorker):
         self.pending: list[int] = []
         # Held by the user of the worker, since several threads may compile.
         self.taken = threading.Lock()
-        super().__init__("buddy.compiler.codegen.objects.worker:serve", ObjectCompiled)
+        super().__init__("buddy.compiler.codegen.objects.workers:serve", ObjectCompiled)
 
     def ask(self, number: int, level: int, path: str) -> bool:
         """Sends a request; returns whether the process was still running."""
@@ -101,3 +109,26 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+IDLE = 60.0
+
+
+@serves(CompileObject)
+def serve(channel: Channel) -> None:
+    context = new_context()
+    gc.freeze()
+    idle = _end_later()
+    while (request := channel.receive()) is not None:
+        idle.cancel()
+        seconds = emit(Path(request.path).read_bytes(), request.level, Path(request.path + ".o"), context)
+        channel.send(ObjectCompiled(request.number, seconds))
+        idle = _end_later()
+    idle.cancel()
+
+
+def _end_later() -> threading.Timer:
+    timer = threading.Timer(IDLE, os._exit, (0,))
+    timer.daemon = True
+    timer.start()
+    return timer

@@ -2,15 +2,7 @@
 products.
 """
 
-from buddy.compiler.frontend.complex_numbers import (  # they register their rules
-    arithmetic,
-    choice,
-    fourier,
-    functions,
-    layout,
-    products,
-    reductions,
-)
+from buddy.compiler.frontend.complex_numbers import arithmetic, fourier, functions, layout, reductions
 from buddy.compiler.frontend.complex_numbers.pair import RULES
 from buddy.compiler.frontend.complex_numbers.rewriting import by_parts
 

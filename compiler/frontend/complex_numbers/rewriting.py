@@ -15,8 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
-from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, Interleaved, made
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexEmitter, ComplexPair, Interleaved, made
 
 aten = torch.ops.aten
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.frontend.quantization import aten_ops, decomposed
+from buddy.compiler.frontend.quantization import decompositions
 
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = aten_ops.DECOMPOSITIONS | decomposed.DECOMPOSITIONS
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
+    decompositions.ATEN_DECOMPOSITIONS | decompositions.QUANTIZED_DECOMPOSITIONS
+)
 
 __all__ = ["DECOMPOSITIONS"]

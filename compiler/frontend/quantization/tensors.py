@@ -19,10 +19,10 @@ from torch._prims_common import suggest_memory_format
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.emitter import ComplexEmitter
+from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
+from buddy.compiler.frontend.memory_formats import copied
 from buddy.compiler.frontend.names import python_line
-from buddy.compiler.frontend.views import copied
 from buddy.compiler.protocol import Diagnostic
 
 aten = torch.ops.aten

@@ -1,4 +1,4 @@
-"""Matrix products, and attention."""
+"""Matrix products, attention, convolutions, pools, and dense linear algebra."""
 
 from __future__ import annotations
 
@@ -90,3 +90,150 @@ class MaskedSoftmaxAttentionOp(Op):
 
     If the recipe runs the node in eager, the row is zeros.
     """
+
+
+class CheckErrorsOp(Op):
+    """Raises the error of the routine that its second argument names, for the first matrix whose `info` is not 0."""
+
+    has_effect = True
+    targets = ("_linalg_check_errors.default",)
+
+
+class LuFactorOp(Op):
+    targets = ("linalg_lu_factor_ex.default",)
+
+
+class LuUnpackOp(Op):
+    targets = ("lu_unpack.default",)
+
+
+class LuSolveOp(Op):
+    targets = ("linalg_lu_solve.default",)
+
+
+class CholeskyOp(Op):
+    targets = ("linalg_cholesky_ex.default", "cholesky.default")
+
+
+class CholeskySolveOp(Op):
+    targets = ("cholesky_solve.default",)
+
+
+class CholeskyInverseOp(Op):
+    targets = ("cholesky_inverse.default",)
+
+
+class TriangularSolveOp(Op):
+    targets = ("linalg_solve_triangular.default",)
+
+
+class HouseholderFactorOp(Op):
+    """Reflectors below the diagonal of R, and their factors: LAPACK's `geqrf`."""
+
+    targets = ("geqrf.default",)
+
+
+class ReflectOp(Op):
+    """A product with the reflectors of `HouseholderFactorOp`."""
+
+    targets = ("ormqr.default",)
+
+
+class LdlFactorOp(Op):
+    targets = ("linalg_ldl_factor_ex.default",)
+
+
+class LdlSolveOp(Op):
+    targets = ("linalg_ldl_solve.default",)
+
+
+class SingularValuesOp(Op):
+    targets = ("_linalg_svd.default",)
+
+
+class SymmetricEigenvaluesOp(Op):
+    targets = ("_linalg_eigh.default",)
+
+
+class PseudoInverseOp(Op):
+    targets = ("linalg_pinv.atol_rtol_tensor",)
+
+
+class MatrixExponentialOp(Op):
+    targets = ("linalg_matrix_exp.default",)
+
+
+class Conv2dOp(Op):
+    """Convolution in any number of spatial dims, including transposed ones."""
+
+    targets = ("convolution.default",)
+
+
+class ConvolutionBackwardOp(Op):
+    targets = ("convolution_backward.default",)
+
+
+class MaxPool2dWithIndicesOp(Op):
+    targets = ("max_pool2d_with_indices.default",)
+
+
+class MaxPool3dWithIndicesOp(Op):
+    targets = ("max_pool3d_with_indices.default",)
+
+
+class MaxPool2dOp(Op):
+    targets = ("max_pool2d.default",)
+
+
+class AdaptiveMaxPool2dOp(Op):
+    targets = ("adaptive_max_pool2d.default",)
+
+
+class AdaptiveMaxPool3dOp(Op):
+    targets = ("adaptive_max_pool3d.default",)
+
+
+class MaxPoolBackwardOp(Op):
+    """The gradient of the pools that return the positions of their maxima."""
+
+    targets = (
+        "max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default",
+        "adaptive_max_pool2d_backward.default", "adaptive_max_pool3d_backward.default",
+        "fractional_max_pool2d_backward.default", "fractional_max_pool3d_backward.default",
+    )  # fmt: skip
+
+
+class AvgPool2dOp(Op):
+    targets = ("avg_pool2d.default",)
+
+
+class AvgPool3dOp(Op):
+    targets = ("avg_pool3d.default",)
+
+
+class AvgPoolBackwardOp(Op):
+    targets = ("avg_pool2d_backward.default", "avg_pool3d_backward.default")
+
+
+class AdaptiveAvgPool2dOp(Op):
+    targets = ("_adaptive_avg_pool2d.default",)
+
+
+class AdaptiveAvgPool3dOp(Op):
+    targets = ("_adaptive_avg_pool3d.default",)
+
+
+class AdaptiveAvgPoolBackwardOp(Op):
+    targets = ("_adaptive_avg_pool2d_backward.default", "_adaptive_avg_pool3d_backward.default")
+
+
+class UpsampleBackwardOp(Op):
+    """The gradient of resampling: nearest, linear or cubic."""
+
+    targets = (
+        "upsample_nearest1d_backward.default", "upsample_nearest2d_backward.default",
+        "upsample_nearest3d_backward.default", "_upsample_nearest_exact1d_backward.default",
+        "_upsample_nearest_exact2d_backward.default", "_upsample_nearest_exact3d_backward.default",
+        "upsample_linear1d_backward.default", "upsample_bilinear2d_backward.default",
+        "upsample_trilinear3d_backward.default", "upsample_bicubic2d_backward.default",
+    )  # fmt: skip

@@ -7,19 +7,21 @@ from inspect import signature
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform.attention import flash_attention_prefill, gqa_attention_fusion
-from buddy.compiler.graph.transform.concatenations import slice_parts
-from buddy.compiler.graph.transform.external import (
+from buddy.compiler.graph.transform.groups import (
+    apply_classic_fusion,
     replace_matmul_with_onednn,
     replace_matmul_with_onednn_selective,
+    simply_fuse,
 )
-from buddy.compiler.graph.transform.groups import apply_classic_fusion, simply_fuse
-from buddy.compiler.graph.transform.identities import drop_identities
-from buddy.compiler.graph.transform.notes import Note, Transform, TransformError
-from buddy.compiler.graph.transform.observe import observe
-from buddy.compiler.graph.transform.pools import maxpool2d_simplify
-from buddy.compiler.graph.transform.transposes import eliminate_matmul_transpose_reshape, eliminate_transpose
-from buddy.compiler.protocol.recipe import OptionValue
-from buddy.compiler.protocol.step_options import typed_options
+from buddy.compiler.graph.transform.rewriting import Note, Transform, TransformError, observe
+from buddy.compiler.graph.transform.simplification import (
+    drop_identities,
+    eliminate_matmul_transpose_reshape,
+    eliminate_transpose,
+    maxpool2d_simplify,
+    slice_parts,
+)
+from buddy.compiler.protocol.recipe import OptionValue, typed_options
 
 __all__ = [
     "Note",

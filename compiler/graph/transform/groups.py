@@ -1,12 +1,15 @@
-"""Groups of ops that become functions of `GraphDriver`, and fusion of transposes into products."""
+"""Groups of ops that become functions of `GraphDriver`, fusion of transposes, and calls of an external library."""
 
 from __future__ import annotations
 
-from buddy.compiler.graph.arguments import permutation_of
+import math
+
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, PlaceholderOp
+from buddy.compiler.graph.operation import Op, PlaceholderOp, permutation_of
 from buddy.compiler.graph.operations import (
     AddMMOp,
+    BatchMatmulOp,
+    CallExternalOp,
     MatmulOp,
     PermuteOp,
     TOp,
@@ -14,8 +17,7 @@ from buddy.compiler.graph.operations import (
     TransposeMatmulFusedOp,
     TransposeOp,
 )
-from buddy.compiler.graph.transform.notes import Note
-from buddy.compiler.graph.transform.rewriting import replaced
+from buddy.compiler.graph.transform.rewriting import Note, replaced
 from buddy.compiler.graph.types import DeviceType
 
 GROUP = "subgraph0"
@@ -60,3 +62,24 @@ def _not_linear_reason(node: Op) -> str | None:
     if node.args[0].tensor_meta.shape != node.tensor_meta.shape[1:]:
         return "its addend is not a single row"
     return None
+
+
+_PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
+
+
+def replace_matmul_with_onednn(graph: Graph) -> list[Note]:
+    """Replace matrix products by calls of PyTorch's own kernels (oneDNN or MKL)."""
+    return replace_matmul_with_onednn_selective(graph)
+
+
+def replace_matmul_with_onednn_selective(graph: Graph, min_size: int = 0) -> list[Note]:
+    """Replace matrix products whose result has at least min-size elements by calls of PyTorch's own kernels."""
+    notes = []
+    for node in [node for node in graph.operations if isinstance(node, _PRODUCTS)]:
+        size = math.prod(node.tensor_meta.shape[-2:])
+        if size < (min_size or 0):
+            notes.append(Note(node.stable, f"left: its result has {size} elements, fewer than {min_size}"))
+            continue
+        replaced(graph, node, CallExternalOp, node.target, list(node.args), **node.kwargs)
+        notes.append(Note(node.stable, f"a call of torch's {node.target}"))
+    return notes

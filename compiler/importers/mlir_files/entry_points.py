@@ -7,24 +7,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from buddy.compiler.graph.serialize import to_bytes
-from buddy.compiler.importers.mlir_files.effects import WriteEffects
-from buddy.compiler.importers.mlir_files.phases import dialects_of, phase_of
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import ModulePart, UnreadableError, new_context, parts_of
 from buddy.compiler.importers.mlir_files.signatures import (
     DEFAULT_SIZE,
     NotRunnableError,
     SignatureValue,
+    WriteEffects,
     argument_types,
     closed,
+    dialects_of,
+    phase_of,
     values_of,
 )
 from buddy.compiler.importers.mlir_files.table import FUNCTIONS, ModuleTable, name_of
 from buddy.compiler.importers.mlir_files.wrapping import WRAPPER, FunctionSignature, wrap
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.imported_ir import ImportedIR
-from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_word
+from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_word
 
 MAX_ENTRIES = 32
 # CPU time limit for a file in seconds, and the number of bytes per additional second: some bytecode is read forever.

@@ -1,4 +1,4 @@
-"""The arguments and results of a function in a file, as tensors that a run can pass."""
+"""The signature of a function in a file: arguments, results, written arguments, and its phase."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.protocol.shape_words import ShapeWord, shape_for
+from buddy.compiler.protocol.programs import ShapeWord, shape_for
 
 # The default for dynamic sizes.
 DEFAULT_SIZE = 4
@@ -125,3 +125,124 @@ def closed(values: Sequence[SignatureValue]) -> list[SignatureValue]:
         )
         for v in values
     ]
+
+
+# Ops that only read their memory operands.
+_READERS = frozenset({
+    "memref.load", "memref.dim", "affine.load", "affine.vector_load", "vector.load", "vector.transfer_read",
+    "vector.gather", "vector.maskedload", "vector.expandload", "llvm.load", "memref.prefetch", "memref.dealloc",
+})  # fmt: skip
+# Ops whose results alias their memory operands.
+_VIEWS = frozenset({
+    "memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape", "memref.collapse_shape",
+    "memref.view", "memref.transpose", "memref.memory_space_cast", "memref.extract_strided_metadata",
+    "memref.assume_alignment",
+    "llvm.getelementptr", "llvm.bitcast", "llvm.addrspacecast",
+    # An address that is passed to a function outside the module.
+    "memref.extract_aligned_pointer_as_index", "arith.index_cast", "llvm.inttoptr",
+})  # fmt: skip
+
+
+class WriteEffects:
+    """Answers for the functions of one module. Anything not known to be read-only counts as written."""
+
+    def __init__(self, module: Any) -> None:
+        self._functions = {
+            str(ir.StringAttr(op.operation.attributes["sym_name"]).value): op.operation
+            for op in module.body
+            if op.operation.name in ("func.func", "llvm.func")
+        }
+        self._arguments: dict[tuple[str, int], bool] = {}
+
+    def may_write(self, value: Any) -> bool:
+        """Whether users of `value` may write to its memory."""
+        return any(self._by_use(use) for use in value.uses)
+
+    def _by_use(self, use: Any) -> bool:
+        op, place = use.owner.operation, use.operand_number
+        if op.name in _READERS:
+            return False
+        if op.name in _VIEWS:
+            return any(self.may_write(result) for result in op.results)
+        if op.name in ("memref.copy", "llvm.intr.memcpy"):
+            return place == (1 if op.name == "memref.copy" else 0)
+        if op.name.startswith("linalg."):
+            return place >= self._inputs(op)
+        if op.name in ("func.call", "llvm.call"):
+            return self._by_call(op, place)
+        return True
+
+    @staticmethod
+    def _inputs(op: Any) -> int:
+        """The number of inputs of a structured op."""
+        if "operandSegmentSizes" not in op.attributes:
+            return 0
+        return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
+
+    def _by_call(self, op: Any, place: int) -> bool:
+        if "callee" not in op.attributes:
+            return True
+        name = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
+        function = self._functions.get(name)
+        if function is None or not len(function.regions[0].blocks):
+            return function is None or not _reads_only(function, place)
+        if (name, place) not in self._arguments:
+            # The assumption for recursive calls: only the other ops of the function write.
+            self._arguments[name, place] = False
+            arguments = function.regions[0].blocks[0].arguments
+            self._arguments[name, place] = place >= len(arguments) or self.may_write(arguments[place])
+        return self._arguments[name, place]
+
+
+def _reads_only(declared: Any, place: int) -> bool:
+    """Whether an external function declares that it only reads argument number `place`."""
+    said = ir.ArrayAttr(declared.attributes["arg_attrs"]) if "arg_attrs" in declared.attributes else ()
+    return place < len(said) and "llvm.readonly" in ir.DictAttr(said[place])
+
+
+# The dialects of a module that can be translated to LLVM IR.
+_AT_THE_END = frozenset({"builtin", "llvm"})
+_STRUCTURED = frozenset({"linalg"})
+
+
+def dialects_of(module: Any) -> tuple[str, ...]:
+    """The dialects of a module's ops, sorted by name."""
+    found: set[str] = set()
+
+    def visit(op: Any) -> Any:
+        found.add(op.name.partition(".")[0])
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return tuple(sorted(found))
+
+
+def phase_of(module: Any) -> str:
+    """`toplevel` with tensors, `buffers` with structured ops on buffers, `loops` below that, `llvm` at the end."""
+    dialects = set(dialects_of(module))
+    if dialects <= _AT_THE_END:
+        return "llvm"
+    if _has_tensors(module):
+        return "toplevel"
+    return "buffers" if dialects & _STRUCTURED else "loops"
+
+
+def _has_tensors(module: Any) -> bool:
+    """Whether a value, or an argument of a function, is a tensor."""
+    found = False
+
+    def visit(op: Any) -> Any:
+        nonlocal found
+        arguments = (value for region in op.regions for block in region.blocks for value in block.arguments)
+        found = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
+        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+
+    module.operation.walk(visit)
+    return found
+
+
+def is_tensor(kind: Any) -> bool:
+    """Whether a type is a tensor's: MLIR's own, or torch's."""
+    if isinstance(kind, ir.RankedTensorType | ir.UnrankedTensorType):
+        return True
+    return str(kind).startswith(("!torch.vtensor", "!torch.tensor"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.importers.sources.program import SourceError, source_error
-from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for
+from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 
 # Maximum number of elements of constants in the model: shapes, axes, scales, which lowerings have to read.
 LITERAL = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
-from buddy.compiler.graph.operations.given import GivenOp
+from buddy.compiler.graph.operations.effects import GivenOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.importers.sources.program import source_error

@@ -12,18 +12,20 @@ import msgspec
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both
-from buddy.compiler.importers.sources.kinds import kind_of
-from buddy.compiler.importers.sources.lazy_tensors import TracedFunction, trace_lazily
-from buddy.compiler.importers.sources.locate import Location, locate
-from buddy.compiler.importers.sources.made_module import made_module, program_of_module
-from buddy.compiler.importers.sources.opening import Opening, open_file
-from buddy.compiler.importers.sources.other_shapes import shape_refusal, with_shapes
-from buddy.compiler.importers.sources.own_files import own_files
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both, shape_refusal, with_shapes
+from buddy.compiler.importers.sources.mlir_file import made_module, program_of_module
+from buddy.compiler.importers.sources.opening import Opening, kind_of, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
+from buddy.compiler.importers.sources.program import (
+    CapturedProgram,
+    Location,
+    SourceError,
+    locate,
+    own_files,
+    source_error,
+)
 from buddy.compiler.importers.sources.script import execute, import_module, prepare, reporting_user_errors, script_world
-from buddy.compiler.importers.sources.tape import Tape
+from buddy.compiler.importers.sources.tape import Tape, TracedFunction, trace_lazily
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
 

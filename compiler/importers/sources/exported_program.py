@@ -17,13 +17,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from buddy.compiler.importers.sources.inputs import new_generator, random_tensor, shape_refusal, with_shapes
 from buddy.compiler.importers.sources.modules import captured_call, words_of
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.other_shapes import shape_refusal, with_shapes
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram, source_error
-from buddy.compiler.importers.sources.random_inputs import new_generator, random_tensor
-from buddy.compiler.protocol.shape_words import shape_for
+from buddy.compiler.protocol.programs import shape_for
 from buddy.compiler.runtime.torch_values import from_torch
 
 # Ops that access files; a model does not need them.

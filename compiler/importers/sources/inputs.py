@@ -1,14 +1,18 @@
-"""Determines which callable of a script is its model, and which values are its inputs."""
+"""The inputs of a program: which callable of a script is its model, random tensors, and tensors of other shapes."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from buddy.compiler.importers.sources.program import source_error
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.importers.sources.program import SourceError, source_error
+from buddy.compiler.protocol.programs import ShapeWord, shape_word
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.values import random_of
 
 MODEL, INPUTS = "model", "example_inputs"
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -105,3 +109,88 @@ def _kind(value: Any) -> str:
 
 def _article(value: Any) -> str:
     return f"a {type(value).__name__}"
+
+
+SEED = 0
+# Integers are below this, because they may be positions in a tensor.
+_NUMBERS = 4
+
+
+def new_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SEED)
+
+
+def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
+    """Normally distributed floats, small integers, random booleans; dense."""
+    wanted = to_torch(dtype)
+    if wanted.is_floating_point or wanted.is_complex:
+        drawn = wanted if wanted.is_complex or wanted is torch.float64 else torch.float32
+        return torch.randn(shape, generator=generator, dtype=drawn).to(wanted)
+    bound = 2 if wanted is torch.bool else _NUMBERS
+    return torch.randint(bound, shape, generator=generator).to(wanted)
+
+
+def dtype_of(word: ShapeWord) -> TensorDType:
+    """The dtype in a shape word, f32 by default. Raises `SourceError`."""
+    known = {dtype.value: dtype for dtype in TensorDType}
+    if word.dtype and word.dtype not in known:
+        names = ", ".join(name for name in known if "<" not in name)
+        raise source_error(f"unknown element type {word.dtype}", "the shapes to open with", f"there are {names}")
+    return known[word.dtype or "f32"]
+
+
+_TODO = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
+
+
+def with_shapes(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with those in `shapes` replaced by random tensors of those shapes, distributed like the
+    script's if the dtype is the same.
+
+    Names are those of the parameters, numbers count the positional arguments from 0. Raises `SourceError`.
+    """
+    changed, named = list(args), dict(kwargs)
+    names = _parameters(function)
+    generator = torch.Generator().manual_seed(0)
+    for text in shapes:
+        try:
+            word = shape_word(text)
+        except ValueError as error:
+            raise source_error(str(error), "the shapes to capture with", _TODO) from error
+        name, dtype = word.name, dtype_of(word)
+        place: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
+        holder, key = (named, name) if name in named else (changed, place)
+        value = holder[key] if name in named or 0 <= place < len(changed) else None  # type: ignore[index]
+        if not isinstance(value, torch.Tensor):
+            have = ", ".join(_tensors(names, args, kwargs)) or "none"
+            raise source_error(f"the model has no tensor argument {name}; with {have}", "the shapes", _TODO)
+        kept = not word.dtype or to_torch(dtype) == value.dtype
+        made = random_of(value, word.shape, generator) if kept else random_tensor(word.shape, dtype, generator)
+        holder[key] = made  # type: ignore[index]
+    return tuple(changed), named
+
+
+def shape_refusal(shapes: Sequence[str], error: BaseException) -> SourceError:
+    """The error if the model raises `error` for other shapes."""
+    line = next((line for line in str(error).splitlines() if line.strip()), "")
+    what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"
+    return source_error(what, "the shapes to capture with", "give other shapes, or none for the script's own")
+
+
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    try:
+        target = function.forward if isinstance(function, torch.nn.Module) else function
+        return list(inspect.signature(target).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
+def _tensors(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """The tensors of a call in the form `x=4x128`."""
+    pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
+    return [
+        f"{name}={'x'.join(map(str, value.shape))}"
+        for name, value in (*pairs, *kwargs.items())
+        if isinstance(value, torch.Tensor)
+    ]

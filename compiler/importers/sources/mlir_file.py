@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 
 from buddy.compiler.frontend.table import given_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
+from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
-from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
@@ -23,7 +24,7 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 _READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
 _TIMEOUT = 120.0
 LONGEST = 512 << 20
-Reference = Callable[..., Any]
+ReferenceFunction = Callable[..., Any]
 
 
 def load(opening: Opening) -> CapturedProgram:
@@ -36,7 +37,7 @@ def load(opening: Opening) -> CapturedProgram:
 
 
 def program_of(
-    question: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: Reference | None = None
+    question: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: ReferenceFunction | None = None
 ) -> CapturedProgram:
     """The program in the answer to a question.
 
@@ -67,7 +68,9 @@ def _asked(question: ReadRequest) -> ReadAnswer:
         raise source_error(what, question.title, todo) from error
 
 
-def _captured(entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, reference: Reference | None) -> CapturedGraph:
+def _captured(
+    entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, reference: ReferenceFunction | None
+) -> CapturedGraph:
     graph = from_bytes(entry.graph)
     metas = [op.tensor_meta for op in graph.placeholders]
     fits = inputs is not None and [(tuple(m.shape), to_torch(m.dtype)) for m in metas] == [
@@ -81,9 +84,57 @@ def _captured(entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, referenc
     return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
 
 
-def _as_eager(reference: Reference) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+def _as_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
     def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
         found = reference(*tensors)
         return [torch.as_tensor(value) for value in (found if isinstance(found, (list, tuple)) else [found])]
 
     return eager
+
+
+MODULE, REFERENCE = "module", "reference"
+
+
+def made_module(names: Mapping[str, Any], name: str) -> Any:
+    """The script's value `name` (by default `module`), if that is an MLIR module, else `None`."""
+    found = names.get(name or MODULE)
+    operation = getattr(found, "operation", None)
+    return found if getattr(operation, "name", "") == "builtin.module" and hasattr(found, "context") else None
+
+
+def program_of_module(
+    module: Any, names: Mapping[str, Any], title: str, shapes: tuple[str, ...] = ()
+) -> CapturedProgram:
+    """The functions of a module as programs.
+
+    A script's `example_inputs` are their inputs if they fit, and `reference`, a function of the same values, computes
+    the expected results. Raises `SourceError`.
+    """
+
+    text = module.operation.get_asm(enable_debug_info=False)
+    return program_of(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
+
+
+def _inputs(names: Mapping[str, Any]) -> list[torch.Tensor] | None:
+    given = names.get(INPUTS)
+    values = as_call(given)[0] if given is not None else ()
+    return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray))
+
+
+def _reference(names: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """The script's function, called with arrays if its example inputs are arrays."""
+    found = names.get(REFERENCE)
+    if not callable(found):
+        return None
+    given = names.get(INPUTS)
+    if not any(isinstance(value, np.ndarray) for value in (as_call(given)[0] if given is not None else ())):
+        return found
+
+    def on_arrays(*tensors: torch.Tensor) -> Any:
+        return found(*(tensor.numpy() for tensor in tensors))
+
+    return on_arrays

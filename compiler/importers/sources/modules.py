@@ -1,9 +1,9 @@
-"""Captures modules from files, on inputs that are stored, random, or missing."""
+"""Captures modules from files, and reads files of `torch.save`, which may hold weights only."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,11 +11,12 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.frontend.capture import callable_name
+from buddy.compiler.importers.sources.inputs import dtype_of, new_generator, random_tensor
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import CapturedProgram, source_error
-from buddy.compiler.importers.sources.random_inputs import dtype_of, new_generator, random_tensor
+from buddy.compiler.importers.sources.pickles import read_weights
+from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.importers.sources.tape import Tape
-from buddy.compiler.protocol.shape_words import ShapeWord, check_names, shape_for, shape_word
+from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.runtime.captured import CapturedGraph
 
 _TODO = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
@@ -103,3 +104,42 @@ def _parameters(module: torch.nn.Module) -> list[str]:
         return list(inspect.signature(module.forward).parameters)
     except (TypeError, ValueError):
         return []
+
+
+_SHOWN = 4
+
+
+def load_weights(opening: Opening) -> CapturedProgram:
+    """The program of a pickled module that the user trusts. Raises `SourceError`, also for weights alone."""
+    found = read_weights(opening.path, opening.title, opening.trusts)
+    if isinstance(found, torch.nn.Module):
+        return captured_module(opening, found.eval())
+    raise _only_weights(opening.title, found)
+
+
+def _only_weights(title: str, found: Any) -> SourceError:
+    tensors = list(_tensors("", found))
+    if not tensors:
+        what = f"{title} holds a {type(found).__name__}, which is neither weights nor a program"
+        return source_error(what, title, "open the script that uses it")
+    count = sum(tensor.numel() for _, tensor in tensors)
+    shown = ", ".join(f"{name or 'a tensor'} {_told(tensor)}" for name, tensor in tensors[:_SHOWN])
+    more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
+    what = f"{title} contains weights but no program: {len(tensors)} tensors, {count:,} numbers ({shown}{more})"
+    return source_error(what, title, "open the script that defines the model and loads them")
+
+
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested dicts and lists, with their paths."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _tensors(f"{name}.{key}".lstrip("."), item)
+    elif isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            yield from _tensors(f"{name}.{place}".lstrip("."), item)
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {str(tensor.dtype).removeprefix('torch.')}"

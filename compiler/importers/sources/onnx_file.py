@@ -12,12 +12,12 @@ from buddy.compiler.importers.onnx_files.importing import import_onnx
 from buddy.compiler.importers.onnx_files.model import PreparedModel, prepare_model
 from buddy.compiler.importers.onnx_files.nodes import graph_of
 from buddy.compiler.importers.onnx_files.reference import Reference
+from buddy.compiler.importers.sources.inputs import SEED, new_generator, random_tensor
 from buddy.compiler.importers.sources.modules import shape_words
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram
-from buddy.compiler.importers.sources.random_inputs import SEED, new_generator, random_tensor
-from buddy.compiler.protocol.imported_ir import ImportedIR
-from buddy.compiler.protocol.torch_mlir_pipelines import ONNX
+from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.protocol.presets import ONNX
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 

@@ -1,23 +1,167 @@
-"""Opens a file by its kind: each kind has one loader, which returns a program or raises an error."""
+"""Opens a file by its kind, which its content determines; each kind has one loader."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import re
+import zipfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-from buddy.compiler.importers.sources.kinds import DetectedKind
 from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.support.files import archive_too_large
 
-# By kind: the module whose `load` opens it, with its own imports.
+Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
+
+# The magic number of MLIR's bytecode (mlir/docs/BytecodeFormat.md).
+BYTECODE = b"ML\xefR"
+_HEAD = 1 << 16
+
+# Unsupported file formats by magic number, with their descriptions.
+_MAGIC = (
+    (b"\x7fELF", "an object file or a library"),
+    (b"\xcf\xfa\xed\xfe", "an object file or a library"),
+    (b"BC\xc0\xde", "LLVM bitcode"),
+    (b"\x93NUMPY", "an array of NumPy's"),
+    (b"GGUF", "a file of weights (GGUF)"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"%PDF", "a PDF"),
+    (b"\x89PNG", "a picture"),
+)
+_PICKLE = re.compile(rb"\x80[\x02-\x05]")
+# `{"name":` after its own length in 8 bytes.
+_SAFETENSORS = re.compile(rb".{6}\0\0\{", re.DOTALL)
+_TFLITE = re.compile(rb".{4}TFL3", re.DOTALL)
+# Tags of the fields of an ONNX `ModelProto` that may follow its version.
+_AFTER_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42")
+# How a line of MLIR text starts; comments are `//`.
+_MLIR = re.compile(
+    r"^\s*(?:module\b[^=;:]*(?:\{|$)|\"?[a-z_]\w*\.[\w.]+\"?\s*(?:\(|@|private|public|\{|<)"
+    r"|%[\w#:, %]+=\s*\"?\w+[\w.]*|[#!][\w.]+\s*=|#map|\{-#)",
+    re.MULTILINE,
+)
+# How no line of Python starts, whatever is wrong with it.
+_NO_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* @\w|%[\w#:, %]+= )", re.MULTILINE)
+_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class DetectedKind:
+    """A kind, and for `other` a description of the file."""
+
+    kind: Kind
+    words: str = ""
+
+
+_UNKNOWN = DetectedKind("other", "a binary file of unknown kind")
+
+
+def kind_of(path: Path) -> DetectedKind:
+    """The kind of the file at `path`. Raises `OSError` if it cannot be read."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    if head.startswith(BYTECODE):
+        return DetectedKind("mlir")
+    if head.startswith(b"PK\x03\x04"):
+        return _of_archive(path)
+    if _PICKLE.match(head):
+        return DetectedKind("weights")
+    if (words := _foreign(head)) is not None:
+        return DetectedKind("other", words)
+    if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
+        return DetectedKind("script")  # in the encoding that it declares
+    return DetectedKind("onnx") if is_onnx(path, head) else _of_text(path, head)
+
+
+def _foreign(head: bytes) -> str | None:
+    for magic, words in _MAGIC:
+        if head.startswith(magic):
+            return words
+    if _SAFETENSORS.match(head):
+        return "a file of weights (safetensors)"
+    return "a TensorFlow Lite model" if _TFLITE.match(head) else None
+
+
+def _of_archive(path: Path) -> DetectedKind:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            words = archive_too_large(archive, path.stat().st_size)
+    except (zipfile.BadZipFile, OSError, ValueError, RuntimeError, NotImplementedError):
+        return DetectedKind("other", "a truncated or damaged zip archive")
+    return DetectedKind("other", words) if words else of_members(names)
+
+
+def of_members(names: Iterable[str]) -> DetectedKind:
+    """The kind of a zip archive with these members; PyTorch's are in one folder of any name."""
+    inner = {name.partition("/")[2] for name in names} | set(names)
+    if any(name.startswith("models/") and name.endswith(".json") for name in inner):
+        return DetectedKind("exported")
+    if "serialized_exported_program.json" in inner:
+        return DetectedKind("exported")
+    if "archive_format" in inner and any(name.startswith("data/aotinductor/") for name in inner):
+        return DetectedKind("other", "a package of AOTInductor, which is machine code")
+    if "constants.pkl" in inner and any(name.startswith("code/") for name in inner):
+        return DetectedKind("torchscript")
+    if "data.pkl" in inner:
+        return DetectedKind("weights")
+    if any(name.endswith(".npy") for name in inner):
+        return DetectedKind("other", "arrays of NumPy's")
+    return DetectedKind("other", "a zip archive")
+
+
+def _of_text(path: Path, head: bytes) -> DetectedKind:
+    try:
+        text = _whole_lines(head).decode("utf-8")
+    except UnicodeDecodeError:
+        return _UNKNOWN
+    if "\0" in text:
+        return _UNKNOWN
+    if path.suffix == ".py" and (_is_python(path) or not _is_mlir(text)):
+        return DetectedKind("script")
+    if _is_mlir(text) or path.suffix == ".mlir":
+        return DetectedKind("mlir")
+    return DetectedKind("other", "empty" if not text.strip() else "text")
+
+
+def _whole_lines(head: bytes) -> bytes:
+    """The head without a last line that may be truncated."""
+    return head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]
+
+
+def is_onnx(path: Path, head: bytes) -> bool:
+    """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and its
+    name ends in .onnx or its producer or opset follows (onnx/onnx.proto).
+    """
+    tag, version, after = head[:1], head[1:2], head[2:3]
+    return tag == b"\x08" and b"\0" < version < b"\x40" and (path.suffix == ".onnx" or after in _AFTER_VERSION)
+
+
+def _is_mlir(text: str) -> bool:
+    return _MLIR.search(_COMMENT.sub("", text)) is not None
+
+
+def _is_python(path: Path) -> bool:
+    import ast
+
+    try:
+        ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True
+
+
+# By kind: the module and the function that open it; each module has its own imports.
 _LOADERS = {
-    "mlir": "mlir_file",
-    "exported": "exported_program",
-    "torchscript": "torchscript",
-    "weights": "weights",
-    "onnx": "onnx_file",
+    "mlir": "mlir_file:load",
+    "exported": "exported_program:load",
+    "torchscript": "torchscript:load",
+    "weights": "modules:load_weights",
+    "onnx": "onnx_file:load",
 }
 
 
@@ -49,7 +193,9 @@ def open_file(opening: Opening, sniffed: DetectedKind) -> CapturedProgram:
     if loader is None:
         raise _no_program(opening, sniffed)
     opening.tell(f"reading {opening.title}")
-    program = importlib.import_module(f"buddy.compiler.importers.sources.{loader}").load(opening)
+    module, _, function = loader.partition(":")
+    load = getattr(importlib.import_module(f"{__package__}.{module}"), function)
+    program = load(opening)
     assert isinstance(program, CapturedProgram)
     program.files = (str(opening.path.resolve()),)
     return program

@@ -1,8 +1,14 @@
-"""The result of loading a source: captured graphs and notes, or an error for the user."""
+"""A source and its program: the spelling of a source, its captured graphs or error, and its files."""
 
 from __future__ import annotations
 
+import difflib
+import os
+import sys
+import sysconfig
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.runtime.captured import CapturedGraph
@@ -27,3 +33,104 @@ class CapturedProgram:
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Location:
+    """Either `path` (a file) or `module` (importable) is set; `name` selects an object in it, "" all of it."""
+
+    path: Path | None = None
+    module: str = ""
+    name: str = ""
+
+
+def locate(source: str) -> Location:
+    """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
+
+    Other files may take the place of scripts. Raises `SourceError` for a missing file, or a folder.
+    """
+    head, separator, name = source.rpartition(":")
+    if separator and _is_name(name) and not os.path.exists(source):
+        if _looks_like_path(head):
+            return Location(path=_file(head), name=name)
+        return Location(module=head, name=name)
+    return Location(path=_file(source))
+
+
+def _is_name(text: str) -> bool:
+    """Whether a text is a Python name, or the name of an MLIR function, which may contain dots."""
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def _looks_like_path(text: str) -> bool:
+    return text.endswith(".py") or os.sep in text or os.path.exists(text)
+
+
+def _file(text: str) -> Path:
+    try:
+        return _found(text)
+    except (OSError, ValueError) as error:  # a folder without permission, an invalid name
+        reason = getattr(error, "strerror", None) or error
+        raise source_error(
+            f"{text:.200} cannot be opened: {reason}", where=os.getcwd(), todo="check the path"
+        ) from error
+
+
+def _found(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir():
+        scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
+        raise source_error(
+            f"{text} is a folder", todo=f"name a script in it: {scripts}" if scripts else "name a script"
+        )
+    if not path.exists():
+        raise _missing(text, path)
+    if not path.is_file():
+        raise source_error(f"{text} is not a file", todo="give a .py file, `script.py:name`, or a model file")
+    return path
+
+
+def _missing(text: str, path: Path) -> SourceError:
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix or '.py'}")], n=1)
+    hint = f"did you mean {path.parent / near[0]}?" if near else "check the path and the current folder"
+    return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)
+
+
+_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+
+
+def own_files(script: Path | None) -> tuple[str, ...]:
+    """Absolute paths, the script first. Files of installed packages and of this package are left out."""
+    others = tuple(f"{folder}{os.sep}" for folder in _folders_of_others())
+    found = [str(script.resolve())] if script is not None else []
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if not isinstance(file, str) or not file.endswith(".py"):
+            continue
+        folder, name = os.path.split(file)
+        if f"{_resolved(folder)}{os.sep}".startswith(others):
+            continue
+        path = os.path.realpath(os.path.join(_resolved(folder), name))
+        if os.path.isfile(path) and not f"{path}{os.sep}".startswith(others):
+            found.append(path)
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=4096)
+def _resolved(folder: str) -> str:
+    """`folder` with links resolved.
+
+    Cached, since thousands of modules share a few hundred folders and each link is a system call.
+    """
+    return os.path.realpath(folder)
+
+
+def _folders_of_others() -> list[Path]:
+    """The standard library, installed packages, and this package."""
+    places = {sysconfig.get_path(name) for name in _INSTALLED} | {str(Path(sys.executable).parent)}
+    ours = {str(Path(__file__).resolve().parents[2])}
+    for name in ("buddy.app", "buddy.themes", "buddy_tui", "mlir"):
+        module = sys.modules.get(name)
+        if (file := getattr(module, "__file__", None)) is not None:
+            ours.add(str(Path(file).parent if name.startswith("buddy.") else file))
+    return [Path(place).resolve() for place in (*places, *ours) if place]

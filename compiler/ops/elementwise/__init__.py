@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 # Importing these modules registers the lowerings of their ops.
-from buddy.compiler.ops.elementwise import (  # noqa: F401
-    arithmetic,
-    bits,
-    choice,
-    division,
-    functions,
-    incomplete_gamma,
-    orthogonal,
-    special,
-)
+from buddy.compiler.ops.elementwise import arithmetic, division, functions, logic, series, special  # noqa: F401
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, promoted
 
 __all__ = ["elementwise", "lower_expression", "ops_registry", "promoted"]

@@ -15,7 +15,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, rounded_operands
 from buddy.compiler.ops.func import eager_call
-from buddy.compiler.ops.matrices.failures import results_or_eager
+from buddy.compiler.ops.matrices.stack import results_or_eager
 from buddy.compiler.ops.registry import Lowering
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from buddy.compiler.ops.matrices import exponential, failures, householder, jacobi, lu, symmetric, triangular
+from buddy.compiler.ops.matrices import exponential, factorizations, jacobi, stack, symmetric
 from buddy.compiler.ops.registry import Registry
 
-_FAMILIES = (failures, lu, triangular, householder, symmetric, jacobi, exponential)
+_FAMILIES = (stack, factorizations, symmetric, jacobi, exponential)
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))

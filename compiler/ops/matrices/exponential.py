@@ -9,9 +9,8 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import index_of, index_position, number
-from buddy.compiler.ops.matrices.failures import results_or_eager
-from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, solve_stack
-from buddy.compiler.ops.matrices.triangular import identity
+from buddy.compiler.ops.matrices.factorizations import identity
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sums import cast_tensor

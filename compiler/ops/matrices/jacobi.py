@@ -15,9 +15,8 @@ from buddy.compiler.graph.operation import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loop_state import compare, plus
-from buddy.compiler.ops.loops import number
-from buddy.compiler.ops.matrices.failures import results_or_eager
+from buddy.compiler.ops.loops import compare, number, plus
+from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     Part,
@@ -26,13 +25,13 @@ from buddy.compiler.ops.matrices.stack import (
     as_results,
     as_stack,
     meta_of,
+    results_or_eager,
     solve_stack,
     transpose_matrices,
 )
-from buddy.compiler.ops.matrices.triangular import identity
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sort_buffer import Order
+from buddy.compiler.ops.selection import Order
 from buddy.compiler.ops.sorting import ascending, descending, sort_lines
 from buddy.compiler.ops.sums import cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument

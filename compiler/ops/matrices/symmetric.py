@@ -12,14 +12,10 @@ from buddy.compiler.graph.operation import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import within
-from buddy.compiler.ops.loop_state import compare, minus, pick, plus
-from buddy.compiler.ops.loops import index_of
-from buddy.compiler.ops.matrices.failures import results_or_eager
-from buddy.compiler.ops.matrices.lu import swap_rows
-from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, solve_stack
-from buddy.compiler.ops.matrices.triangular import triangle
-from buddy.compiler.ops.ranges import fall_back_if_outside
+from buddy.compiler.ops.bounds import fall_back_if_outside, within
+from buddy.compiler.ops.loops import compare, index_of, minus, pick, plus
+from buddy.compiler.ops.matrices.factorizations import swap_rows, triangle
+from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, argument

@@ -8,9 +8,9 @@ for the node.
 from __future__ import annotations
 
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.tosa import elementwise, indexing, products, reductions, shapes, windows
+from buddy.compiler.ops.tosa import contractions, elementwise, reductions, shapes
 
-_FAMILIES = (elementwise, indexing, products, reductions, shapes, windows)
+_FAMILIES = (elementwise, shapes, contractions, reductions)
 
 ops_registry = Registry(*(family.ops_registry for family in _FAMILIES))
 for _family in _FAMILIES:

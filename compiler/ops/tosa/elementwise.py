@@ -13,6 +13,7 @@ from buddy.compiler.ops.elementwise.functions import SQRT1_2, SQRT_2_OVER_PI
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.tensors import (
+    HALVES,
     Number,
     Operand,
     TosaTensor,
@@ -27,7 +28,6 @@ from buddy.compiler.ops.tosa.tensors import (
     truncated,
     unary,
 )
-from buddy.compiler.ops.tosa.types import HALVES
 from buddy.compiler.ops.utils import LoweringError, SymbolTable
 
 ops_registry = Registry()

@@ -12,8 +12,7 @@ from buddy.compiler.ops.reductions import axes_of
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
-from buddy.compiler.ops.tosa.tensors import TosaTensor, cast, reduced, reshape, unary, widened
-from buddy.compiler.ops.tosa.types import FLOATS
+from buddy.compiler.ops.tosa.tensors import FLOATS, TosaTensor, cast, reduced, reshape, unary, widened
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
 
 ops_registry = Registry()

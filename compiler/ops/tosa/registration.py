@@ -13,8 +13,7 @@ from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.elementwise.builder import known_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
-from buddy.compiler.ops.tosa.tensors import TosaTensor, cast, expanded, is_exact, reshape, rounded, splat
-from buddy.compiler.ops.tosa.types import HALVES
+from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expanded, is_exact, reshape, rounded, splat
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 

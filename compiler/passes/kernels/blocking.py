@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.arithmetic import bytes_of
-from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
 from buddy.compiler.passes.kernels.emit import split
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith
-from buddy.compiler.mlir.memory import element_bytes
+from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody, clone_ops
-from buddy.compiler.passes.kernels.chunks import CHUNK, for_rows, work_of
 from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
 from buddy.compiler.passes.kernels.packing import PanelCopy
-from buddy.compiler.passes.kernels.structured import Structured
+from buddy.compiler.passes.kernels.structured import CHUNK, Structured, for_rows, work_of
 from buddy.compiler.support.target import Target
 
 # (most ops in the body, vectors per iteration of a long loop). Unrolling shares the loop overhead of short bodies; for

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, vector
-from buddy.compiler.mlir.memory import root_of
-from buddy.compiler.mlir.walk import attributes_of
+from buddy.compiler.mlir.walk import attributes_of, root_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten, merge
-from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.body import VectorBody
+from buddy.compiler.passes.kernels.contraction import converted
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import Structured, read
 

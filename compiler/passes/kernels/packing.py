@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
-from buddy.compiler.mlir.memory import ONCE
+from buddy.compiler.mlir.walk import ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
-from buddy.compiler.passes.kernels.arithmetic import converted
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.contraction import Contraction, converted
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.support.target import CACHE_LINE
 

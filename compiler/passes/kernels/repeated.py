@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.memory import VIEWS
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import attributes_of, collect
+from buddy.compiler.mlir.walk import VIEWS, attributes_of, collect
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import KernelCalls
-from buddy.compiler.passes.kernels.crossing import argument_types
+from buddy.compiler.passes.kernels.calls import KernelCalls, argument_types
 from buddy.compiler.passes.kernels.structured import KINDS
 
 # The number of equal ops from which on they are outlined: a function takes as long to compile as two vector loops.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import root_of, zero_fill_before
+from buddy.compiler.mlir.walk import root_of, zero_fill_before
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,

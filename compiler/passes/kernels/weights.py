@@ -1,4 +1,4 @@
-"""Packed weights as arguments: rewrites a module's functions so that weights are packed outside of the timed call.
+"""Packed weights as arguments, and weights that kernels read in place.
 
 A parameter (argument attribute `buddy.parameter`) that is only used by contractions is replaced, from the function that
 uses it up to the public entry, by a buffer that a packing function of the module fills.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from buddy.compiler.codegen.calling_convention import STREAMED
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of, unique_symbol
 from buddy.compiler.passes.kernels.packing import Packing, pack_function
@@ -222,3 +223,19 @@ def _argument_attributes(op: Any) -> list[Any]:
 
 def _named(attributes: Any) -> list[Any]:
     return [attributes[i] for i in range(len(attributes))]
+
+
+def mark_streamed(weights: PackedWeights, place: Place) -> None:
+    """Marks the arguments of the entry that the parameter at `place` comes from."""
+    name, number = place
+    function = weights.functions[name]
+    if not function.public:
+        for call in function.calls:
+            above = weights.parameter(call.operands[number])
+            assert above is not None, "a parameter is a parameter in every caller"
+            mark_streamed(weights, above)
+        return
+    flags = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))
+    known = {named.name: named.attr for named in ir.DictAttr(flags[number])}
+    flags[number] = ir.DictAttr.get({**known, STREAMED: ir.UnitAttr.get()})
+    function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(flags)

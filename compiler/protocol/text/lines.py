@@ -1,13 +1,33 @@
-"""A text with an index of its lines: reading a window takes time proportional to the window, not to the text."""
+"""The text of one stage: an index of its lines, their nodes, jumps of assembly, and long types.
+
+The text itself is unchanged: only the view draws short names in place of types.
+"""
 
 from __future__ import annotations
 
 import re
 from array import array
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, islice
+from typing import NamedTuple
+
+import msgspec
+
+from buddy.compiler.protocol import LongType
+from buddy.compiler.protocol.texts import INSIDE
+
+_LABEL = re.compile(r"^(\.L\w+):")
+_JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
+
+
+def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
+    """Pairs of lines, a jump and its target label, in order; `lines` are numbered from `first`."""
+    labels = {found[1]: number for number, line in enumerate(lines, first) if (found := _LABEL.match(line))}
+    matches = ((number, _JUMP.match(line)) for number, line in enumerate(lines, first))
+    return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]
+
 
 MAX_CONSTANT = 200
 MAX_LINE = 4000
@@ -191,3 +211,58 @@ def _pieces(content: str) -> Iterator[str]:
         cut = content.find("\n", start + _CHUNK) + 1 or len(content)
         yield content[start:cut]
         start = cut
+
+
+# Shorter types, such as `tensor<1x128x768xf32>`, are more readable than a name.
+SHORTEST = 32
+# A type that occurs only once gains nothing from a name.
+LEAST_USES = 2
+# More names would be indistinguishable; the most frequent types are kept.
+MOST = 500
+_BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
+_TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
+_DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
+
+
+def long_types(text: IndexedText) -> list[LongType]:
+    """The types of at least `SHORTEST` characters that occur in `text` more than once, in order of appearance.
+
+    Of nested types the outermost counts; lines that define an alias do not.
+    """
+    uses: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for number, piece in text.chunks():
+        # Alias definitions are blanked, not removed, so that line numbers stay valid.
+        for match in _TYPE.finditer(_DEFINITION.sub("", piece)):
+            found = match[0]
+            if len(found) < SHORTEST:
+                continue
+            if found not in uses:
+                first[found] = number + match.string.count("\n", 0, match.start())
+            uses[found] = uses.get(found, 0) + 1
+    repeated = sorted((name for name, count in uses.items() if count >= LEAST_USES), key=lambda name: -uses[name])
+    kept = sorted(repeated[:MOST], key=lambda name: first[name])
+    return [LongType(name, uses[name], first[name]) for name in kept]
+
+
+class Origins(NamedTuple):
+    """The numbers of ops, or bytes of machine code, with own nodes, with derived nodes only, and without nodes."""
+
+    direct: int = 0
+    derived: int = 0
+    nowhere: int = 0
+
+
+class StageText(msgspec.Struct, frozen=True):
+    """`content` is the text without location marks; `line_sets[i]` indexes `sets` for line `i` (0: no node).
+
+    `sets[k]` are stable node names; `sets[0]` is empty. `derived[k]` are the names in it that were derived because a
+    pass had dropped the op's own location. `machine[i]` is the machine code of line `i`, at most 255 bytes.
+    """
+
+    content: str
+    line_sets: tuple[int, ...] = ()
+    sets: tuple[tuple[str, ...], ...] = ((),)
+    derived: dict[int, tuple[str, ...]] = {}
+    origins: Origins = Origins()
+    machine: tuple[bytes, ...] = ()

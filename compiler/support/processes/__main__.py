@@ -50,9 +50,9 @@ def answer_call(function: Callable[..., Any]) -> None:
 
 def serve(function: Any, read_fd: int, write_fd: int) -> None:
     """Calls `function` with the channel to the process that started this one."""
+    from buddy.compiler.support.files import ensure_temporary_folder
     from buddy.compiler.support.processes.channel import Channel
-    from buddy.compiler.support.processes.limits import WORKER_FIRST, prefer_as_oom_victim
-    from buddy.compiler.support.scratch import ensure_temporary_folder
+    from buddy.compiler.support.processes.parent_death import WORKER_FIRST, prefer_as_oom_victim
 
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.bench.contestant import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
+from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
 # The minimum duration of a block, which has at least one call. Otherwise a subject of a few milliseconds would be timed
 # by one call, which wakes threads that slept since the side's last block, and which a single interrupt can double.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.driver import graph_stages
+from buddy.compiler.driver import snapshots
 from buddy.compiler.driver.pipeline import Observer, run_mlir_passes
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
@@ -66,7 +66,7 @@ def _reduced_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, 
     def work(_channel: Channel) -> Reply:
         steps = recipe.steps
         before, after = (
-            graph_stages.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
+            snapshots.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
             for end in (place, place + 1)
         )
         return ReproducedGraphs(str(before), str(after))
@@ -85,7 +85,7 @@ def _reduced(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place:
             found.before = message.text
 
     def work(channel: Channel) -> Reply:
-        graph = graph_stages.graph_after(subject.part.graph, recipe)
+        graph = snapshots.graph_after(subject.part.graph, recipe)
         locations, context = LocationSets(), new_context()
         module = lower(graph, recipe, context, locations, trials.first()).module.operation
         prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(place, 0)])

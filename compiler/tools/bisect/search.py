@@ -13,10 +13,18 @@ from buddy.compiler.protocol import BisectionResult, Criterion, Culprit, WrongLo
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.tools.bisect import lowerings, nodes, reproducing, slowness, steps
+from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.delta import Verdict
-from buddy.compiler.tools.bisect.trials import EVERY, RecipeOutcome, RecipeTrials, Tell, TrialSubject, place, subject_of
-from buddy.compiler.tools.bisect.warming import warm_up
+from buddy.compiler.tools.bisect.trials import (
+    EVERY,
+    RecipeOutcome,
+    RecipeTrials,
+    Tell,
+    TrialSubject,
+    place,
+    subject_of,
+    warm_up,
+)
 from buddy.compiler.tools.extract import Subgraph
 
 # Maximum number of rounds; each finds one fault that another one may hide.
@@ -84,7 +92,7 @@ class _Search:
                 break
             blame.gone += found
             blame.wrong += lowered
-            recipe = lowerings.repair_lowerings(steps.without_steps(recipe, found), lowered)
+            recipe = nodes.repair_lowerings(steps.without_steps(recipe, found), lowered)
             self._say("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
@@ -123,7 +131,7 @@ class _Search:
         lowered: list[WrongLowering] = []
 
         def excused() -> bool:
-            lowered.extend(lowerings.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True))
+            lowered.extend(nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True))
             return bool(lowered)
 
         def attempt(changed: Recipe) -> RecipeOutcome:
@@ -137,7 +145,7 @@ class _Search:
         if found or lowered:
             return found, lowered
         self._say("lowerings", 0.6)
-        return [], lowerings.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
+        return [], nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
     def _smallest(self, recipe: Recipe, wrong: RecipeOutcome) -> TrialSubject:
         """The smallest subgraph that is `wrong` by itself, within half of the remaining time.
@@ -242,7 +250,7 @@ class _Search:
             names = list(dict.fromkeys(of))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
         elif wrong:
-            what = "; ".join(lowerings.lowering_text(found) for found in wrong)
+            what = "; ".join(nodes.lowering_text(found) for found in wrong)
         else:
             what = f"no single pass or lowering is responsible {place(self.first.step, self.recipe)}"
         return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"

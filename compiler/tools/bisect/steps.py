@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from buddy.compiler.graph import plugins, registrations
+from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Culprit
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
@@ -124,7 +124,7 @@ def culprits(recipe: Recipe, places: Sequence[int]) -> tuple[Culprit, ...]:
 
 def origin(step: PassStep) -> str:
     """The plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
-    kind: registrations.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
+    kind: plugins.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
     return plugins.origin((kind, step.name))
 
 

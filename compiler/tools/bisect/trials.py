@@ -1,4 +1,4 @@
-"""A trial: a recipe on a subgraph, compiled, run and compared with eager in a disposable process."""
+"""A trial: a recipe on a subgraph, compiled, run and compared with eager in a process that is already warm."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch.nn import functional
 
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
+from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.serialize import graph_hash
+from buddy.compiler.ops import registries
+from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Criterion
 from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
+from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
-from buddy.compiler.protocol.worker_messages import Message, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Done, Message, Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
-from buddy.compiler.runtime.node_by_node import SEED
+from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
 from buddy.compiler.tools.extract import Subgraph
@@ -277,3 +282,26 @@ def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
 def artifact_of(outcome: RecipeOutcome) -> Artifact:
     """The artifact of a trial that was right."""
     return from_bytes(outcome.artifact)
+
+
+def warm_up(trials: RecipeTrials, dialect: Any) -> None:
+    """Compiles a small program, in a child first, because a plug-in's replacement of our code may crash."""
+    own_passes()
+    registries(dialect)
+    recipe = default_recipe(dialect=dialect)
+    (captured,) = capture(_program, (torch.ones(2, 16),))
+
+    def work(_channel: Any) -> Reply:
+        compile_graph(captured.graph, recipe)
+        return Done()
+
+    if isinstance(trials.apart(work, Done, seconds=_PATIENCE), Done):
+        compile_graph(captured.graph, recipe)
+
+
+# Time limit in seconds, many times what it takes.
+_PATIENCE = 10.0
+
+
+def _program(x: torch.Tensor) -> torch.Tensor:
+    return functional.softmax(functional.layer_norm(functional.gelu(functional.linear(x, x)), (2,)), -1)

@@ -1,19 +1,110 @@
-"""PyTorch's operator database: its operators and dtypes, and a limited number of distinct calls of each."""
+"""PyTorch's operator database, its operators and dtypes, the Core ATen list, and gradients of a sample's results."""
 
 from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from buddy.compiler.tools.coverage.gradients import SEED, differentiate, leaves_of
-from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
+from buddy.compiler.frontend.aten import default_decompositions, target_key
+from buddy.compiler.frontend.complex_numbers import RULES
+from buddy.compiler.frontend.distributions import RULES as OF_RANDOM_BITS
+from buddy.compiler.frontend.graph_splitter import BETWEEN
+from buddy.compiler.graph.operation import default_ops_map
+from buddy.compiler.ops import registries
+from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, OpDtypePair
+
+# Stands for the rules of `frontend/complex_numbers` in the list of registries.
+_BY_PARTS = "complex numbers"
+
+
+def core_ops() -> list[CoreOp]:
+    """Each overload with our registries that lower its class, or the rules for complex numbers.
+
+    Without either, whether it is decomposed. A number read out of a tensor is read at a graph break.
+
+    Overloads that write to their arguments are functionalized, since graphs contain no others.
+    """
+    classes, found, rules = default_ops_map(), registries(), default_decompositions()
+    ops = []
+    for op in _overloads():
+        seen = _functional(op)
+        cls = classes.get(target_key(seen))
+        lowered = tuple(name for name, registry in found.items() if cls is not None and cls.__name__ in registry)
+        if not lowered and op in RULES and op not in rules:
+            lowered = (_BY_PARTS,)
+        if op is torch.ops.aten._local_scalar_dense.default:
+            lowered = (BETWEEN,)
+        decomposed = seen in rules or seen in OF_RANDOM_BITS or _is_composite(seen)
+        why = "" if cls is None or lowered or seen in OF_RANDOM_BITS else cls.only_eager
+        ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
+    return ops
+
+
+def _functional(op: Any) -> Any:
+    """The overload that replaces a mutating one in graphs; other overloads are returned unchanged."""
+    if not op._schema.is_mutable:
+        return op
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, f"{name}_functional", None)
+    overload = op._overloadname.removesuffix("out").removesuffix("_") or "default"
+    return getattr(packet or getattr(torch.ops.aten, name), overload, op)
+
+
+def _is_composite(op: Any) -> bool:
+    """Whether PyTorch itself expresses it by other ops, or by its argument's sizes, before capture."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
+
+
+def _overloads() -> Iterator[Any]:
+    for name in sorted(dir(torch.ops.aten)):
+        packet = getattr(torch.ops.aten, name)
+        if isinstance(packet, torch._ops.OpOverloadPacket):
+            overloads = (getattr(packet, overload) for overload in packet.overloads())
+            yield from (op for op in overloads if torch.Tag.core in op.tags)
+
+
+SEED = 0
+
+
+class Gradients(NamedTuple):
+    """One dense tensor for each leaf; `any` says whether some result depends on some leaf."""
+
+    tensors: tuple[torch.Tensor, ...]
+    any: bool
+
+
+def leaves_of(arguments: Any) -> list[torch.Tensor]:
+    """The tensors in a nest of arguments whose gradients are wanted."""
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def differentiate(results: Any, leaves: Sequence[torch.Tensor]) -> Gradients:
+    """The gradients of `leaves`, of a nest of results of a call that autograd has followed.
+
+    Autograd says None of a leaf that results do not depend on, or gives zeros, which is the same: it is zeros here.
+    The strides of gradients are nobody's promise, so all are contiguous.
+    """
+    wanted, seeds = [], []
+    for number, result in enumerate(tree_leaves(results)):
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            chance = torch.Generator().manual_seed(SEED + number)
+            wanted.append(result)
+            seeds.append(torch.randn(result.shape, dtype=result.dtype, generator=chance))
+    found = torch.autograd.grad(wanted, leaves, seeds, allow_unused=True) if wanted and leaves else [None] * len(leaves)
+    made = [
+        torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
+    ]
+    dense = [gradient.to_dense() if gradient.layout != torch.strided else gradient for gradient in made]
+    return Gradients(
+        tuple(gradient.detach().contiguous() for gradient in dense), any(gradient is not None for gradient in found)
+    )
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import runpy
 
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.coverage.messages import CheckPair, ListPairs, PairChecked, PairsListed
-from buddy.compiler.tools.coverage.plan import Listing
+from buddy.compiler.tools.coverage.plan import CheckPair, Listing, ListPairs, PairChecked, PairsListed
 
 
 @serves(ListPairs | CheckPair)
@@ -18,8 +17,7 @@ def serve(channel: Channel) -> None:
     _warm_up()
     for path in plan.extensions:
         runpy.run_path(path)
-    from buddy.compiler.tools.coverage.core_aten import core_ops
-    from buddy.compiler.tools.coverage.samples import pairs
+    from buddy.compiler.tools.coverage.samples import core_ops, pairs
     from buddy.compiler.tools.coverage.worker import CoverageWorker
 
     channel.send(PairsListed(Listing(pairs(plan), core_ops(), _versions())))

@@ -12,12 +12,21 @@ from typing import Any, cast
 
 import msgspec
 
-from buddy.compiler.support import json_lines
+from buddy.compiler.support import files
 from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.parent_death import describe_exit
-from buddy.compiler.tools.coverage.messages import CheckPair, ListPairs, PairChecked, PairsListed
-from buddy.compiler.tools.coverage.plan import CoveragePlan, Listing, OpDtypePair, PairResult, sharded
+from buddy.compiler.tools.coverage.plan import (
+    CheckPair,
+    CoveragePlan,
+    Listing,
+    ListPairs,
+    OpDtypePair,
+    PairChecked,
+    PairResult,
+    PairsListed,
+    sharded,
+)
 
 
 class CoverageError(Exception):
@@ -30,7 +39,7 @@ def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
 
     Raises `OSError`.
     """
-    return {result.pair: result for result in json_lines.read(path, PairResult) if result.backward == backward}
+    return {result.pair: result for result in files.read(path, PairResult) if result.backward == backward}
 
 
 def run(

@@ -13,8 +13,18 @@ from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.tools.coverage.check import check
-from buddy.compiler.tools.coverage.messages import CallChecked, CallStarted, CoverageJob, JobDone
-from buddy.compiler.tools.coverage.plan import RIGHT, CallResult, CoveragePlan, OpDtypePair, PairResult, pair_result
+from buddy.compiler.tools.coverage.plan import (
+    RIGHT,
+    CallChecked,
+    CallResult,
+    CallStarted,
+    CoverageJob,
+    CoveragePlan,
+    JobDone,
+    OpDtypePair,
+    PairResult,
+    pair_result,
+)
 from buddy.compiler.tools.coverage.samples import SampleCall, calls, database, torch_dtype
 
 # Stands for a call's number in messages about the joint program of all calls of a pair.
@@ -105,7 +115,7 @@ class CoverageWorker:
         self._fork = None
 
     def _tolerance(self, pair: OpDtypePair) -> str:
-        from buddy.compiler.tools.coverage.agreement import tolerance_of
+        from buddy.compiler.tools.coverage.check import tolerance_of
 
         tolerance, source = tolerance_of(database()[pair.op], torch_dtype(pair.dtype))
         return f"{tolerance} ({source})"

@@ -16,10 +16,10 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
 from buddy.compiler.codegen.machines import Machine, this_machine
+from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.parent_death import run_below
-from buddy.compiler.support.scratch import scratch_folder
-from buddy.compiler.tools.export.archive import archive
 from buddy.compiler.tools.export.errors import ExportError
+from buddy.compiler.tools.export.packages import archive
 
 _FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden")
 _PATIENCE = 300.0

@@ -14,9 +14,8 @@ from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.artifact import Argument as EntryArgument
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.tools.export.dtypes import ElementType, element_of, stored_shape
 from buddy.compiler.tools.export.errors import ExportError
-from buddy.compiler.tools.export.words import reserved_words
+from buddy.compiler.tools.export.names import ElementType, element_of, reserved_words, stored_shape
 
 if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import Machine, new_context, optimise, parse_module, target_machine
-from buddy.compiler.codegen.trampolines import trampoline_name, trampolines
 from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface
-from buddy.compiler.tools.export.words import LIBM
+from buddy.compiler.tools.export.names import LIBM
 
 # Functions of <string.h> and <stdlib.h>.
 _LIBC = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])

@@ -19,8 +19,8 @@ from buddy.compiler.protocol import Assignment, ExportedFile, ExportKind
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.torch_values import dense_bytes
-from buddy.compiler.support.scratch import EXPORT, scratch_folder
-from buddy.compiler.tools.export import building, c_text, safetensors, texts, wheel
+from buddy.compiler.support.files import EXPORT, scratch_folder
+from buddy.compiler.tools.export import building, packages, texts
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface, interface_of
 from buddy.compiler.tools.export.native import NativeProgram
@@ -103,7 +103,7 @@ class _Writer:
         found = {
             "asm": f"{name}.s", "object": f"{name}.o", "static": f"lib{name}.a", "shared": f"lib{name}.so",
             "llvm-ir": f"{name}.ll", "mlir": f"{name}.mlir", "bytecode": f"{name}.mlirbc",
-            "wheel": wheel.wheel_name(name, self._machine),
+            "wheel": packages.wheel_name(name, self._machine),
         }  # fmt: skip
         files = [file for kind, file in found.items() if kind in kinds]
         if kinds & _WITH_C:
@@ -137,9 +137,9 @@ class _Writer:
     def _write_c(self) -> None:
         name = self._name
         self._text(f"{name}.h", self._header)
-        self._text(f"{name}.c", c_text.loader(self._interface))
+        self._text(f"{name}.c", texts.loader(self._interface))
         for file in ("main.c", "main.cpp", "npy.h"):
-            self._text(file, c_text.source(file, name))
+            self._text(file, texts.source(file, name))
         if self._code:
             self._text("CMakeLists.txt", texts.cmake(self._interface, self._code))
         self._tell("writing weights")
@@ -152,7 +152,7 @@ class _Writer:
             return
         self._tell("building the library")
         openmp = self._interface.threads > 1
-        sources = building.BuildSources(name, self._header, c_text.loader(self._interface), self._object)
+        sources = building.BuildSources(name, self._header, texts.loader(self._interface), self._object)
         if "static" in kinds:
             self._path(f"lib{name}.a").write_bytes(building.static_library(sources, self._machine, openmp))
         if kinds & {"shared", "wheel"}:
@@ -166,8 +166,8 @@ class _Writer:
         weights = self._path(f"{self._name}.safetensors")
         if not weights.exists():
             self._write_weights(weights)
-        path = self._path(wheel.wheel_name(self._name, self._machine))
-        wheel.write_wheel(path, self._name, self._machine, library, weights, f"Compiled from {self._program.origin}")
+        path = self._path(packages.wheel_name(self._name, self._machine))
+        packages.write_wheel(path, self._name, self._machine, library, weights, f"Compiled from {self._program.origin}")
 
     def _write_weights(self, path: Path) -> None:
         tensors, (_, sources) = self._program.captured.tensors, self._interface.sources
@@ -175,8 +175,8 @@ class _Writer:
         for weight, source in zip(self._interface.weights, sources, strict=True):
             shape = [size for size in weight.shape if isinstance(size, int)]
             data = dense_bytes(tensors[source])
-            found[weight.name] = safetensors.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
-        safetensors.write(path, found, {"format": "pt", "program": self._name})
+            found[weight.name] = packages.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
+        packages.write(path, found, {"format": "pt", "program": self._name})
 
     def _write_examples(self) -> None:
         captured, interface = self._program.captured, self._interface
@@ -196,7 +196,7 @@ class _Writer:
 
     @cached_property
     def _header(self) -> str:
-        return c_text.header(self._interface, self._program.origin, self._machine)
+        return texts.header(self._interface, self._program.origin, self._machine)
 
     @cached_property
     def _native(self) -> NativeProgram:

@@ -18,9 +18,9 @@ from hypothesis.errors import Flaky
 
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.fuzz import guards
-from buddy.compiler.tools.fuzz.crash_log import CrashLog
-from buddy.compiler.tools.fuzz.plan import (
+from buddy.compiler.tools.fuzz import checking
+from buddy.compiler.tools.fuzz.restartable_process import CrashLog, RestartableProcess
+from buddy.compiler.tools.fuzz.session import (
     FAULTS,
     BatchDone,
     FuzzBatch,
@@ -32,7 +32,6 @@ from buddy.compiler.tools.fuzz.plan import (
     Verdict,
     merged,
 )
-from buddy.compiler.tools.fuzz.restartable_process import RestartableProcess
 from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 
 # The statements that crashed eager, by the seed of their batch.
@@ -170,6 +169,6 @@ def verdict_of(worker: RestartableProcess, script: str, plan: FuzzPlan) -> Verdi
 def serve(channel: Channel) -> None:
     """Runs the batches of a request, in a process of its own."""
     order = channel.receive()
-    guards.leave_untimed()
+    checking.leave_untimed()
     for batch in run(order.plan, order.known, Path(order.heard), order.deadly):
         channel.send(BatchDone(batch))

@@ -1,16 +1,39 @@
-"""Runs work that may crash in a fork of a warm process, and replaces the fork after a crash or a timeout."""
+"""Runs work that may crash in a process forked from a warm one, and records what it was about to do."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.forks import ForkedWorker
 from buddy.compiler.support.processes.interpreters import BlockingWorker
+
+_END = b"\0"
+
+
+class CrashLog:
+    """A text in a file, overwritten repeatedly at the cost of one system call each time."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Without a path nothing is recorded. Raises `OSError`."""
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def say(self, text: str) -> None:
+        """Replaces the recorded text with `text`; "" means that all went well."""
+        if self._file is not None:
+            os.pwrite(self._file, text.encode() + _END, 0)
+
+
+def read_crash_log(path: Path) -> str:
+    """The last recorded text, "" if there is none."""
+    return path.read_bytes().partition(_END)[0].decode() if path.exists() else ""
+
 
 How = Literal["answer", "crash", "timeout"]
 

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 
-from buddy.compiler.tools.fuzz.operands import fill_template
+from buddy.compiler.tools.fuzz.operands import fill_template, tensors
 from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
-from buddy.compiler.tools.fuzz.values import tensors
 
 MAX_ELEMENTS = 8192
 # The kind of statements that are used for their writes.

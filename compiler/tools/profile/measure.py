@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.profile_report import ProfileReport, Sampling
+from buddy.compiler.protocol.profile import ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
+from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, timed, with_threads
-from buddy.compiler.runtime.node_by_node import SEED
-from buddy.compiler.runtime.sizes import bind
-from buddy.compiler.support.cycle_counter import CycleCounter, TickRate, counter, reader
+from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
+from buddy.compiler.support.target import CycleCounter, TickRate, counter, reader
 from buddy.compiler.tools.profile.attribution import attribute_time
 from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 

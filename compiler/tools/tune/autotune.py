@@ -14,16 +14,16 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.driver import program_cache
+from buddy.compiler.driver import compile_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Attempted, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.tuning_space import SpaceError, space_of
+from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune import handed
+from buddy.compiler.tools.tune import worker
+from buddy.compiler.tools.tune.cluster import RecipeTrier
 from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRecipe
-from buddy.compiler.tools.tune.on_worker import RecipeTrier
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
@@ -79,13 +79,13 @@ class TunedRecipe:
         faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
         log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
         kept = SavedTuning(found.recipe, self._seconds, found.gain)
-        TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
+        TUNED.write(compile_graph.key(self._graph, self._base), msgspec.json.encode(kept))
         return found.recipe
 
 
 def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
     """The cached result of a search around `recipe`, for a machine like this one and the current code."""
-    data = TUNED.read(program_cache.key(graph, recipe))
+    data = TUNED.read(compile_graph.key(graph, recipe))
     try:
         return None if data is None else msgspec.json.decode(data, type=SavedTuning)
     except msgspec.MsgspecError:
@@ -103,7 +103,7 @@ def autotune(
     recipe has nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
-        handed.write_bundle(Path(folder), graph, tensors, numbers)
+        worker.write_bundle(Path(folder), graph, tensors, numbers)
         trier = RecipeTrier(msgspec.msgpack.encode(LoadBundle(folder)))
         try:
             if trier.refusal:

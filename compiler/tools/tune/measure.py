@@ -16,12 +16,12 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import timed, with_threads
-from buddy.compiler.runtime.node_by_node import SEED
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
-from buddy.compiler.tools.bisect.timing import paired
+from buddy.compiler.tools.bisect.slowness import paired
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
 if TYPE_CHECKING:

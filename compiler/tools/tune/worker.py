@@ -1,19 +1,53 @@
-"""A process that loads a program itself and tries recipes on it, for machines without an engine.
+"""A process that loads a program, or a graph that another process wrote, and tries recipes on it.
 
 It gets a `LoadForTuning` or a `LoadBundle`, then the messages that `serve_attempts` answers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.protocol import Diagnostic
+import torch
+
+from buddy.compiler.graph import serialize
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
+from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.graph_interpreter import results_of
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
 from buddy.compiler.tools.tune.messages import Beginning, LoadBundle, LoadForTuning, TuningRequest
+
+_GRAPH, _VALUES = "graph.bin", "values.pt"
+
+
+def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
+    """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
+    (folder / _GRAPH).write_bytes(serialize.to_bytes(graph))
+    torch.save({"tensors": [_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
+
+
+def read_bundle(folder: Path) -> CapturedGraph:
+    """Reads the output of `write_bundle` from `folder`; eager computes it node by node.
+
+    Raises `OSError`, and the readers' exceptions for a damaged file.
+    """
+    graph = serialize.from_bytes((folder / _GRAPH).read_bytes())
+    values = torch.load(folder / _VALUES, weights_only=True, mmap=True)
+    numbers = tuple(values["numbers"])
+    eager = partial(results_of, graph, numbers=numbers)
+    return CapturedGraph(graph, GraphInfo(graph.name, ()), values["tensors"], eager, numbers=numbers)
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor without other data: for a view, the whole storage would be written."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
 
 
 @serves(Beginning | TuningRequest)
@@ -42,9 +76,8 @@ def _captured(channel: Channel, begin: Beginning) -> Any:
 
 
 def _handed(begin: LoadBundle) -> Any:
-    from buddy.compiler.tools.tune import handed
 
-    return handed.read_bundle(Path(begin.folder))
+    return read_bundle(Path(begin.folder))
 
 
 def _loaded(channel: Channel, begin: LoadForTuning) -> Any:

@@ -15,14 +15,13 @@ from llvmlite import binding
 from torch.nn import functional
 
 from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
-from buddy.compiler.codegen.gpu.ptx import PtxError, emit
+from buddy.compiler.codegen.gpu.kernels import PtxError, emit
 from buddy.compiler.codegen.machines import parse_module, this_machine
-from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
-from buddy.compiler.protocol.device_program import Copy, KernelScalar, Launch, Pointer
+from buddy.compiler.protocol.artifact import Artifact, Copy, KernelScalar, Launch, Pointer, from_bytes, to_bytes
 from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import EAGER, Recipe
-from buddy.compiler.runtime.load import load
-from buddy.compiler.runtime.memory import torch_dtype
+from buddy.compiler.runtime.buffers import torch_dtype
+from buddy.compiler.runtime.executable import load
 from buddy.compiler.runtime.on_device import NoGpuError
 from tests.programs import Line, assert_same, without
 

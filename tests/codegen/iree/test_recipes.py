@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
-from buddy.compiler.codegen.iree.catalogue import parsed_help
-from buddy.compiler.codegen.iree.flags import DEFAULTS, driver, flag_problem, merge_flags, targets
+from buddy.compiler.codegen.iree.compiler import parsed_help
+from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
 from buddy.compiler.engine.backends import needs_backend
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml

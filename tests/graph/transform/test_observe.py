@@ -7,12 +7,12 @@ import torch
 
 from buddy.compiler.graph.partition import by_layers
 from buddy.compiler.graph.transform import TransformError, run_transform
-from buddy.compiler.graph.transform.observe import observed
+from buddy.compiler.graph.transform.rewriting import observed
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.runtime.node_by_node import values_of
-from buddy.compiler.runtime.observing import observe_nodes
+from buddy.compiler.runtime.graph_interpreter import values_of
+from buddy.compiler.runtime.torch_ops import observe_nodes
 from tests.models import stack
 from tests.programs import Line, captured
 

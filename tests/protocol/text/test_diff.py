@@ -9,9 +9,8 @@ from itertools import pairwise
 
 import pytest
 
-from buddy.compiler.protocol.text import runs
-from buddy.compiler.protocol.text.diff import difference
-from buddy.compiler.protocol.text.runs import Hunk, hunks
+from buddy.compiler.protocol.text import diff
+from buddy.compiler.protocol.text.diff import Hunk, difference, hunks
 from buddy.compiler.protocol.text.structure import bound, shapes, with_sorted_attributes
 
 FUNCTION = """\
@@ -84,7 +83,7 @@ def test_without_anchors_the_edit_is_a_shortest_one(seed: int) -> None:
     random_ = random.Random(seed)
     before = [random_.randrange(4) for _ in range(40)] * 2
     after = [random_.randrange(4) for _ in range(40)] * 2
-    pairs = runs._by_edits(before, after)
+    pairs = diff._by_edits(before, after)
     assert all(x < u and y < v for (x, y), (u, v) in pairwise(pairs))
     assert all(before[x] == after[y] for x, y in pairs)
     assert len(pairs) == longest_common(before, after)

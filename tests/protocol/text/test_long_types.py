@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from buddy.app.reports.text.abbreviations import abbreviate_types
+from buddy.app.reports.text.folds import abbreviate_types
 from buddy.compiler.protocol import LongType
-from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.long_types import MOST, long_types
+from buddy.compiler.protocol.text.lines import MOST, IndexedText, long_types
 
 VIEW = "memref<128x768xf32, strided<[768, 1], offset: ?>>"
 STRUCT = "!llvm.struct<(ptr, ptr, i64, array<2 x i64>, array<2 x i64>)>"

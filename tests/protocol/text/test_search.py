@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from buddy.compiler.protocol.regex import PatternError
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.search import check, keeps_to_lines, search, search_each
+from buddy.compiler.protocol.text.store import check, keeps_to_lines, search, search_each
+from buddy.compiler.protocol.texts import PatternError
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
 

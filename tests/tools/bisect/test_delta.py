@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.compiler.tools.bisect.delta import smallest_failing, turning_point
-from buddy.compiler.tools.bisect.timing import interval
+from buddy.compiler.tools.bisect.slowness import interval
 
 
 @pytest.mark.parametrize("wanted", [{3}, {0, 15}, {2, 3, 9}, set(range(16))])

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.support import json_lines
-from buddy.compiler.tools.coverage import page, report, session
+from buddy.compiler.support import files
+from buddy.compiler.tools.coverage import report, session
 from buddy.compiler.tools.coverage.plan import (
     RIGHT,
     STEPS,
@@ -137,16 +137,16 @@ def _lives(pid: str) -> bool:
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     assert session.read(path) == {}
-    json_lines.append(path, KNOWN)
-    json_lines.append(path, PairResult("add", "bool", "compiled"))
-    json_lines.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
+    files.append(path, KNOWN)
+    files.append(path, PairResult("add", "bool", "compiled"))
+    files.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
     path.write_bytes(path.read_bytes() + b'{"op": "mul", "dt')
     assert {pair.op: result.outcome for pair, result in session.read(path).items()} == {
         "exp": "compiled",
         "add": "compiled",
     }
     assert session.read(path, backward=True) == {}
-    json_lines.append(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
+    files.append(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
     assert session.read(path, backward=True)[KNOWN.pair].outcome == "wrong"
     assert session.read(path)[KNOWN.pair].outcome == "compiled"
 
@@ -187,7 +187,7 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert figures["compiled_here"] == pytest.approx(1 / 3, abs=1e-3)
     assert figures["without_eager"] == pytest.approx(2 / 3, abs=1e-3)
     assert report.summary(found, core)["core"]["missing"] == ["sort.default"]
-    written = page.markdown(found, Listing([], core, {"torch": "2.x"}), CoveragePlan())
+    written = report.markdown(found, Listing([], core, {"torch": "2.x"}), CoveragePlan())
     assert "| `rand.default` | numbers |" in written
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
@@ -213,7 +213,7 @@ def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_ar
 
 
 def test_core_aten_counts_what_stands_in_graphs_for_an_overload() -> None:
-    from buddy.compiler.tools.coverage.core_aten import core_ops
+    from buddy.compiler.tools.coverage.samples import core_ops
 
     known = {op.target: op for op in core_ops()}
     assert known["atan2.out"].lowered == known["atan2.default"].lowered != ()

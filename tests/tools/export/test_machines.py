@@ -17,8 +17,8 @@ from elftools.elf.elffile import ELFFile
 from torch import nn
 
 from buddy.compiler.codegen import machines
+from buddy.compiler.codegen.llvm_ir import for_older_llvm
 from buddy.compiler.codegen.machines import MachineError, machine_of, parse_module, target_of
-from buddy.compiler.codegen.older_llvm import for_older_llvm
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram

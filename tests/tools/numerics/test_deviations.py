@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.error_metrics import ErrorMetrics
+from buddy.compiler.runtime.compare import ErrorMetrics, compare
 from buddy.compiler.runtime.error_statistics import can_walk, walked
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from buddy.compiler.driver.observed_program import observed_program
+from buddy.compiler.driver.observation import observed_program
 from buddy.compiler.graph.operation import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import find_ops
@@ -19,12 +19,12 @@ from buddy.compiler.ops import linalg
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import value_of
 from buddy.compiler.passes import base
-from buddy.compiler.protocol.numerics_report import NumericsReport, Reference
+from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.graph_interpreter import symbols_at
 from buddy.compiler.runtime.measure import fingerprints
-from buddy.compiler.runtime.node_by_node import symbols_at
 from buddy.compiler.runtime.nodes import compare_nodes
 from tests.models import stack
 from tests.programs import captured

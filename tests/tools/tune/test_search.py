@@ -8,8 +8,8 @@ from itertools import product
 
 import pytest
 
-from buddy.compiler.protocol.tuning_space import Point
-from buddy.compiler.tools.tune.search import SearchStrategy
+from buddy.compiler.protocol.tuning import Point
+from buddy.compiler.tools.tune.tuner import SearchStrategy
 
 SIZES = (6, 5, 4, 2)
 

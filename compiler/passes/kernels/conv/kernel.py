@@ -8,11 +8,11 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
-from buddy.compiler.passes.kernels.conv import blocking, depthwise, implicit_gemm
+from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.conv import kernels, shape
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
-from buddy.compiler.passes.kernels.crossing import argument_types, flat_operands
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
@@ -24,16 +24,16 @@ class BlockedConvolution:
     """A convolution with its blocking."""
 
     conv: Convolution
-    blocking: blocking.ConvBlocking | depthwise.DepthwiseBlocking | winograd.WinogradBlocking
+    blocking: shape.ConvBlocking | kernels.DepthwiseBlocking | winograd.WinogradBlocking
 
     @property
     def form(self) -> Packing:
         """Returns the packing of the weights."""
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weights_of(self.conv, self.blocking)
-        if isinstance(self.blocking, depthwise.DepthwiseBlocking):
-            return depthwise.panels_of(self.conv, self.blocking)
-        return implicit_gemm.panels_of(self.conv, self.blocking)
+        if isinstance(self.blocking, kernels.DepthwiseBlocking):
+            return kernels.depthwise_panels(self.conv, self.blocking)
+        return kernels.gemm_panels(self.conv, self.blocking)
 
     @property
     def reads_raw(self) -> bool:
@@ -53,7 +53,7 @@ class BlockedConvolution:
 
 def choose(conv: Convolution, target: Target) -> BlockedConvolution:
     """Returns the kernel that computes the direct products on `target`."""
-    return BlockedConvolution(conv, depthwise.choose(conv, target) if conv.depthwise else blocking.choose(conv, target))
+    return BlockedConvolution(conv, kernels.choose(conv, target) if conv.depthwise else shape.choose(conv, target))
 
 
 def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> BlockedConvolution:
@@ -89,10 +89,10 @@ def kernel_function(
         weights = b if scratch is None else flatten(scratch)
         if isinstance(block, winograd.WinogradBlocking):
             Winograd(e, a, weights, raw, results, conv, block).emit()
-        elif isinstance(block, depthwise.DepthwiseBlocking):
-            depthwise.Depthwise(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, kernels.DepthwiseBlocking):
+            kernels.Depthwise(e, a, weights, results, conv, block).emit()
         else:
-            implicit_gemm.ImplicitGemm(e, a, weights, results, conv, block).emit()
+            kernels.ImplicitGemm(e, a, weights, results, conv, block).emit()
         if scratch is not None:
             memref.dealloc(scratch)
     return function

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.passes.kernels.functions import double_functions, hyperbolic, polynomials, trigonometry
+from buddy.compiler.passes.kernels.functions import double_functions, polynomials, trigonometry
 
 _MODULES = {
     polynomials: ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf"),
-    trigonometry: ("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
-    hyperbolic: ("sinh", "cosh", "asinh", "acosh", "atanh", "powf"),
+    trigonometry: (
+        *("sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+        *("sinh", "cosh", "asinh", "acosh", "atanh", "powf"),
+    ),
 }
 
 # Functions of single-precision operands; emitted at the insertion point.

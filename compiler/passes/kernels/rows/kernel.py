@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.mlir.memory import VIEWS, element_bytes, is_unaliased
+from buddy.compiler.mlir.walk import VIEWS, element_bytes, is_unaliased
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 

@@ -11,10 +11,9 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import Lanes, VectorBody
-from buddy.compiler.passes.kernels.chunks import for_rows, moved_bytes, work_of
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
-from buddy.compiler.passes.kernels.structured import Structured
+from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
 ACCUMULATORS = FMA_LATENCY  # enough to hide the latency

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.passes.kernels import blocking as gemm
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
-from buddy.compiler.passes.kernels.arithmetic import bytes_of
-from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
 from buddy.compiler.support.target import Target

@@ -16,15 +16,14 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.passes.kernels.access import Loop
-from buddy.compiler.passes.kernels.arithmetic import add, bytes_of, multiply_add
-from buddy.compiler.passes.kernels.conv.base import ConvKernel
+from buddy.compiler.passes.kernels.contraction import add, bytes_of, multiply_add
+from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd.blocking import SHARES, WinogradBlocking, padded, products, tiles_of
-from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, on_both_sides, transforms
-from buddy.compiler.passes.kernels.conv.winograd.weights import TransformedWeights
+from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW, TransformedWeights, on_both_sides, transforms
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds
 from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
-from buddy.compiler.passes.kernels.gemm.blocked import BlockedGemm
+from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
 

@@ -1,0 +1,144 @@
+"""The profile of a run: a tree of modules with bars, and the instructions with the most samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+
+from buddy.app.panes.pane import Column
+from buddy.app.reports import formatting, profile
+from buddy.app.reports.profile import FlameNode, milliseconds
+from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.tables import TableScreen
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
+from buddy.compiler.protocol import HotSpot, Sampling
+
+# Entries below this share of their module are folded together.
+MIN_SHARE = 0.01
+_NUMBERS = 18
+
+
+class _Row(NamedTuple):
+    flame: FlameNode
+    depth: int
+
+
+class FlameTree(CursorView):
+    """Modules and nodes, the slowest first, each with its share of the total time."""
+
+    def __init__(self, root: FlameNode) -> None:
+        super().__init__()
+        self._root = root
+        self._folded: set[int] = set()
+        self._rows: list[_Row] = []
+        self._shows_all = False
+        self._update_rows()
+
+    def _update_rows(self) -> None:
+        self._rows = []
+        self._add_rows(self._root, 0)
+
+    def _add_rows(self, flame: FlameNode, depth: int) -> None:
+        self._rows.append(_Row(flame, depth))
+        if id(flame) not in self._folded:
+            for inner in flame.by_time():
+                if self._shows_all or inner.seconds >= MIN_SHARE * self._root.seconds:
+                    self._add_rows(inner, depth + 1)
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def node(self) -> str:
+        """The stable name of the node under the cursor; empty for a module."""
+        return self._rows[self.cursor].flame.node
+
+    def head(self, width: int) -> list[Cells]:
+        return [[("        ms   share  ", "dim")]]
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        flame, depth = self._rows[row]
+        share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
+        sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
+        name = f"{'  ' * depth}{sign} {flame.name}"
+        room = max((width - _NUMBERS) // 2, 8)
+        bar = formatting.progress_bar(share, max(width - _NUMBERS - room - 2, 4), self.glyphs)
+        return [
+            (">" if row == self.cursor else " ", "key"),
+            (f"{milliseconds(flame.seconds):>9}", "number"),
+            (f"{share:>7.1%}  ", "dim"),
+            (formatting.clip(name, room, self.glyphs).ljust(room), "text" if flame.node else "title"),
+            (f" {bar}", "accent" if flame.node else "ok"),
+        ]
+
+    def toggle(self) -> None:
+        """Fold or unfold the module under the cursor."""
+        flame = self._rows[self.cursor].flame
+        if flame.inside:
+            self._folded ^= {id(flame)}
+            self._update_rows()
+            self.rows_changed()
+
+    def toggle_all(self) -> None:
+        """Show or hide entries that take almost no time."""
+        current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
+        self._update_rows()
+        self.cursor = next((place for place, row in enumerate(self._rows) if row.flame is current), 0)
+        self.rows_changed()
+
+
+class FlameScreen(ListScreen[str | None]):
+    """Returns the node to go to, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("space,z,right,left", "move('toggle')", show=False),
+        Binding("Z", "move('toggle_all')", show=False),
+    ]
+
+    def __init__(self, root: FlameNode, story: str) -> None:
+        self._tree_view = FlameTree(root)
+        super().__init__(story, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
+
+    def wanted_height(self) -> int:
+        return max(self._tree_view.row_count, 4) + 3
+
+    def action_choose(self) -> None:
+        if self._tree_view.node:
+            self.dismiss(self._tree_view.node)
+        else:
+            self._tree_view.toggle()
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+
+class HotSpotScreen(TableScreen[HotSpot]):
+    """Returns the chosen instruction, or `None`. `names` maps stable names of nodes to names in the graph table."""
+
+    KEYS_TEXT = "enter goes to the line of assembly, q closes"
+
+    def __init__(self, sampling: Sampling, names: Mapping[str, str]) -> None:
+        self._names = names
+        super().__init__(_columns(sampling, names), sampling.spots)
+        self._title = f"Hot instructions: {profile.sampling_text(sampling)}"
+
+    def about(self, row: HotSpot) -> str:
+        nodes = ", ".join(self._names.get(node, node) for node in row.nodes)
+        return (
+            f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; the previous instruction may be the cause"
+        )
+
+
+def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
+    return (
+        Column("share", 6, lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"), right=True),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), since=100),
+        Column("instruction", 0, lambda spot: (spot.text, "text")),
+        Column("nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), since=70),
+    )

@@ -1,0 +1,160 @@
+"""The terminal: copying inside tmux, pasted text, disconnection, internal errors, and caches of Textual and Rich."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from functools import _lru_cache_wrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import rich.color
+import rich.segment
+import rich.style
+from textual import _segment_tools, color, filter, strip, style
+from textual._styles_cache import StylesCache
+from textual._xterm_parser import XTermParser
+from textual.css.scalar import Scalar
+from textual.driver import Driver
+from textual.geometry import Region
+from textual.message import Message
+
+from buddy.compiler.protocol import Diagnostic
+
+if TYPE_CHECKING:
+    from buddy.app.workbench.app import Workbench
+
+_PATIENCE = 5.0
+
+
+def offer_to_tmux(text: str) -> None:
+    """Copy `text` to the newest buffer of the surrounding tmux, if any, and to the clipboard of the terminal."""
+    if os.environ.get("TMUX") and not os.environ.get("TEXTUAL_DRIVER"):
+        threading.Thread(target=_load_buffer, args=(text,), daemon=True).start()
+
+
+def _load_buffer(text: str) -> None:
+    """Load a buffer. `-w`, which also copies to the terminal, needs tmux 3.2."""
+    for option in (["-w"], []):
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            words = ["tmux", "load-buffer", *option, "-"]
+            done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_PATIENCE)
+            if done.returncode == 0:
+                return
+
+
+def save_crash_log(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
+    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user."""
+    what = f"{what}: {type(error).__name__}: {error}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write("".join(traceback.format_exception(error)))
+    except OSError:
+        return Diagnostic(what)
+    return Diagnostic(what, todo=f"the traceback is in {path}")
+
+
+START, END = "\x1b[200~", "\x1b[201~"
+_ESCAPE = "\x1b"
+_KEPT = "\n\r\t"
+
+
+class PasteParser(XTermParser):
+    """Textual's input parser, except that escape sequences in pasted text are not parsed as keys."""
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        self._recent = ""
+        self._pending = ""
+        self._pasting = False
+
+    def feed(self, data: str) -> Iterable[Message]:
+        """The events of `data`; an empty string is the end of the input."""
+        left = "".join(map(self._parsable_text, data))
+        return super().feed(left) if left or not data else ()
+
+    def _parsable_text(self, character: str) -> str:
+        """The input up to `character` that can be parsed now. Paste markers may be split between reads."""
+        if not self._pasting:
+            self._recent = (self._recent + character)[-len(START) :]
+            self._pasting = self._recent == START
+            return character
+        self._pending += character
+        if self._pending == END:
+            self._pasting, self._pending, self._recent = False, "", ""
+            return END
+        if END.startswith(self._pending):
+            return ""
+        at = self._pending.rfind(_ESCAPE)
+        text, self._pending = (self._pending, "") if at < 1 else (self._pending[:at], self._pending[at:])
+        return "".join(each for each in text if each >= " " or each in _KEPT)
+
+
+def read_pastes_as_text(driver: type[Driver]) -> None:
+    """Make the drivers in the module of `driver` parse escape sequences with `PasteParser`."""
+    module = sys.modules[driver.__module__]
+    if hasattr(module, "XTermParser"):
+        module.XTermParser = PasteParser  # type: ignore[attr-defined]
+
+
+# Seconds between checks of the terminal.
+POLL_SECONDS = 1.0
+# The exit code that a shell reports for SIGHUP.
+SIGHUP_EXIT_CODE = 129
+
+
+def is_disconnected(descriptor: int) -> bool:
+    """Whether the terminal is disconnected."""
+    if not hasattr(select, "poll"):
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)  # disconnects and errors are always reported
+    return bool(poll.poll(0))
+
+
+async def exit_on_disconnect(bench: Workbench) -> None:
+    """Exit when the terminal disconnects. Does nothing if standard input is not a terminal."""
+    if sys.__stdin__ is None or not sys.__stdin__.isatty():
+        return
+    descriptor = sys.__stdin__.fileno()
+    while not is_disconnected(descriptor):
+        await asyncio.sleep(POLL_SECONDS)
+    bench.exit(SIGHUP_EXIT_CODE, return_code=SIGHUP_EXIT_CODE)
+
+
+def clear_widget_cache() -> None:
+    """Release widgets. Textual's style cache keeps the last 1,024 widgets with everything that they have drawn."""
+    StylesCache.get_inner_outer.cache_clear()
+
+
+def clear_region_caches() -> None:
+    """Release regions. Textual caches about 20,000 results, for all sizes that the terminal has had."""
+    _clear(Region, Scalar)
+
+
+def clear_style_caches() -> None:
+    """Release the colours of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
+    _clear(rich.color.Color, rich.style.Style, rich.segment.Segment)
+    _clear(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
+
+
+def _clear(*owners: Any) -> None:
+    for owner in owners:
+        for cache in caches(owner):
+            cache.cache_clear()
+
+
+def caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
+    """The caches of the functions of a module, or of the methods of a class."""
+    for thing in vars(owner).values():
+        found = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
+        if isinstance(found, _lru_cache_wrapper):
+            yield found

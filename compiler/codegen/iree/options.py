@@ -1,0 +1,141 @@
+"""The inputs of IREE's compiler and runtime as plain values: the flags of a recipe, and the artifact.
+
+Imports neither IREE nor anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
+
+# At IREE's default of 32 KiB, larger models fail with "exceeded stack allocation limit" at O2; at O3 BERT fails with
+# 256 KiB too.
+DEFAULTS = (
+    "--iree-hal-target-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+    "--iree-opt-level=O2",
+    "--iree-llvmcpu-stack-allocation-limit=262144",
+)
+
+# Each of these selects a target; one that is given replaces the others.
+_TARGETS = ("iree-hal-target-backends", "iree-hal-target-device")
+_LOCAL = ("llvm-cpu", "vmvx", "vmvx-inline", "local")
+# The runtime's drivers by the compiler's names of targets and devices.
+_DRIVERS = {
+    **dict.fromkeys(_LOCAL, "local"),
+    "cuda": "cuda",
+    "rocm": "hip",
+    "hip": "hip",
+    "amdgpu": "hip",
+    "vulkan-spirv": "vulkan",
+    "vulkan": "vulkan",
+    "metal-spirv": "metal",
+    "metal": "metal",
+}
+
+_SET_BY_WORKBENCH = "the workbench sets the phases and the output itself"
+_RESERVED = {
+    **dict.fromkeys(
+        ("o", "compile-to", "compile-from", "compile-mode", "dump-compilation-phases-to", "output-format"),
+        _SET_BY_WORKBENCH,
+    ),
+    **dict.fromkeys(("help", "help-hidden", "help-list", "help-list-hidden", "version"), "it compiles nothing"),
+    "mlir-print-debuginfo": "the workbench needs the locations",
+}
+
+
+def name_of(flag: str) -> str:
+    """Returns the name of a flag, without dashes and value."""
+    return flag.lstrip("-").partition("=")[0]
+
+
+def normalise_flag(flag: str) -> str:
+    """Returns the flag with two leading dashes."""
+    return f"--{flag.strip().lstrip('-')}"
+
+
+def flag_problem(flag: str) -> str:
+    """Returns why a flag is not allowed, "" if it is; only IREE can tell whether it exists."""
+    name = name_of(flag)
+    if not name or not flag.startswith("-"):
+        return f"{flag!r} is not a flag: write --NAME or --NAME=VALUE"
+    if name in _RESERVED:
+        return f"--{name} is not allowed: {_RESERVED[name]}"
+    if any(not character.isprintable() for character in flag):
+        return f"--{name} holds characters that cannot be printed"
+    return ""
+
+
+def merge_flags(flags: Sequence[str]) -> list[str]:
+    """Returns all flags of a compilation: `flags`, and the defaults that they do not replace."""
+    given = {name_of(flag) for flag in flags}
+    if given.intersection(_TARGETS):
+        given.update(_TARGETS)
+    return [*(flag for flag in DEFAULTS if name_of(flag) not in given), *flags]
+
+
+def targets(flags: Iterable[str]) -> list[str]:
+    """Returns the targets of a compilation with `flags`, by IREE's names."""
+    values = [flag.partition("=")[2] for flag in flags if name_of(flag) in _TARGETS]
+    return [word.partition("[")[0] for value in values for word in value.split(",") if word]
+
+
+def driver(flags: Sequence[str], threads: int) -> str:
+    """Returns the runtime's driver for the target of `flags` (all of them), for this number of host threads."""
+    found = next(iter(targets(flags)), "local")
+    name = _DRIVERS.get(found, found)
+    if name != "local":
+        return name
+    return "local-sync" if threads == 1 else "local-task"
+
+
+ENTRY = "buddy_entry"
+# The scope of parameters: the runtime gets one provider, of this name.
+SCOPE = "model"
+
+
+class IreeConvention(msgspec.Struct, frozen=True):
+    """The signature of the entry `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
+
+    It returns those of `results` that have elements. `parameters` are weights by the module's key (numbers of
+    placeholders): the runtime reads them in place, so they are neither in the text nor in the module. `unchecked` are
+    ops whose data eager checks, and IREE does not.
+    """
+
+    inputs: tuple[int, ...]
+    parameters: dict[str, int]
+    results: tuple[TensorSpec, ...]
+    symbols: tuple[ArtifactSymbol, ...] = ()
+    unchecked: tuple[str, ...] = ()
+
+
+class IreeProgram(msgspec.Struct, frozen=True):
+    """A module for `iree-compile`; `sets` and `derived` are the sets of its locations (`LocationSets`)."""
+
+    text: str
+    convention: IreeConvention
+    sets: tuple[tuple[str, ...], ...]
+    derived: dict[int, tuple[str, ...]]
+
+
+class IreeArtifact(msgspec.Struct, frozen=True):
+    """A module for IREE's runtime, compiled with `flags` (all of them)."""
+
+    module: bytes
+    convention: IreeConvention
+    flags: tuple[str, ...]
+
+
+def to_bytes(value: IreeProgram | IreeArtifact) -> bytes:
+    return msgspec.msgpack.encode(value)
+
+
+def program_from(data: bytes) -> IreeProgram:
+    return msgspec.msgpack.decode(data, type=IreeProgram)
+
+
+def artifact_from(data: bytes) -> IreeArtifact:
+    return msgspec.msgpack.decode(data, type=IreeArtifact)

@@ -1,0 +1,222 @@
+"""Memory formats and views: results whose strides differ from the decomposition's, and the memory that views share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
+from typing import Any
+
+import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false, suggest_memory_format
+from torch.fx import Graph, GraphModule, Node
+
+aten = torch.ops.aten
+
+
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+    """For operands that are not contiguous, eager's way: the two parts concatenated, dim by dim.
+
+    The concatenation has the format of its parts; the op itself reports a contiguous result.
+    """
+    if x.is_contiguous() or not dims:
+        return NotImplemented
+    for shift, dim in zip(shifts, dims, strict=True):
+        size = x.size(dim)
+        if not isinstance(size, int):
+            return NotImplemented
+        start = -shift % size if size else 0
+        x = torch.cat([x.narrow(dim, start, size - start), x.narrow(dim, 0, start)], dim) if size else x.clone()
+    return x
+
+
+def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """[batch, channels, ...] with the channels of `groups` interleaved, in the format of `x`."""
+    parts = x.reshape(x.size(0), groups, x.size(1) // groups, *x.shape[2:])
+    return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
+
+
+def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `rule` for an op whose first result is always contiguous."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        first, *others = rule(x, *rest)
+        return first.contiguous(), *others
+
+    return decomposed
+
+
+def of_dense_operand(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule` of an op whose result is contiguous, or has channels last if the operand seems to."""
+
+    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+        return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)
+
+    return decomposed
+
+
+def batch_norm(x: torch.Tensor, *rest: Any) -> Any:
+    wanted = suggest_memory_format(x)
+    if x.is_contiguous(memory_format=wanted):
+        return NotImplemented
+    return aten._native_batch_norm_legit_no_training(x.contiguous(memory_format=wanted), *rest)
+
+
+_BATCH_NORMS = [
+    aten._native_batch_norm_legit_functional.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._native_batch_norm_legit.no_stats,
+]
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.channel_shuffle.default: channel_shuffle,
+    aten.native_channel_shuffle.default: channel_shuffle,
+    aten.log_sigmoid_forward.default: first_is_contiguous(
+        torch._decomp.decomposition_table[aten.log_sigmoid_forward.default]
+    ),
+    **{op: of_dense_operand(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
+}
+# For ops with a class; the rules return `NotImplemented` if the reported format is right.
+BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
+    aten.roll.default: roll,
+    aten._native_batch_norm_legit_no_training.default: batch_norm,
+}
+
+
+Run = Callable[..., Sequence[Any]]
+_READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
+
+
+def base_of_views(node: Node) -> tuple[Node, list[Node]]:
+    """The input, or the op that allocates memory, of which the tensor of `node` is a view, and the ops between them."""
+    storage, views = storage_of(node.meta.get("val")), []
+    while node.op == "call_function" and storage is not None:
+        maker = node.args[0] if node.target is getitem else node
+        parents = [parent for parent in maker.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
+        # PyTorch traces a quantised tensor as the floats that it stands for; in eager these are other memory.
+        if not parents or maker.target is torch.ops.aten.dequantize.self:
+            break
+        views.append(maker)
+        node = parents[0]
+    return node, views
+
+
+def storage_of(value: Any) -> int | None:
+    """The identity of a tensor's storage; `None` for a value without strides."""
+    if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        return None
+    return int(value.untyped_storage()._cdata)
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """A module with a copy of the graph that can be changed independently.
+
+    AOTAutograd's metadata of the output is kept.
+    """
+    graph, output = Graph(), module.graph.output_node()
+    graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
+    return GraphModule(module, graph)
+
+
+def strided_from_memory(module: GraphModule) -> None:
+    """Makes each `as_strided` and `as_strided_scatter` of an ATen graph read a dense vector, its operand's memory.
+
+    Memory that the tensor behind the views does not cover is left out (an input that is itself a view of something
+    larger, or one with gaps).
+    """
+    found = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
+    for node in found:
+        _rewrite(module, node)
+    if found:
+        module.recompile()
+
+
+def offsets_relied_on(module: GraphModule) -> dict[int, int]:
+    """The storage offset of each input, by its number, whose storage is read from an absolute position.
+
+    Compiled code has memory from an input's first element on; `as_strided` with an offset counts from the storage's
+    start.
+    """
+    inputs = {node: number for number, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
+    found = {}
+    for node in module.graph.nodes:
+        if node.target in (_READ, _WRITE) and _given(node).get("storage_offset") is not None:
+            base, _ = base_of_views(node.args[0])
+            if base in inputs:
+                found[inputs[base]] = base.meta["val"].storage_offset()
+    return found
+
+
+def or_in_eager(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
+    """`run`, or `module` if the storage offset of an input differs from that at tracing."""
+
+    def either(*arguments: Any) -> Sequence[Any]:
+        as_traced = all(arguments[number].storage_offset() == offset for number, offset in offsets.items())
+        return (run if as_traced else module)(*arguments)
+
+    return either
+
+
+def _is_vector(node: Node) -> bool:
+    value = node.meta["val"]
+    return bool(value.is_contiguous()) and _is_all_memory(value)
+
+
+def _is_all_memory(value: torch.Tensor) -> bool:
+    """Whether the elements of `value` are contiguous and fill a memory of known size."""
+    if not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset())):
+        return False
+    dense = is_non_overlapping_and_dense_or_false(value)
+    return dense and value.untyped_storage().nbytes() == value.numel() * value.element_size()
+
+
+def _rewrite(module: GraphModule, node: Node) -> None:
+    operand: Any = node.args[0]
+    base, views = base_of_views(operand)
+    value, memory = operand.meta["val"], base.meta["val"]
+    if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
+        return
+    given = _given(node)
+    if given.get("storage_offset") is None:
+        given["storage_offset"] = value.storage_offset()
+    with module.graph.inserting_before(node):
+        vector = _vector(module, base, node)
+        rest = [given[name] for name in _names(node) if name != "self"]
+        if node.target is _READ:
+            made = _call(module, node, _READ, vector, *rest)
+        else:
+            written = _call(module, node, _WRITE, vector, *rest)
+            made = _call(module, node, _READ, written, *_layout_of(value))
+    node.replace_all_uses_with(made)
+    for dead in (node, *views):
+        if not dead.users:
+            module.graph.erase_node(dead)
+
+
+def _given(node: Node) -> dict[str, Any]:
+    return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
+
+
+def _names(node: Node) -> list[str]:
+    target: Any = node.target
+    return [argument.name for argument in target._schema.arguments]
+
+
+def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
+    return list(value.shape), list(value.stride()), value.storage_offset()
+
+
+def _vector(module: GraphModule, base: Node, like: Node) -> Node:
+    """All elements of a dense tensor in memory order."""
+    value = base.meta["val"]
+    order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))
+    if order != sorted(order):
+        base = _call(module, like, aten.permute.default, base, order)
+    return _call(module, like, aten.view.default, base, [value.numel()])
+
+
+def _call(module: GraphModule, like: Node, target: Any, first: Node, *rest: Any) -> Node:
+    """Adds a call with the provenance of `like` at the current insertion point."""
+    made = module.graph.call_function(target, (first, *rest))
+    value, others = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])
+    with value.fake_mode:
+        made.meta = dict(like.meta) | {"val": target(value, *others)}
+    return made

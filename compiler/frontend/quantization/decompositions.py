@@ -1,0 +1,194 @@
+"""Decompositions of quantisation ops: ATen's, which round like its kernels, and those of `quantized_decomposed`.
+
+Eager's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
+
+PyTorch defines these ops by Python functions (torch/ao/quantization/fx/_decomposed.py). A function that only calls
+other ops is its op's decomposition; those below stand for the ones that read numbers out of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.ao.quantization.fx import _decomposed as eager
+
+aten = torch.ops.aten
+Quantised = tuple[torch.Tensor, torch.Tensor]
+
+# Beyond int64, to which eager converts between rounding and clamping per channel.
+_BEYOND_INT64 = 2.0**63
+
+
+def _rounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+    """`x` in steps of `scale`, in float32 or wider; ties round to even."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return zero_point.to(wide.dtype) + torch.round(wide * scale.to(torch.float32).reciprocal())
+
+
+def _back(
+    x: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int
+) -> Quantised:
+    """The clamped `steps` converted back, in the type of `scale`, and the mask of steps that were in range."""
+    kept = torch.where(steps.isnan(), low, steps.clamp(low, high))
+    numbers = (kept - zero_point.to(steps.dtype)).to(scale.dtype) * scale
+    return numbers.to(x.dtype), (steps >= low) & (steps <= high)
+
+
+def per_tensor(x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Quantised:
+    step, zero = torch.full([], scale, dtype=torch.float32), torch.full([], zero_point, dtype=torch.int64)
+    return _back(x, _rounded(x, step, zero), step, zero, quant_min, quant_max)
+
+
+def per_tensor_of_tensors(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, quant_min: int,
+    quant_max: int,
+) -> Quantised:  # fmt: skip
+    """`scale`, `zero_point` and `enabled` have one element each; if the last one is 0, `x` is unchanged."""
+    step, zero, on = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
+    numbers, inside = _back(x, _rounded(x, step, zero), step, zero, quant_min, quant_max)
+    return torch.where(on, numbers, x), inside | ~on
+
+
+def per_channel(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
+) -> Quantised:
+    if zero_point.is_floating_point():
+        return NotImplemented
+    form = [-1 if dim == axis else 1 for dim in range(x.dim())]
+    # Per channel, eager converts the scales to the promoted type; a single scale stays in float32.
+    step, zero = scale.reshape(form).to(torch.promote_types(x.dtype, scale.dtype)), zero_point.reshape(form)
+    steps = _rounded(x, step, zero)
+    steps = torch.where(steps.abs() < _BEYOND_INT64, steps, float("nan"))
+    return _back(x, steps, step, zero, quant_min, quant_max)
+
+
+def scaled_mm(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, bias: torch.Tensor | None = None,
+    scale_result: torch.Tensor | None = None, out_dtype: torch.dtype | None = None, use_fast_accum: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """`a` [m, k] times `b` [k, n], float8, in float32; scales are per tensor, or per row of `a` and column of `b`.
+
+    As in eager, `scale_result` only divides results that are float8 because of `out_dtype`; `use_fast_accum` is for
+    GPUs.
+    """
+    product = (a.to(torch.float32) * scale_a) @ (b.to(torch.float32) * scale_b)
+    if bias is not None:
+        product = product + bias
+    if scale_result is not None and out_dtype is not None and out_dtype.itemsize == 1:
+        product = product / scale_result
+    return product.to(out_dtype or a.dtype)
+
+
+def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """`x` [m, k], a float type, times the transpose of `weight` [n, k], int8; column i is scaled by `scales[i]`."""
+    product = x.to(torch.float32) @ weight.to(torch.float32).t()
+    return (product * scales.to(torch.float32)).to(x.dtype)
+
+
+ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.fake_quantize_per_tensor_affine_cachemask.default: per_tensor,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: per_tensor_of_tensors,
+    aten.fake_quantize_per_channel_affine_cachemask.default: per_channel,
+    aten._scaled_mm.default: scaled_mm,
+    aten._weight_int8pack_mm.default: int8_weight_mm,
+}
+
+
+ops = torch.ops.quantized_decomposed
+
+Parameters = tuple[torch.Tensor, torch.Tensor]
+
+
+def _single(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
+    """The number in a tensor of one element, as an operand that takes no part in the promotion of types."""
+    return parameter.reshape([]).to(like)
+
+
+def quantize_per_tensor(
+    x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: Any, high: Any, dtype: torch.dtype
+) -> torch.Tensor:
+    """`x` in steps of `scale`; the parameters are tensors of one element, `low` and `high` numbers or such tensors."""
+    wide = x.to(torch.float32)
+    # Eager divides in double precision, in Python, and multiplies in that of `wide`.
+    inverse = scale.to(torch.float64).reciprocal()
+    steps = torch.round(wide * _single(inverse, wide.dtype)) + _single(zero_point, wide.dtype)
+    return _clamped(steps, low, high).to(dtype)
+
+
+def _clamped(steps: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+    if isinstance(low, torch.Tensor):
+        return torch.clamp(steps, _single(low, steps.dtype), _single(high, steps.dtype))
+    return torch.clamp(steps, low, high)
+
+
+def dequantize_per_tensor(
+    q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: Any, high: Any, dtype: torch.dtype,
+    *, out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:  # fmt: skip
+    number = out_dtype or torch.float32
+    # Eager's scalar operands are of float32 where the others are halves.
+    wide = torch.promote_types(number, torch.float32)
+    above = (q.to(number).to(wide) - _single(zero_point, wide)).to(number)
+    return (above.to(wide) * _single(scale, wide)).to(number)
+
+
+def _ranges(x: torch.Tensor) -> Parameters:
+    """The least and the greatest of `x` and 0, without dims."""
+    least, most = torch.aminmax(x)
+    return torch.minimum(least, torch.zeros_like(least)), torch.maximum(most, torch.zeros_like(most))
+
+
+def choose_qparams(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> Parameters:
+    """A scale, float64, and a zero point, int64, with one element each, by which `x` covers `low` to `high`."""
+    least, most = _ranges(x)
+    scale = torch.maximum((most - least) / float(high - low), torch.full([1], eps, dtype=torch.float32))
+    zero_point = low - torch.round(least / scale).to(torch.int32)
+    return scale.to(torch.float64), torch.clamp(zero_point, low, high).to(torch.int64)
+
+
+def choose_qparams_symmetric(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> Parameters:
+    """As `choose_qparams`, with the zero point in the middle of the range of `dtype`."""
+    least, most = _ranges(x)
+    scale = torch.maximum(-least, most) / (float(high - low) / 2)
+    scale = torch.maximum(scale, torch.full([1], eps, dtype=torch.float32))
+    middle = 128 if dtype == torch.uint8 else 0
+    return scale.to(torch.float64), torch.full([1], middle, dtype=torch.int64)
+
+
+def quantize_per_channel_group(
+    x: torch.Tensor, scales: torch.Tensor, zero_points: torch.Tensor, low: int, high: int, dtype: torch.dtype,
+    group_size: int = 128,
+) -> torch.Tensor:  # fmt: skip
+    """Each `group_size` elements along the rows of `x` [m, n] have a scale and a zero point, [m, n / group_size].
+
+    As in eager, NaN is refused.
+    """
+    size = x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size
+    torch.ops.aten._assert_async.msg(x.isnan().logical_not().all(), "to_quant must not contain NaNs")
+    inverse = (1.0 / scales).reshape(-1, 1)
+    steps = (x.reshape(-1, size) * inverse + zero_points.reshape(-1, 1)).round().clamp(low, high)
+    return steps.to(dtype).reshape(x.shape)
+
+
+QUANTIZED_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    ops.quantize_per_tensor.default: eager.quantize_per_tensor,
+    ops.quantize_per_tensor.tensor: quantize_per_tensor,
+    ops.quantize_per_tensor.tensor2: quantize_per_tensor,
+    ops.dequantize_per_tensor.default: eager.dequantize_per_tensor,
+    ops.dequantize_per_tensor.tensor: dequantize_per_tensor,
+    ops.dequantize_per_tensor.tensor2: dequantize_per_tensor,
+    ops.choose_qparams.tensor: choose_qparams,
+    ops.choose_qparams_symmetric.tensor: choose_qparams_symmetric,
+    ops.quantize_per_channel.default: eager.quantize_per_channel,
+    ops.dequantize_per_channel.default: eager.dequantize_per_channel,
+    ops.choose_qparams_per_token.default: eager.choose_qparams_per_token,
+    ops.choose_qparams_per_token_asymmetric.default: eager.choose_qparams_per_token_asymmetric,
+    ops._choose_qparams_per_token_asymmetric_impl.default: eager._choose_qparams_per_token_asymmetric_impl,
+    ops.quantize_per_token.default: eager.quantize_per_token,
+    ops.dequantize_per_token.default: eager.dequantize_per_token,
+    ops.quantize_per_channel_group.default: quantize_per_channel_group,
+    ops.dequantize_per_channel_group.default: eager.dequantize_per_channel_group,
+    ops.convert_element_type.no_fuse: eager.convert_element_type,
+}

@@ -1,0 +1,77 @@
+"""Nodes with effects or without a lowering: checks, observers, eager random ops, imported nodes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from buddy.compiler.graph.operation import Op, OpType
+
+
+class AssertOp(Op):
+    """Raises an error with the second argument as its message if the only element of the first is 0."""
+
+    has_effect = True
+    targets = ("_assert_async.msg",)
+
+
+OBSERVE = "buddy.observe.default"
+
+
+class ObserveOp(Op):
+    """Passes its only argument to the observer of the run, if the run has one; has no result.
+
+    The observer is called in the order of these nodes, which identifies the value of each call.
+    """
+
+    has_effect = True
+    only_eager = "it passes a value to the observer of the run"
+    targets = (OBSERVE,)
+
+
+class RandomOp(Op):
+    """Draws numbers from the distribution given by its arguments."""
+
+    has_effect = True
+    only_eager = "it draws from PyTorch's random number generator"
+    targets: ClassVar[tuple[str, ...]] = (
+        "rand.default", "randn.default", "randint.default", "randint.low", "randperm.default",
+        "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "normal.float_float",
+        "bernoulli.default", "binomial.default", "multinomial.default", "poisson.default", "_standard_gamma.default",
+        "_sample_dirichlet.default", "rrelu_with_noise.default", "rrelu_with_noise_functional.default",
+        "_fused_dropout.default",
+    )  # fmt: skip
+
+
+class RandomLikeOp(RandomOp):
+    """Returns random numbers in the shape, strides and element type of its first argument."""
+
+    targets: ClassVar[tuple[str, ...]] = (
+        "rand_like.default", "randn_like.default", "randint_like.default", "randint_like.low_dtype", "bernoulli.p",
+        "uniform.default", "normal_functional.default", "exponential.default", "geometric.default",
+        "log_normal.default", "cauchy.default", "random.default", "random.to", "random.from",
+    )  # fmt: skip
+
+
+class PhiloxOp(Op):
+    """Random bits of Philox 4x32-10, a function of a seed, a stream number and the index of each element."""
+
+    op_type = OpType.ElementwiseType
+    targets = ("buddy.philox32.default", "buddy.philox64.default")
+
+
+# Philox 4x32 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and of its library, Random123.
+ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+
+
+class GivenOp(Op):
+    """An op of an imported module; `target` is the op's name in it."""
+
+    only_eager = "the graph is an imported module without an eager program"
+
+
+class ResultOp(Op):
+    """A result of an imported graph, or a buffer that it writes to."""
+
+    only_eager = GivenOp.only_eager

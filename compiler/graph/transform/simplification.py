@@ -1,0 +1,161 @@
+"""Simplifies data movement: identities, transposes, slices of concatenations, unused indices of pools."""
+
+from __future__ import annotations
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import Op, argument, normalized, permutation_of
+from buddy.compiler.graph.operations import (
+    AliasOp,
+    CatOp,
+    CloneOp,
+    ExpandOp,
+    MaxPool2dOp,
+    MaxPool2dWithIndicesOp,
+    PermuteOp,
+    ReshapeOp,
+    SliceOp,
+    TOp,
+    TransposeOp,
+    UnsqueezeOp,
+    ViewOp,
+)
+from buddy.compiler.graph.transform.rewriting import Note, only_first_result, replaced, take_first_result
+
+
+def slice_parts(graph: Graph) -> list[Note]:
+    """Replace a slice of a concatenation that is within one part by a slice of that part, or the part itself.
+
+    A decoding step that returns only its addition to a KV cache needs no concatenated cache then.
+    """
+    notes = []
+    for node in graph.operations:
+        found = _containing_part(node)
+        if found is None:
+            continue
+        part, start, end = found
+        notes.append(Note(node.stable, f"reads {part}, which contains it"))
+        graph.replace_argument(node, node.args[0], part)
+        dim = argument(node, 1, "dim", 0)
+        node._arguments, node._keyword_arguments = [part, dim, start, end], {}
+        if part.tensor_meta.shape == node.tensor_meta.shape:
+            graph.replace_uses(node, part)
+    graph.drop_unused()
+    return notes
+
+
+def _containing_part(node: Op) -> tuple[Op, int, int] | None:
+    """Returns the part that contains a slice, and the slice's start and end in it; `None` if no part does."""
+    if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
+        return None
+    whole, rank = node.args[0], len(node.tensor_meta.shape)
+    dim = normalized(argument(node, 1, "dim", 0), rank)
+    parts = [part for part in whole.args[0] if len(part.tensor_meta.shape) == rank]
+    sizes = [part.tensor_meta.shape[dim] for part in parts]
+    start, count = argument(node, 2, "start", 0) or 0, node.tensor_meta.shape[dim]
+    known = all(isinstance(number, int) for number in (start, count, *sizes))
+    if not known or normalized(argument(whole, 1, "dim", 0), rank) != dim:
+        return None
+    start = max(start + sum(sizes), 0) if start < 0 else start
+    for part, size in zip(parts, sizes, strict=True):
+        if 0 <= start < start + count <= size and part.tensor_meta.dtype is whole.tensor_meta.dtype:
+            return part, start, start + count
+        start -= size
+    return None
+
+
+_COPIES = (CloneOp, AliasOp)
+_SAME_IF_SHAPE_IS = (ViewOp, ReshapeOp, ExpandOp, SliceOp)
+_VIEWS = (ViewOp, ReshapeOp)
+
+
+def drop_identities(graph: Graph) -> list[Note]:
+    """Make readers of an identity read its operand, and a view of a view read the first view's operand.
+
+    Tensors are immutable values in the graph, so copies are unnecessary. A node that the program returns stays.
+    """
+    notes = []
+    for node in graph.operations:
+        if isinstance(node, _VIEWS) and isinstance(node.args[0], (ViewOp, ReshapeOp)):
+            notes.append(Note(node.stable, f"reads the source of the view {node.args[0]}"))
+            graph.replace_argument(node, node.args[0], node.args[0].args[0])
+        if _is_identity(node):
+            notes.append(Note(node.stable, f"identity of {node.args[0]}, which its readers read now"))
+            graph.replace_uses(node, node.args[0])
+    graph.drop_unused()
+    return notes
+
+
+def _is_identity(node: Op) -> bool:
+    if isinstance(node, _COPIES):
+        return node.args[0].tensor_meta == node.tensor_meta
+    return isinstance(node, _SAME_IF_SHAPE_IS) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
+
+
+TRANSPOSES = (TOp, TransposeOp, PermuteOp)
+_RESHAPES = (ViewOp, ReshapeOp, UnsqueezeOp)
+
+
+def eliminate_transpose(graph: Graph) -> list[Note]:
+    """Replace a transpose of a transpose by one transpose, or by its operand if they cancel."""
+    notes = [note for node in graph.operations if isinstance(node, TRANSPOSES) for note in _compose(graph, node)]
+    graph.drop_unused()
+    return notes
+
+
+def _compose(graph: Graph, node: Op) -> list[Note]:
+    order, source = permutation_of(node), node.args[0]
+    while isinstance(source, TRANSPOSES):
+        inner = permutation_of(source)
+        order, source = [inner[dim] for dim in order], source.args[0]
+    if order == sorted(order):
+        graph.replace_uses(node, source)
+        return [Note(node.stable, f"moves nothing; its readers read {source} now")]
+    if source is node.args[0]:
+        return [Note(node.stable, f"left: {source} is not a transpose")]
+    replaced(graph, node, PermuteOp, "permute.default", [source, order])
+    return [Note(node.stable, f"reads {source} in the order {order}")]
+
+
+def eliminate_matmul_transpose_reshape(graph: Graph) -> list[Note]:
+    """Replace transposes that move only dims of size 1 by views, and views of views by one view."""
+    notes = [_replace_by_view(graph, node) for node in graph.operations if isinstance(node, TRANSPOSES)]
+    notes += [note for node in graph.operations if isinstance(node, _RESHAPES) for note in _merge_views(graph, node)]
+    graph.drop_unused()
+    return notes
+
+
+def _replace_by_view(graph: Graph, node: Op) -> Note:
+    sizes = node.args[0].tensor_meta.shape
+    moved = [dim for dim in permutation_of(node) if sizes[dim] != 1]
+    if moved != sorted(moved):
+        return Note(node.stable, "left: it moves elements")
+    replaced(graph, node, ViewOp, "view.default", [node.args[0], list(node.tensor_meta.shape)])
+    return Note(node.stable, "moves dims of size 1 only: a view")
+
+
+def _merge_views(graph: Graph, node: Op) -> list[Note]:
+    source = node.args[0]
+    while isinstance(source, _RESHAPES):
+        source = source.args[0]
+    if source.tensor_meta.shape == node.tensor_meta.shape:
+        graph.replace_uses(node, source)
+        return [Note(node.stable, f"identity of {source}, which its readers read now")]
+    if source is node.args[0]:
+        return []
+    replaced(graph, node, ViewOp, "view.default", [source, list(node.tensor_meta.shape)])
+    return [Note(node.stable, f"one view of {source}")]
+
+
+def maxpool2d_simplify(graph: Graph) -> list[Note]:
+    """Drop the indices of a max pool if they have no readers."""
+    found = [node for node in graph.operations if isinstance(node, MaxPool2dWithIndicesOp)]
+    notes = [_drop_indices(graph, node) for node in found]
+    graph.drop_unused()
+    return notes
+
+
+def _drop_indices(graph: Graph, node: Op) -> Note:
+    if not only_first_result(node):
+        return Note(node.stable, "left: its indices are read")
+    take_first_result(graph, replaced(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))
+    return Note(node.stable, "returns its values only")

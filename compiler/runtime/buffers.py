@@ -1,0 +1,217 @@
+"""Memory of compiled code: reused results, huge pages, packed weights, and conversions between tensors and memory.
+
+With pages of 4 KiB, address translation takes a third of the time of reading, and writing to new memory takes several
+times as long, since each page is created at its first use.
+
+Linux provides huge pages on request. All of this is advice: if the kernel has no huge pages, nothing changes.
+
+The first write to a page of new memory is slow: the kernel has to find, clear and map it. A loop that drops each result
+before the next call, or the one after, then always uses the same memory.
+
+Each call reads all weights sequentially.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from sys import getrefcount
+
+import torch
+
+from buddy.compiler.codegen.arena import ALIGNMENT
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.artifact import TensorSpec
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.support.target import CACHE_LINE
+
+HUGE = 2 << 20  # bytes of a huge page, on x86-64 and on AArch64 with pages of 4 KiB
+_LARGE = 2 * HUGE  # smaller tensors mostly get memory that has been written before
+_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # from <sys/mman.h> of Linux, the second one since 6.1
+
+
+def request_huge_pages(address: int, size: int) -> None:
+    """Requests huge pages for memory that has not been written yet."""
+    _advise(address, size, _MADV_HUGEPAGE)
+
+
+def huge_page_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Returns a new tensor, in huge pages if it is large: first writes to a page are slow."""
+    made = torch.empty(shape, dtype=dtype, device="cpu")  # ignores `torch.set_default_device`
+    size = made.nbytes
+    if size >= _LARGE:
+        start = -(-made.data_ptr() // HUGE) * HUGE
+        request_huge_pages(start, (made.data_ptr() + size) // HUGE * HUGE - start)
+    return made
+
+
+def collapse(tensor: torch.Tensor) -> None:
+    """Moves the memory of a dense `tensor` to huge pages; addresses and contents do not change.
+
+    A page that it shares with its neighbours is moved with the tensor that has the larger part, so that adjacent
+    weights are moved completely.
+    """
+    start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
+    first, end = (round(address / HUGE) for address in (start, start + size))
+    for page in range(first, end):
+        # Separate calls, so that a page that cannot be moved does not affect the others.
+        _advise(page * HUGE, HUGE, _MADV_COLLAPSE)
+
+
+def _advise(address: int, size: int, advice: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
+
+
+# The C library reuses smaller blocks, mostly written before (M_MMAP_THRESHOLD of glibc's malloc).
+SMALL = 128 << 10
+# Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
+MAX_BUFFERS = 2
+# Bytes that the results of one program may keep beyond the life of their tensors.
+LIMIT = 128 << 20
+
+_uses = getattr(torch._C, "_storage_Use_Count", None)
+_LISTED = [object()]
+
+
+class BufferPool:
+    """The memory of the results of one program.
+
+    A weak reference to a result's storage, such as `StorageWeakRef`, stays alive with the next result in it.
+    """
+
+    def __init__(self, results: int) -> None:
+        self._storages: list[list[torch.UntypedStorage]] = [[] for _ in range(results)]
+        self._lock = threading.Lock()
+
+    def tensor(self, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Returns an uninitialised dense tensor for result `number`."""
+        size = math.prod(shape) * dtype.itemsize
+        if size < SMALL or _uses is None:
+            return huge_page_tensor(shape, dtype)
+        with self._lock:
+            storage = self._idle(self._storages[number], size)
+            if storage is not None:
+                return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
+        new = huge_page_tensor(shape, dtype)
+        with self._lock:
+            self._retain(number, new.untyped_storage())
+        return new
+
+    def _idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
+        """Returns a block that no tensor uses, and whose storage has no other reference."""
+        assert _uses is not None
+        # Measures the references that a list and a loop hold here: calls may add some, depending on how the interpreter
+        # implements them, and Dynamo changes that.
+        alone = 0
+        for something in _LISTED:
+            alone = getrefcount(something)
+        for storage in storages:
+            held = getrefcount(storage)
+            if held <= alone and storage.nbytes() == size and _uses(storage._cdata) == 1 and not storage.is_shared():
+                return storage
+        return None
+
+    def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
+        """Keeps a block within the limit, in place of the oldest one if there are enough."""
+        mine = self._storages[number]
+        del mine[: max(0, len(mine) - MAX_BUFFERS + 1)]
+        held = sum(other.nbytes() for storages in self._storages for other in storages)
+        if held + storage.nbytes() <= LIMIT:
+            mine.append(storage)
+
+
+def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= max(1, extent)
+    return tuple(reversed(strides))
+
+
+def torch_dtype(spec: TensorSpec) -> torch.dtype:
+    return to_torch(TensorDType(spec.dtype))
+
+
+def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Returns a tensor of `shape` that views the memory at `address`; valid as long as that memory is."""
+    count = math.prod(shape)
+    if not count:
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
+    memory = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).reshape(tuple(shape))
+
+
+class WorkArena:
+    """`size` bytes of scratch memory, allocated once. Overlapping calls get separate memory.
+
+    Allocated by the first call, since programs are also created inside `torch.compile`, where tensors are fake.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._memory: torch.Tensor | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def lent(self) -> Iterator[torch.Tensor]:
+        """Yields the memory for one call."""
+        if not self._lock.acquire(blocking=False):
+            yield _aligned(self._size)
+            return
+        try:
+            if self._memory is None:
+                self._memory = _aligned(self._size)
+            yield self._memory
+        finally:
+            self._lock.release()
+
+
+def _aligned(size: int) -> torch.Tensor:
+    memory = huge_page_tensor((size + ALIGNMENT,), torch.uint8)
+    start = -memory.data_ptr() % ALIGNMENT
+    return memory[start : start + size]
+
+
+def bytes_of(spec: TensorSpec) -> int:
+    return math.prod(spec.shape) * torch_dtype(spec).itemsize
+
+
+class PackedStore:
+    """A buffer for each of `specs`, in one allocation of `allocated` bytes, made on first use."""
+
+    def __init__(self, specs: Sequence[TensorSpec]) -> None:
+        self._specs = list(specs)
+        self._offsets, self._size = list[int](), 0
+        for spec in specs:
+            self._offsets.append(self._size)
+            self._size += -(-bytes_of(spec) // CACHE_LINE) * CACHE_LINE
+        self.allocated = self._size + _alignment(self._size) if self._size else 0
+        self._memory: torch.Tensor | None = None
+        self._lock = threading.Lock()
+
+    def buffer(self, number: int) -> torch.Tensor:
+        """Returns the buffer of spec number `number`, aligned to a cache line; its content is what was last written."""
+        with self._lock:
+            if self._memory is None:
+                self._memory = _allocate(self._size)
+        spec, start = self._specs[number], self._offsets[number]
+        return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
+
+
+def _alignment(size: int) -> int:
+    """Returns the alignment of the start: small stores are not worth a huge page."""
+    return HUGE if size >= HUGE else CACHE_LINE
+
+
+def _allocate(size: int) -> torch.Tensor:
+    alignment = _alignment(size)
+    memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
+    start = -memory.data_ptr() % alignment
+    if alignment == HUGE:
+        request_huge_pages(memory.data_ptr() + start, size)
+    return memory[start : start + size]

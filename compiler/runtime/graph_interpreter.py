@@ -1,0 +1,226 @@
+"""Evaluates a graph node by node: in eager, or in double precision in step with compiled values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from buddy.compiler.graph.graph import Graph, symbols_of
+from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.operations.effects import RandomOp
+from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.sizes import Size, value_of
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.protocol.numerics import Reference
+from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
+
+# The seed of random numbers on both sides of a run.
+SEED = 0
+
+
+def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
+    """Returns the values of symbolic sizes in a call of `graph` on `tensors` and `numbers`."""
+    return bind(symbols_of(graph), tensors, numbers)
+
+
+def values_of(
+    graph: Graph, tensors: Sequence[torch.Tensor], wanted: Collection[str], numbers: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """Returns the values of the nodes named `wanted` when `graph` runs on `tensors`, its placeholders in order.
+
+    Random ops draw from torch's own generator, in the program's order. Values are released after their last reader, and
+    nodes after the last wanted one are not computed. Raises what an op raises.
+    """
+    symbols = symbols_at(graph, tensors, numbers)
+    table: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
+    readers = Counter(parent.name for op in graph.operations for parent in op.parents)
+    missing = set(wanted) - table.keys()
+    with torch.no_grad():
+        for op in graph.operations:
+            if not missing:
+                break
+            table[op.name] = compute_nodes(op, table, symbols)
+            missing.discard(op.name)
+            readers.subtract(parent.name for parent in op.parents)
+            for read in (op, *op.parents):
+                if readers[read.name] <= 0 and read.name not in wanted:
+                    table.pop(read.name, None)
+    return {name: table[name] for name in wanted}
+
+
+def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
+    """Returns the results of `graph` on `tensors` and `numbers`, in order."""
+    found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
+    return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
+
+
+def compute_nodes(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """Returns the result of one node, with operands by name in `table`. Raises what its op raises."""
+    arguments = [_to_torch_argument(argument, table, symbols) for argument in op.args]
+    keywords = {key: _to_torch_argument(argument, table, symbols) for key, argument in op.kwargs.items()}
+    if isinstance(op, GetItemOp):
+        return arguments[0][arguments[1]]
+    return resolve(op.target)(*arguments, **keywords)
+
+
+def _to_torch_argument(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """Converts an argument of a node to torch's form."""
+    if isinstance(value, Op):
+        return table[value.name]
+    if isinstance(value, Size):
+        return value_of(value, symbols)
+    if isinstance(value, TensorDType):
+        return to_torch(value)
+    if isinstance(value, Opaque):
+        return from_opaque(value.text)
+    if isinstance(value, (list, tuple)):
+        return [_to_torch_argument(item, table, symbols) for item in value]
+    return value
+
+
+_WIDER = {
+    TensorDType.Float16: TensorDType.Float64,
+    TensorDType.BFloat16: TensorDType.Float64,
+    TensorDType.Float32: TensorDType.Float64,
+    TensorDType.Complex64: TensorDType.Complex128,
+}
+OnNode = Callable[[Op, Any], None]
+
+
+class LockstepInterpreter:
+    """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
+
+    A value is released after its last reader if it is not `held`: `held` lists, by stable name, the nodes whose values
+    are requested later, until `release`. `on_node` is called with each node while its operands, and the values
+    that `reads` lists for it, are still available. Random ops use a separate generator that starts with the current
+    state of torch's: the compiled program draws the same numbers from torch's.
+    """
+
+    def __init__(
+        self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], held: Iterable[str],
+        reference: Reference = "eager", on_node: OnNode = lambda _op, _value: None,
+        reads: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self._pending = iter(graph.operations)
+        self._symbols, self._on_node, self._wide = symbols, on_node, reference == "float64"
+        self._nodes = {op.stable: op for op in graph.operations}
+        looked_up = reads or {}
+        self._reads = {
+            op.name: (*(parent.name for parent in op.parents), *looked_up.get(op.stable, ())) for op in graph.operations
+        }
+        self._readers = Counter(name for found in self._reads.values() for name in found)
+        self._readers.update(op.name for op in graph.results if isinstance(op, Op))
+        self._readers.update(self._nodes[name].name for name in held if name in self._nodes)
+        self._results = graph.results
+        self._random = torch.get_rng_state()
+        self._values: dict[str, Any] = {op.name: t for op, t in zip(graph.placeholders, tensors, strict=True)}
+        self.in_narrow: set[str] = set()
+
+    def value(self, name: str) -> Any:
+        """Returns the value of the node or placeholder of that name. Raises `KeyError` after it is released."""
+        return self._values[name]
+
+    def reach(self, stable: str) -> Any:
+        """Computes all nodes up to this one; returns its value."""
+        op = self._nodes[stable]
+        while op.name not in self._values:
+            if self._next() is None:
+                raise KeyError(f"the value of {stable} was not held")
+        return self._values[op.name]
+
+    def finish(self) -> list[Any]:
+        """Computes the remaining nodes; returns the results of the graph, in order."""
+        for _op in iter(self._next, None):
+            pass
+        return [self._values[op.name] if isinstance(op, Op) else op for op in self._results]
+
+    def release(self, stable: str) -> None:
+        """Releases a held value."""
+        self._release_read(self._nodes[stable].name)
+
+    def _next(self) -> Op | None:
+        op = next(self._pending, None)
+        if op is None:
+            return None
+        self._values[op.name] = self._compute(op)
+        self._on_node(op, self._values[op.name])
+        for name in self._reads[op.name]:
+            self._release_read(name)
+        if not self._readers[op.name]:
+            del self._values[op.name]
+        return op
+
+    def _release_read(self, name: str) -> None:
+        self._readers[name] -= 1
+        if not self._readers[name]:
+            self._values.pop(name, None)
+
+    def _compute(self, op: Op) -> Any:
+        if not isinstance(op, RandomOp):
+            return self.compute_alone(op, self._values)
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._random)
+        try:
+            return widen(self._compute_narrow(op, self._values)) if self._wide else self._run(op, self._values)
+        finally:
+            self._random = torch.get_rng_state()
+            torch.set_rng_state(before)
+
+    def compute_alone(self, op: Op, values: Mapping[str, Any]) -> Any:
+        """Returns the result of a node on `values`, by name, in the precision of the reference."""
+        if not self._wide:
+            return self._run(op, values)
+        try:
+            return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
+        except (RuntimeError, NotImplementedError):
+            # Some of torch's ops do not support double precision: these use the program's types.
+            self.in_narrow.add(op.stable)
+            return widen(self._compute_narrow(op, values))
+
+    def _compute_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
+        return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
+
+    def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
+        return compute_nodes(op, values, self._symbols)
+
+
+def widen(value: Any) -> Any:
+    """Converts floats to double precision; returns anything else unchanged."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(widen, value)) if type(value) in (list, tuple) else tuple(map(widen, value))
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.is_complex():
+        return value.to(torch.complex128)
+    return value.double() if value.is_floating_point() else value
+
+
+def narrow(value: Any, op: Op, index: int = 0) -> Any:
+    """Converts a value of the reference to the element type that the graph has for result `index`."""
+    if isinstance(value, (list, tuple)):
+        return [narrow(item, op, number) for number, item in enumerate(value)]
+    meta = op.metas[index] if index < len(op.metas) else None
+    if not isinstance(value, torch.Tensor) or meta is None:
+        return value
+    return value.to(to_torch(meta.dtype))
+
+
+def _widen_node(op: Op) -> Op:
+    """Returns the node with the element types among its arguments widened."""
+    found = type(op)()
+    found.name, found.target, found.metas, found.multiple = op.name, op.target, op.metas, op.multiple
+    found._arguments = _widen_dtypes(op.args)
+    found._keyword_arguments = _widen_dtypes(op.kwargs)
+    return found
+
+
+def _widen_dtypes(value: Any) -> Any:
+    if isinstance(value, TensorDType):
+        return _WIDER.get(value, value)
+    if isinstance(value, dict):
+        return {key: _widen_dtypes(item) for key, item in value.items()}
+    return [_widen_dtypes(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,100 @@
+"""The custom torch ops of compiled graphs: `buddy::observe`, and `buddy::philox32` and `philox64`.
+
+Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
+few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
+the counter of an element is its number in row-major order (two words) and that of its stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+
+from buddy.compiler.graph.operations.effects import KEY_STEPS, MULTIPLIERS, ROUNDS
+
+Observer = Callable[[torch.Tensor], None]
+
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+_library = torch.library.Library("buddy", "FRAGMENT")
+_library.define("observe(Tensor value) -> ()")
+
+
+@contextmanager
+def observe_nodes(observer: Observer) -> Iterator[None]:
+    """Passes the observed values of the enclosed run to `observer`, which must copy what it wants to keep."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def _observe(value: torch.Tensor) -> None:
+    observer = _observer.get()
+    if observer is not None:
+        observer(value)
+
+
+_library.impl("observe", _observe, "CompositeExplicitAutograd")
+
+
+_WORD = 0xFFFFFFFF
+
+# Word `word` (0 to 3) of each block as int32, and words 2 * `pair` (the low half) and 2 * `pair` + 1 as int64.
+_library.define("philox32(Tensor seed, int stream, SymInt[] size, int word=0) -> Tensor")
+_library.define("philox64(Tensor seed, int stream, SymInt[] size, int pair=0) -> Tensor")
+
+
+def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Returns the four words of Philox 4x32-10; words are in the low halves of int64, also in the arguments.
+
+    The operands are broadcast.
+    """
+    a, b, c, d = counter
+    one, other = key
+    for _ in range(ROUNDS):
+        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+        a, b, c, d = _high(right) ^ b ^ one, right & _WORD, _high(left) ^ d ^ other, left & _WORD
+        one, other = (one + KEY_STEPS[0]) & _WORD, (other + KEY_STEPS[1]) & _WORD
+    return a, b, c, d
+
+
+def _high(product: torch.Tensor) -> torch.Tensor:
+    return (product >> 32) & _WORD
+
+
+def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    count = 1
+    for extent in size:
+        count *= extent
+    place, seed = torch.arange(count).reshape(list(size)), seed.reshape(())
+    zero = seed & 0  # a tensor, since torch-mlir accepts numbers and literals only for some operands of these ops
+    return philox((place & _WORD, _high(place), zero + stream, zero), (seed & _WORD, _high(seed)))
+
+
+def _philox32(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
+    return _block(seed, stream, size)[word].to(torch.int32)
+
+
+def _philox64(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
+    words = _block(seed, stream, size)
+    return words[2 * pair] | (words[2 * pair + 1] << 32)
+
+
+_library.impl("philox32", _philox32, "CPU")
+_library.impl("philox64", _philox64, "CPU")
+# Decompositions to torch's own ops, for tools that do not know these.
+DECOMPOSITIONS = {torch.ops.buddy.philox32.default: _philox32, torch.ops.buddy.philox64.default: _philox64}
+
+
+@torch.library.register_fake("buddy::philox32", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int32)
+
+
+@torch.library.register_fake("buddy::philox64", lib=_library)
+def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
+    return seed.new_empty(list(size), dtype=torch.int64)

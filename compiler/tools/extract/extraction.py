@@ -1,0 +1,251 @@
+"""Extracts nodes of a captured graph as another captured graph, or as a Python script with tensors."""
+
+from __future__ import annotations
+
+import io
+import keyword
+import math
+import re
+from ast import literal_eval
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from buddy.compiler.frontend.table import main_dtype, rows_table
+from buddy.compiler.graph.extraction import ExtractionError, edges, extract_graph, find_nodes
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.operations.effects import PhiloxOp
+from buddy.compiler.graph.serialize import Opaque
+from buddy.compiler.graph.types import NodeType, TensorDType
+from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.graph_interpreter import SEED, results_of, symbols_at, values_of
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.values import as_array
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A graph and its input tensors, in the order of its placeholders; `numbers` are sizes known only at the call."""
+
+    graph: Graph
+    tensors: list[torch.Tensor]
+    numbers: tuple[Any, ...] = ()
+
+
+def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
+    """`nodes` of a graph, with their external inputs as eager computes them.
+
+    Raises `ExtractionError` like `extract_graph`, and if eager raises before these inputs are computed.
+    """
+    symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
+    graph = extract_graph(whole.graph, nodes, symbols)
+    return Subgraph(graph, _on_the_edges(whole, list(edges(graph))))
+
+
+def _on_the_edges(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
+    torch.manual_seed(SEED)
+    try:
+        values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)
+    except Exception as error:
+        what = f"eager does not reach {', '.join(names[:3])}: {type(error).__name__}: {error}"
+        raise ExtractionError(f"{what} · choose nodes before it") from error
+    # With their strides: a later `view` depends on them.
+    return [values[name] for name in names]
+
+
+_SCRIPT = '''\
+"""{title}: extracted with its real inputs, which are in {file} next to this script.
+
+It is plain Python, and a source for `buddy-tui`: `model` and `example_inputs` are what is captured.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+{imports}
+VALUES = np.load(Path(__file__).with_name({file!r}))
+
+
+def value(name, dtype, strides=None):
+    """A tensor of the file; an element type that NumPy does not have is kept as integers of the same bits."""
+    found = torch.from_numpy(VALUES[name])
+    found = found if found.dtype == dtype else found.view(dtype)
+    return found if strides is None else torch.empty_strided(found.shape, strides, dtype=dtype).copy_(found)
+
+
+class Extracted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+{state}
+
+{code}
+
+model = Extracted().eval()
+example_inputs = ({inputs})
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        for result in model(*example_inputs):
+            print(tuple(result.shape), result.dtype, result.flatten()[:4])
+'''
+
+_RANDOM_BITS = "\nimport buddy.compiler.runtime.torch_ops  # defines torch.ops.buddy.philox32 and philox64\n"
+
+
+@dataclass(frozen=True)
+class GraphScript:
+    """A script to be saved as `name`.py, and the tensors that it reads, to be saved next to it as `name`.npz."""
+
+    name: str
+    text: str
+    values: bytes
+
+
+def script_of(part: Subgraph) -> GraphScript:
+    """A graph with its tensors as a script; symbolic sizes have the values of this call.
+
+    Raises `ExtractionError` if they depend on data.
+    """
+    part = part_of(part, part.graph.operations) if part.graph.symbols else part
+    graph = part.graph
+    name = re.sub(r"\W+", "_", graph.name).strip("_") or "extracted"
+    words = _words(graph)
+    pairs = list(zip(graph.placeholders, part.tensors, strict=True))
+    held, given = ([pair for pair in pairs if _is_state(pair[0]) is state] for state in (True, False))
+    state = [f"        self.register_buffer({words[op.name]!r}, {_value(words[op.name], t)})" for op, t in held]
+    inputs = "".join(f"{_value(words[op.name], tensor)}, " for op, tensor in given)
+    text = _SCRIPT.format(
+        title=graph.name,
+        file=f"{name}.npz",
+        imports=_RANDOM_BITS if any(isinstance(op, PhiloxOp) for op in graph.operations) else "",
+        state="\n".join(state) or "        pass",
+        code=_indented(code_of(graph)),
+        inputs=inputs.strip(),
+    )
+    return GraphScript(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
+
+
+def code_of(graph: Graph) -> str:
+    """The graph as a Python method: a line per node, with the element type and shape of its result."""
+    words = _words(graph)
+    taken = ["self", *(words[op.name] for op in graph.placeholders if not _is_state(op))]
+    lines = [f"def forward({', '.join(taken)}):"]
+    lines += [f"    {words[op.name]} = self.{words[op.name]}" for op in graph.placeholders if _is_state(op)]
+    lines += [f"    {words[op.name]}{_type(op)} = {_call(op, words)}" for op in graph.operations]
+    results = "".join(f"{_spelled(result, words)}, " for result in graph.results)
+    return "\n".join([*lines, f"    return ({results.strip()})"]) + "\n"
+
+
+def _words(graph: Graph) -> dict[str, str]:
+    """The names of nodes as valid Python names."""
+    return {op.name: f"{op.name}_" if keyword.iskeyword(op.name) else op.name for op in graph.body}
+
+
+def _is_state(op: Op) -> bool:
+    return isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode
+
+
+def _type(op: Op) -> str:
+    """The type of a node in FX's notation; "" for several results."""
+    return f': "{op.metas[0]}"' if len(op.metas) == 1 and op.metas[0] is not None else ""
+
+
+def _value(name: str, tensor: torch.Tensor) -> str:
+    """The expression that reads a tensor, with its strides if they are not dense row-major."""
+    dense = tensor.is_contiguous() or 0 in tensor.stride()
+    strides = "" if dense else f", {tuple(tensor.stride())}"
+    return f"value({name!r}, {tensor.dtype}{strides})"
+
+
+def _call(op: Op, words: Mapping[str, str]) -> str:
+    arguments = [_spelled(value, words) for value in op.args]
+    if isinstance(op, GetItemOp):
+        return f"{arguments[0]}[{arguments[1]}]"
+    keywords = [f"{key}={_spelled(value, words)}" for key, value in op.kwargs.items()]
+    return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
+
+
+def _spelled(value: Any, words: Mapping[str, str]) -> str:
+    """An argument of a node as a Python expression for torch."""
+    if isinstance(value, Op):
+        return words[value.name]
+    if isinstance(value, TensorDType):
+        return str(to_torch(value))
+    if isinstance(value, Opaque):
+        return _opaque(value.text)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_spelled(item, words) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _opaque(text: str) -> str:
+    """The Python form of a value that `torch_values.from_opaque` reads."""
+    if text.startswith("like("):
+        shape, strides, dtype = literal_eval(text.removeprefix("like"))
+        return f"torch.empty_strided({shape}, {strides}, dtype={to_torch(TensorDType(dtype))})"
+    if text.startswith("torch."):
+        return text
+    try:
+        return repr(complex(text))
+    except ValueError:
+        return f"torch.device({text!r})"
+
+
+def _indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.splitlines()).rstrip("\n") + "\n"
+
+
+def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """The tensors in memory layout, bit for bit."""
+    data = io.BytesIO()
+    np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
+    return data.getvalue()
+
+
+def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
+    """The named nodes as a graph with its real inputs, which eager computes node by node.
+
+    Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
+    """
+    whole = Subgraph(captured.graph, captured.tensors, captured.numbers)
+    part = part_of(whole, find_nodes(captured.graph, wanted))
+    graph, kinds = part.graph, part.graph.kinds
+    rows = _rows(graph, {row.stable: row for row in captured.info.rows})
+    info = GraphInfo(
+        graph.name,
+        rows,
+        inputs=kinds.count(NodeType.InputNode),
+        parameters=kinds.count(NodeType.FakeNode),
+        dtype=main_dtype(graph.operations),
+    )
+    parameters = frozenset(place for place, kind in enumerate(kinds) if kind is NodeType.FakeNode)
+    eager = partial(results_of, graph)
+    return CapturedGraph(
+        graph, info, part.tensors, eager, rows_table(rows), parameters, first=captured.first, code=code_of(graph)
+    )
+
+
+def _rows(graph: Graph, known: Mapping[str, NodeRow]) -> tuple[NodeRow, ...]:
+    """The remaining rows of the FX table, renumbered; external inputs are placeholders."""
+    places = {op.name: place for place, op in enumerate(graph.body)}
+    return tuple(_row(op, known[op.stable], places) for op in graph.body)
+
+
+def _row(op: Op, row: NodeRow, places: Mapping[str, int]) -> NodeRow:
+    changes: dict[str, object] = {"index": places[op.name], "inputs": tuple(places[p.name] for p in op.parents)}
+    if isinstance(op, PlaceholderOp):
+        changes |= {"opcode": "placeholder", "target": row.name, "args": "()", "kwargs": "{}"}
+    elif isinstance(op, OutputOp):
+        changes |= {"args": f"(({', '.join(map(str, op.parents))},),)"}
+    return msgspec.structs.replace(row, **changes)

@@ -1,0 +1,92 @@
+"""The comparison of every node with eager: the summary, the plot and the filter fields."""
+
+from __future__ import annotations
+
+import json
+
+from msgspec.structs import replace
+
+from buddy.app.panes.node_list import NodeFacts, read_filter
+from buddy.app.reports import numerics
+from buddy.app.reports.numerics import without_each
+from buddy.compiler.protocol import GraphInfo, NodeRow
+from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
+from buddy.compiler.protocol.presets import default_recipe
+
+NAMES = ("mm", "gelu", "exp")
+ROWS = tuple(NodeRow(i, f"{n}.0", "call_function", n, f"aten.{n}.default", "", "") for i, n in enumerate(NAMES))
+INFO = GraphInfo("forward", ROWS)
+GOOD, BAD = Deviation(1e-7, 1e-7, 0.01), Deviation(3e-2, 1e-2, 3000.0, where="[0]")
+NODES = (
+    NodeNumbers("mm.0", "fused", own=GOOD),
+    NodeNumbers("gelu.0", "observed", BAD, GOOD),
+    NodeNumbers("exp.0", "observed", Deviation(share=-1.0, nans=2), nans=0),
+)
+REPORT = NumericsReport(
+    0, "eager", NODES, "gelu.0", "error", ("mm.0",), (NanOrigin("nan", "compiled", "exp.0"),), ("exp.0",)
+)
+
+
+def test_the_summary_names_the_first_mismatch_and_the_nodes_not_compared() -> None:
+    told = numerics.summary_lines(REPORT, INFO)
+    assert told[0].startswith(
+        "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
+    )
+    assert told[1] == "fused into it and not compared: mm"
+    assert told[2] == "the first NaN in compiled code is in exp: none of its inputs has one"
+
+
+def test_the_summary_omits_what_was_not_measured() -> None:
+    alone = replace(NODES[1], own=None, why="it has an effect")
+    told = numerics.summary_lines(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
+    assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
+
+
+def test_without_compared_nodes_nothing_is_reported_as_correct() -> None:
+    nothing = NumericsReport(0, "eager", tuple(NodeNumbers(name, "folded") for name in ("a", "b")))
+    assert not nothing.ok
+    assert numerics.summary_lines(nothing, INFO)[0].startswith("not compared")
+    assert numerics.as_json(nothing, INFO)["ok"] is None
+
+
+def test_a_nan_in_double_precision_is_not_attributed_to_eager() -> None:
+    origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
+    told = numerics.summary_lines(replace(REPORT, reference="float64", origins=origins), INFO)
+    assert told[2].startswith("the first NaN in double precision is in exp")
+    assert told[3].startswith("the first NaN in compiled code is in exp (also in double precision)")
+
+
+def test_the_first_mismatch_is_on_top_and_non_finite_errors_follow() -> None:
+    assert [found.node for found in numerics.worst_nodes(REPORT, 3)] == ["gelu.0", "exp.0", "mm.0"]
+
+
+def test_json_has_null_for_non_finite_numbers() -> None:
+    told = json.loads(json.dumps(numerics.as_json(REPORT, INFO), allow_nan=False))
+    assert told["first"]["node"] == "gelu.0"
+    assert told["nodes"][2]["error"] == {
+        "max_abs": None, "relative": None, "share_of_tolerance": None, "nans": 2, "infs": 0,
+    }  # fmt: skip
+
+
+def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
+    program, alone = numerics.error_growth(REPORT, INFO).series
+    assert (list(program.x), list(program.y)) == ([1.0], [1e-2])
+    assert list(alone.names) == ["mm", "gelu"]
+
+
+def test_a_filter_on_errors_excludes_nodes_not_compared() -> None:
+    facts = [NodeFacts(row, err=err) for row, err in zip(ROWS, (float("nan"), 3e-2, 1e-7), strict=True)]
+    assert [f.row.name for f in facts if read_filter("err>1e-5")(f)] == ["gelu"]
+    assert [f.row.name for f in facts if read_filter("err<=1e-5")(f)] == ["exp"]
+
+
+def test_each_pass_that_changes_numerics_is_disabled_alone() -> None:
+    recipe = default_recipe()
+    found = {without.step: without.recipe for without in without_each(recipe)}
+    assert {"expand-math-to-polynomials", "convolutions-to-kernels", "flash-attention-prefill"} <= found.keys()
+    for step, other in found.items():
+        differing = [a.name for a, b in zip(recipe.steps, other.steps, strict=True) if a != b]
+        assert differing == [step]
+    winograd = next(s for s in found["convolutions-to-kernels"].steps if s.name == "convolutions-to-kernels")
+    assert winograd.enabled
+    assert ("winograd", "never") in winograd.options

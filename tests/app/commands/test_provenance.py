@@ -1,0 +1,171 @@
+"""Provenance of a node on the real engine: its text at every stage, its history, its Python line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.reports.node_history import NodeRemark, node_history
+from buddy.app.screens.detail import CodeScreen, DetailScreen
+from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen
+from buddy.app.screens.picker import PickerScreen
+from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
+
+Open = Callable[..., Any]
+
+
+@pytest.mark.slow
+async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(workbench: Open) -> None:
+    async with workbench("mlp.py") as bench:
+        app = bench.app
+        app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
+        await bench.press("F")
+        screen = await bench.opened(FollowScreen)
+        assert screen.query_one("#box").border_title == "gelu in all stages"
+        steps = screen._table.rows
+        assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
+        assert all(step.trace.own for step in steps)
+        place = next(k for k, step in enumerate(steps) if step.row.stage.name == "expand-math-to-polynomials")
+        screen._table.move_to(place)
+        await bench.press("enter")
+        await bench.until(lambda: app.screen is app.screen_stack[0], "the workbench")
+        await bench.drawn()
+        assert app.ir.stage.name == "expand-math-to-polynomials"
+        assert app.ir.line_number == steps[place].trace.lines[0]
+        await bench.press("g", "w")
+        screen = await bench.opened(NodeHistoryScreen)
+        assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
+        said = screen._table.rows[-1]
+        assert said.who == "machine code"
+        assert said.text.endswith("instructions in @forward, @matmul_128x256x1024_epilogue")
+        assert screen._table.page >= len(screen._table.rows) > 3, "all of it at once where the screen has the room"
+        screen._table.move_bottom()
+        await bench.press("enter")
+        await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
+        app.context.layout.show_pane("graph")
+        await bench.press("g", "S")
+        screen = await bench.opened(CodeScreen)
+        await bench.until(lambda: screen._view.line is not None, "the file's lines")
+        assert "self.act(" in screen._view.line.text
+        assert any("gelu" in node for node in screen._view.line.nodes)
+
+
+@pytest.mark.slow
+async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_serve(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(120, 120)) as bench:
+        ir = bench.app.ir
+        await bench.press("tab", "tab", "g", "h")
+        await bench.sees("only assembly, the last phase, has jumps and machine code")
+        await bench.press("plus", "0")
+        await bench.drawn()
+        ir.move_to(0)
+        await bench.until(lambda: bench.shows("for native_layer_norm, "), "the nodes of the function")
+        found = await bench.app.context.queries.jumps(ir.document.text, 0)
+        targets = [to for _, to in found.jumps]
+        back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
+        jump, place = min(back, key=lambda pair: pair[0] - pair[1])
+        ir.move_to(jump)
+        await bench.until(lambda: None not in (ir.line_at(jump), ir.line_at(place)), "both ends of the jump")
+        label = ir.line_at(place).text
+        await bench.until(lambda: any(label in line and "╭▸" in line for line in bench.screen), "the arrow")
+        head = next(line for line in bench.screen if label in line)
+        tail = next(line for line in bench.screen if line.startswith(">"))
+        column = head.index("╭▸")
+        assert tail[column : column + 2] == "╰─"
+        assert tail.find(label.rstrip(":")) > column
+        text = ir.line_at(jump).machine
+        assert bytes.fromhex(text)
+        assert not bench.shows(text)
+        await bench.press("g", "h")
+        assert any(line.startswith(">") and text in line for line in bench.screen)
+        assert ir.painter.margin == next(line for line in bench.screen if label in line).index(label)
+        await bench.press("g", "j")
+        assert not bench.shows("╭▸")
+        await bench.press("o")
+        screen = await bench.opened(DetailScreen)
+        await bench.sees(f"machine code  {text}")
+        await bench.press("q", "g", "o")
+        screen = await bench.opened(PickerScreen)
+        assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for addmm")
+
+
+def test_remarks_are_told_in_the_order_of_the_line() -> None:
+    row = NodeRow(3, "mm.0", "call_function", "mm", "aten.mm.default", "", "", "2x2", "f32", location="m.py:7")
+    stages = [Stage(0, "fuse", "graph", "", 0), Stage(1, "pack", "kernels", "", 0)]
+    remarks = [
+        (IN_VAIN, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
+        ("fuse", "mm.0", "kept"), ("pack", "add.0", "skipped"),
+    ]  # fmt: skip
+    found = node_history(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)
+    assert found == [
+        NodeRemark("capture", "aten.mm.default · f32[2x2] · m.py:7"),
+        NodeRemark("fuse", "kept"),
+        NodeRemark("recipe", "not by tosa"),
+        NodeRemark("lowering", "by linalg in @f: x"),
+        NodeRemark("pack", "packed", 2),
+    ]
+
+
+TWO_LINES = """import torch
+
+
+def model(x):
+    y = x.exp()
+    return y.neg()
+
+
+example_inputs = (torch.ones(8),)
+"""
+
+
+@pytest.mark.slow
+async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(TWO_LINES)
+    async with workbench(tmp_path / "two.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.press("g", "P")
+        source = app.source
+        await bench.until(lambda: source.line is not None, "the file's lines")
+        for name, line in (("neg", 5), ("exp", 4)):
+            app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
+            await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
+        await bench.sees("y = x.exp()")
+        app.context.layout.show_pane("source")
+        await bench.press("j")
+        assert app.graph.current.name == "neg"
+        assert source.cursor == 5
+        ir = app.ir
+        await bench.until(lambda: any("neg" in node for node in ir.nodes_of(ir.cursor)), "the IR of the line")
+        await bench.press("enter")
+        assert app.pane is app.graph
+        await bench.press("g", "P")
+        assert "source" not in app.context.layout.order
+
+
+@pytest.mark.slow
+async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, tmp_path: Path) -> None:
+    file = tmp_path / "two.py"
+    file.write_text(TWO_LINES)
+    async with workbench(file, size=(160, 50)) as bench:
+        app, source = bench.app, bench.app.source
+        file.unlink()
+        await bench.press("g", "P")
+        await bench.until(lambda: "shown" in str(source.empty(source.width)), "the message about the missing file")
+        file.write_text(TWO_LINES)
+        app.session.reload((str(file),))
+        await bench.until(lambda: source.line is not None, "the file's lines")
+        lines = source.row_count
+        app.context.layout.show_pane("source")
+        await bench.press("home")
+        app.session.build()
+        await bench.settled()
+        assert source.cursor == 0, "a compilation moves nothing"
+        app.context.layout.show_pane("graph")
+        file.write_text(f"# A line more.\n{TWO_LINES}")
+        app.session.reload((str(file),))
+        await bench.until(lambda: source.row_count == lines + 1, "the new file")
+        app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == "neg"))
+        await bench.until(lambda: source.cursor == 6, "the line of neg")

@@ -1,0 +1,78 @@
+"""Tuning from the passes pane: the prompt, the messages, and the question before the recipe is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from buddy.app.commands.run import parse_tune_request
+from buddy.app.reports.searches import VariationError, attempt_line, plot_of, summary
+from buddy.compiler.protocol import Attempted, Tuned, Variation
+from buddy.compiler.protocol.recipe import Recipe
+
+Open = Callable[..., Any]
+TRIES = (
+    Attempted(1, 0, ("fuse-rows=on",), 0.8, 0.008, 0.01, 0.2, best=True, elapsed=1.0),
+    Attempted(1, 1, ("fuse-rows=off",), 0.9, 0.009, 0.01, 0.2, elapsed=2.0),
+    Attempted(1, 2, ("fuse-rows=off",), problem="crashed: SIGSEGV", elapsed=3.0),
+    Attempted(1, 3, ("fuse-rows=on",), 0.5, 0.005, 0.01, 0.2, best=True, elapsed=4.0),
+)
+
+
+def test_seconds_and_variations_parse_in_any_order() -> None:
+    assert parse_tune_request("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
+    assert parse_tune_request("") == (60.0, ())
+    assert parse_tune_request("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a="])
+def test_other_words_are_rejected(text: str) -> None:
+    with pytest.raises(VariationError):
+        parse_tune_request(text)
+
+
+def test_the_history_has_each_attempt_and_the_best_so_far() -> None:
+    tried, best = plot_of(TRIES).series
+    assert tuple(tried.y) == (0.8, 0.9, 0.5)
+    assert tuple(best.y) == (0.8, 0.8, 0.5)
+    assert tuple(tried.x) == (1.0, 2.0, 4.0)
+    assert "1 more" in plot_of(TRIES).note
+    assert attempt_line(TRIES[0]) == "1: 0.800 x eager, best so far"
+    assert attempt_line(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
+
+
+def test_the_summary_lists_only_changed_choices() -> None:
+    found = Tuned(1, Recipe(), ("fuse-rows=off", "threads=1"), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0, ("a note",))
+    lines = summary(found, ("fuse-rows=on", "threads=1"))
+    assert lines == [
+        "tried 4 of 12 recipes in 9 s",
+        "1.600 x speedup (95 % interval: 1.400 to 1.700), 0.500 x eager",
+        "  fuse-rows=off",
+        "note: a note",
+    ]
+    assert summary(found, found.choices)[1] == "no faster recipe was found"
+
+
+@pytest.mark.slow
+async def test_only_one_search_runs_and_the_workbench_is_busy_until_the_last_job_ends(
+    workbench: Open, messages: Callable[..., list[str]]
+) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        app, said = bench.app, messages(bench.app)
+        with app.context.jobs.wait():
+            app.tune_commands._begin_search("600")  # seconds: it does not end by itself
+            await bench.until(lambda: app.context.jobs.wait_count == 2, "the search")
+            app.tune_commands.ask_tuning()
+            # What the search has tried is said again and again, in the place of that.
+            assert any("a search is running" in each for each in said)
+            app.context.layout.show_pane("passes")
+            await bench.press("ctrl+c")
+            await bench.until(lambda: app.context.jobs.wait_count == 1, "the end of the search")
+            assert app.situation().busy, "the other job goes on"
+            await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
+        assert not app.context.jobs.waiting
+        app.tune_commands.ask_tuning()
+        await bench.sees("seconds, then")  # Another search can be asked for.
+        assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

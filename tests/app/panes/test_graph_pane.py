@@ -1,0 +1,96 @@
+"""The graph pane on the real engine: the tree of modules, picked nodes, neighbours, code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from buddy.app.panes.node_list import ModuleRow
+from buddy.app.screens.detail import CodeScreen, CodeView
+from buddy.app.screens.picker import PickerScreen
+from buddy.compiler.protocol.recipe import EAGER
+
+pytestmark = pytest.mark.slow
+Open = Callable[..., Any]
+
+
+async def test_several_picked_nodes_switch_to_eager_at_once(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph, recipe = bench.app.graph, bench.app.workspace
+        await bench.press("f")
+        await bench.type("op:addmm lowering:linalg")
+        await bench.press("enter")
+        assert [row.name for row in graph.rows] == ["addmm", "addmm_1"]
+        await bench.press("V")
+        await bench.sees("2 nodes picked")
+        await bench.press("space")
+        await bench.settled()
+        assert {choice.node for choice in recipe.recipe.choices} == {row.stable for row in graph.targets}
+        assert {choice.lowering for choice in recipe.recipe.choices} == {EAGER}
+        await bench.press("space")
+        await bench.settled()
+        assert recipe.recipe.choices == (), "both are compiled again"
+        await bench.press("V", "f", "ctrl+u")
+        await bench.type("time>1ms")
+        await bench.press("enter")
+        await bench.sees("no node has been timed yet")
+        assert graph.filter_text == "op:addmm lowering:linalg", "a filter that cannot be read changes nothing"
+        await bench.press("f", "ctrl+u", "enter")
+        graph.show_node(next(row.stable for row in graph.rows if row.name == "addmm"))
+        await bench.press("O")
+        assert len(graph.targets) == 2
+        await bench.press("V", "v")
+        assert [row.name for row in graph.targets] == ["addmm"]
+        assert graph.current.name == "gelu", "picking goes on to the next row"
+
+
+async def test_modules_fold_and_actions_on_a_module_apply_to_its_nodes(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        await bench.press("g", "m")
+        heads = [entry for entry in graph.entries if isinstance(entry, ModuleRow)]
+        assert heads, "mlp.py has modules"
+        await bench.sees(f"- {heads[0].name}")
+        nodes = {row.stable for row in heads[0].nodes}
+        graph.move_to(graph.entries.index(heads[0]))
+        await bench.press("z")
+        assert graph.entry.folded
+        assert not nodes & {row.stable for row in graph.entries if not isinstance(row, ModuleRow)}
+        await bench.press("space")
+        await bench.settled()
+        assert {choice.node for choice in bench.app.workspace.recipe.choices} <= nodes
+        assert bench.app.workspace.recipe.choices
+        await bench.sees("in eager")
+        await bench.press("u")
+        await bench.settled()
+        await bench.press("Z", "g", "m")
+        assert not any(isinstance(entry, ModuleRow) for entry in graph.entries)
+
+
+async def test_neighbours_are_listed_and_drawn_and_code_lines_link_to_nodes(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        graph.show_node(next(row.stable for row in graph.rows if row.name == "gelu"))
+        await bench.press("n")
+        await bench.opened(PickerScreen)
+        await bench.sees("user")
+        await bench.press("enter")
+        assert graph.current.name == "addmm"
+        await bench.press("w")
+        await bench.press(*["ctrl+u"])
+        await bench.type(str(tmp_path / "near.dot"))
+        await bench.press("enter")
+        await bench.until((tmp_path / "near.dot").exists, "the drawing")
+        assert "gelu" in (tmp_path / "near.dot").read_text()
+        await bench.press("c")
+        view = (await bench.opened(CodeScreen)).query_one(CodeView)
+        await bench.until(lambda: view.line is not None, "the line")
+        assert "torch.ops.aten.addmm.default" in view.line.text
+        await bench.sees("def forward(self")
+        await bench.press("j", "enter")
+        assert graph.current.name == "gelu"
+        row = graph.current
+        assert (row.shape, row.strides, row.bytes) == ("128x1024", "1024x1", 128 * 1024 * 4)
