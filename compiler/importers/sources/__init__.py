@@ -51,7 +51,7 @@ def load_program(
     it made. `shapes` (`x=4x128`) replace those of the tensors that a defined or named model is called with. With the
     frontend `export`, models that it calls, defines or names go through `torch.export`.
 
-    The kind of other files is determined by their content (`kinds.py`), and nothing in them is executed unless the user
+    The kind of other files is determined by their content (`opening.py`). Nothing in them is executed unless the user
     `trusts` it. Raises `SourceError`.
     """
     with _folder(directory):

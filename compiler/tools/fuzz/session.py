@@ -30,7 +30,7 @@ FAULTS: tuple[Outcome, ...] = ("wrong", "error", "crash", "timeout")
 # Counts, by the name of a table and a name in it.
 Histogram = dict[str, dict[str, int]]
 # The modules that determine which programs a seed generates.
-_DRAWING = ("operands.py", "statements.py", "values.py", "writing.py")
+_DRAWING = ("operands.py", "statements.py", "writing.py")
 
 
 class Verdict(msgspec.Struct, frozen=True):
