@@ -164,5 +164,5 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")
     # However busy the machine is, the engine is not said to be silent.
     monkeypatch.setattr(progress, "SILENT", math.inf)
-    monkeypatch.setattr(formatting, "bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
+    monkeypatch.setattr(formatting, "progress_bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)
