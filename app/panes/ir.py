@@ -23,10 +23,10 @@ from buddy.app.panes.ir_painter import LinePainter, RowPainter
 from buddy.app.panes.ir_search import IrSearch
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.layout import tab_at, tab_cells
-from buddy.app.panes.outputs import diagnostic_lines
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import waiting_text
+from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.stages import AnnotatedLine, Key, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -14,11 +13,12 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import UNICODE, Glyphs, short_place
+from buddy.app.screens.detail import diagnostic_lines, wrap_text
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.workspace.session_file import RunRecord
-from buddy.compiler.protocol import IN_VAIN, Diagnostic, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.protocol import IN_VAIN, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
@@ -48,21 +48,6 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
     lines += _report_lines(state, recipe, width, glyphs, changed) if state.report else _placeholder_lines(state)
     lines += _graph_break_lines(state, width) + _note_lines(state, width)
     return lines + _printed_lines(state, width)
-
-
-def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
-    """The lines of a diagnostic: what happened, where, and what to do."""
-    marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
-    lines = [[(text, "text")] for text in wrap_text(problem.what, width - 4)]
-    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrap_text(part, width - 4)]
-    return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
-
-
-def wrap_text(text: str, width: int) -> list[str]:
-    """`text` wrapped to `width`, with its line breaks preserved."""
-    room = max(width, 10)
-    pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
-    return [piece for found in pieces for piece in found]
 
 
 def _placeholder_lines(state: State) -> list[Cells]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import msgspec
 from textual.binding import BindingType
@@ -13,7 +13,7 @@ from buddy.app.panes.pane import Column, TablePane
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import candidates
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.stages import StageRow
+from buddy.app.session.stages import PassRow, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
@@ -29,15 +29,6 @@ BUILT_IN_STEPS = {
 }
 BAR = 16
 ANCHORS = ("builtin.module", "func.func")
-
-
-class PassRow(NamedTuple):
-    """A pass of the recipe (`number` is its index in `steps`), or a built-in step (`number` is -1)."""
-
-    name: str
-    number: int
-    step: PassStep | None
-    stage: StageRow | None
 
 
 class PassesPane(TablePane[PassRow]):

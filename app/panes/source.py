@@ -9,8 +9,8 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.outputs import wrap_text
 from buddy.app.panes.pane import Pane
+from buddy.app.screens.detail import wrap_text
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -10,9 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import ScreenResultType
 
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation, actions_of_pane
-from buddy.app.panes.outputs import diagnostic_lines
 from buddy.app.reports import formatting
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.session.stages import LineCache
 from buddy.app.session.state import State
 from buddy.app.widgets.code_view import CodeView
@@ -22,7 +22,7 @@ from buddy.app.workspace.pipeline_text import spell_step
 from buddy.compiler.protocol import Diagnostic
 
 if TYPE_CHECKING:
-    from buddy.app.panes.passes import PassRow
+    from buddy.app.session.stages import PassRow
 
 
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
@@ -116,6 +116,21 @@ def problem_screen(problem: Diagnostic) -> DetailScreen:
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
     return DetailScreen({"error": "Error", "warning": "Warning", "note": "Note"}[problem.severity], lines)
+
+
+def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
+    """The lines of a diagnostic: what happened, where, and what to do."""
+    marks = {"error": ("[!] ", "bad"), "warning": ("[?] ", "warn"), "note": ("[i] ", "accent")}
+    lines = [[(text, "text")] for text in wrap_text(problem.what, width - 4)]
+    lines += [[(text, "dim")] for part in (problem.where, problem.todo) for text in wrap_text(part, width - 4)]
+    return [[marks[problem.severity] if k == 0 else ("    ", "text"), *line] for k, line in enumerate(lines)]
+
+
+def wrap_text(text: str, width: int) -> list[str]:
+    """`text` wrapped to `width`, with its line breaks preserved."""
+    room = max(width, 10)
+    pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
+    return [piece for found in pieces for piece in found]
 
 
 def wrap_line(line: Cells, width: int) -> list[Cells]:

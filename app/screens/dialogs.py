@@ -1,21 +1,17 @@
-"""The bases of modal screens, and short questions: yes or no, a choice, a text, a file to write."""
+"""Opens screens over the panes, asks short questions, and writes files after asking whether to replace them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from textual.app import App, ComposeResult
-from textual.await_complete import AwaitComplete
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen, Screen, ScreenResultCallbackType, ScreenResultType
-from textual.widgets import Static
+from textual.app import App
+from textual.screen import Screen, ScreenResultCallbackType
 
 from buddy.app.reports.formatting import Glyphs, clip
-from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace.files import write_whole
 from buddy.app.workspace.inputs import typed_path
@@ -133,82 +129,3 @@ class FileWriter:
             self._say(f"{path} could not be written: {error.strerror}")
         else:
             self._say(f"wrote {path}")
-
-
-class AnsweringScreen(ModalScreen[ScreenResultType]):
-    """A modal screen that ignores input after its answer, such as a second `enter`.
-
-    Without this, Textual would pop another screen for it, and finally the workbench's own.
-    """
-
-    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
-        if self.app.screen is not self:
-            return AwaitComplete.nothing()
-        return super().dismiss(result)
-
-    def set_box_title(self, title: str) -> None:
-        """Set the title of the screen's box. Does nothing if the screen is already closed."""
-        for box in self.query("#box"):
-            box.border_title = title
-
-
-class ConfirmScreen(AnsweringScreen[bool]):
-    """Returns true for yes."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "dismiss(True)", "Yes"),
-        Binding("n,escape,q,ctrl+c", "dismiss(False)", "No", priority=True),
-    ]
-
-    def __init__(self, question: str) -> None:
-        super().__init__()
-        self._question = question
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title = "Sure?"
-            box.border_subtitle = "y yes, n no"
-            yield Static(self._question, markup=False)
-
-
-# Minimum number of lines of a box on a very small screen.
-LEAST = 6
-
-
-class ListScreen(AnsweringScreen[ScreenResultType]):
-    """Shows `view` in a box with `title` at the top and the text `keys` at the bottom."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
-    ]
-
-    def __init__(self, title: str, keys: str, view: CursorView) -> None:
-        super().__init__()
-        self._title, self._keys, self._view = title, keys, view
-
-    def compose(self) -> ComposeResult:
-        with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = self._title, self._keys
-            yield self._view
-
-    def on_mount(self) -> None:
-        self._view.focus()
-        self.fit()
-
-    def wanted_height(self) -> int:
-        """The height of a box that shows all lines."""
-        return self._view.row_count + 2
-
-    def fit(self) -> None:
-        """Set the height of the box: `wanted_height`, limited by the screen."""
-        for box in self.query("#box"):  # none if the screen was closed while rows still arrived
-            box.styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
-
-    def action_move(self, method: str) -> None:
-        getattr(self._view, method)()

@@ -13,7 +13,7 @@ from textual.timer import Timer
 from textual.widgets import Static, TextArea
 
 from buddy.app.reports import formatting
-from buddy.app.screens.dialogs import AnsweringScreen
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.widgets.look import Cells, look_of

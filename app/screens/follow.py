@@ -14,7 +14,7 @@ from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.node_history import FrontendPipeline, NodeRemark, frontend_pipelines, phase_stages, remark_text
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.stages import Key, StagePosition, StageRow

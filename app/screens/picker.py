@@ -15,7 +15,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 from buddy.app.reports import formatting
-from buddy.app.screens.dialogs import AnsweringScreen
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.cursor_view import LEAST_ROWS, CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import StillInput

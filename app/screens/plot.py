@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot
-from buddy.app.screens.dialogs import AnsweringScreen
+from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
 

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.profile import FlameNode, milliseconds
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.screens.tables import TableScreen
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.reports import formatting
 from buddy.app.reports.text.search_hits import StageHits, stage_note
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.session.stages import StagePosition
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, align_both_ends

@@ -13,7 +13,7 @@ from buddy.app.panes.pane import Column, columns_at, table_head, table_row
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import PassPreview, deltas_text, finding_lines, rank_previews
 from buddy.app.screens.detail import TextScreen
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells

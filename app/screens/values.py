@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from buddy.app.panes.outputs import difference_level, output_details
 from buddy.app.reports import formatting
 from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, ValuePages, ViewedTensor, entries_of, role_of, value_text
-from buddy.app.screens.dialogs import ListScreen
+from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.widgets.background import start_worker

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, Stage
+from buddy.compiler.protocol.recipe import PassStep
 
 PAGE = 256
 KEEP = 48
@@ -169,6 +170,15 @@ class StageRow(NamedTuple):
     stage: Stage
     key: Key
     stale: str = ""
+
+
+class PassRow(NamedTuple):
+    """A pass of the recipe (`number` is its index in `steps`), or a built-in step (`number` is -1)."""
+
+    name: str
+    number: int
+    step: PassStep | None
+    stage: StageRow | None
 
 
 class StagePosition(NamedTuple):

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol, cast
 
 from textual import events
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.widget import Widget
 
 from buddy.app import actions
-from buddy.app.actions import ACTIONS, PANE_TITLES, Action
+from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Situation
+from buddy.app.actions.key_map import Keymap
 from buddy.app.panes.pane import Pane
+from buddy.app.reports.formatting import Glyphs
 
-if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
+
+class ActionHost(Protocol):
+    """The members of the workbench that start an action."""
+
+    glyphs: Glyphs
+    keymap: Keymap
+
+    @property
+    def focused(self) -> Widget | None: ...
+    @property
+    def pane(self) -> Pane: ...
+
+    def situation(self) -> Situation: ...
+    async def do(self, action: Action) -> None: ...
+    def update_chrome(self) -> None: ...
 
 
 class KeySequences:
     """Handles keys before bindings; `hint` shows the possible second keys of a sequence."""
 
-    def __init__(self, bench: Workbench) -> None:
+    def __init__(self, bench: ActionHost) -> None:
         self._bench = bench
         self._prefix = ""
         self.hint = ""
@@ -73,11 +89,8 @@ class ActionCommands(Provider):
     """Enabled actions are first; disabled ones have the reason."""
 
     @property
-    def _bench(self) -> Workbench:
-        from buddy.app.workbench.app import Workbench
-
-        assert isinstance(self.app, Workbench)
-        return self.app
+    def _bench(self) -> ActionHost:
+        return cast(ActionHost, self.app)
 
     async def discover(self) -> Hits:
         for action in self._sorted_actions():

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from functools import _lru_cache_wrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import rich.color
 import rich.segment
@@ -21,15 +21,13 @@ import rich.style
 from textual import _segment_tools, color, filter, strip, style
 from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
+from textual.app import App
 from textual.css.scalar import Scalar
 from textual.driver import Driver
 from textual.geometry import Region
 from textual.message import Message
 
 from buddy.compiler.protocol import Diagnostic
-
-if TYPE_CHECKING:
-    from buddy.app.workbench.app import Workbench
 
 _PATIENCE = 5.0
 
@@ -120,14 +118,14 @@ def is_disconnected(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-async def exit_on_disconnect(bench: Workbench) -> None:
+async def exit_on_disconnect(app: App[int]) -> None:
     """Exit when the terminal disconnects. Does nothing if standard input is not a terminal."""
     if sys.__stdin__ is None or not sys.__stdin__.isatty():
         return
     descriptor = sys.__stdin__.fileno()
     while not is_disconnected(descriptor):
         await asyncio.sleep(POLL_SECONDS)
-    bench.exit(SIGHUP_EXIT_CODE, return_code=SIGHUP_EXIT_CODE)
+    app.exit(SIGHUP_EXIT_CODE, return_code=SIGHUP_EXIT_CODE)
 
 
 def clear_widget_cache() -> None:

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import GraphError
 
-if TYPE_CHECKING:
-    from buddy.compiler.graph.graph import Graph
-
 Item = TypeVar("Item")
+
+
+class NodeList(Protocol):
+    """The members of `Graph` that this module reads and updates."""
+
+    op_groups: dict[str, list[Op]]
+    _body: list[Op]
+
+    @property
+    def node_table(self) -> NodeTable: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def body(self) -> list[Op]: ...
+    @property
+    def placeholders(self) -> Sequence[Op]: ...
 
 
 class NodeTable(dict[Any, Op]):
     """A graph's nodes by name. Accepts nodes as keys, and finds nodes that scripts have appended to the body."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: NodeList) -> None:
         super().__init__()
         self._graph = graph
 
@@ -57,7 +70,7 @@ class NodeTable(dict[Any, Op]):
         super().__delitem__(str(key))
 
 
-def link(graph: Graph) -> None:
+def link(graph: NodeList) -> None:
     """Implements `Graph.link`."""
     table = _unique_names(graph)
     for op in graph._body:
@@ -74,7 +87,7 @@ def link(graph: Graph) -> None:
         group[:] = [table[op.name] for op in group if op.name in table]
 
 
-def _unique_names(graph: Graph) -> dict[str, Op]:
+def _unique_names(graph: NodeList) -> dict[str, Op]:
     """Returns the nodes by name, and sets missing stable names and targets. Raises `GraphError` for equal names."""
     table: dict[str, Op] = {}
     for op in graph._body:
@@ -86,7 +99,7 @@ def _unique_names(graph: Graph) -> dict[str, Op]:
     return table
 
 
-def _resolve(op: Op, table: Mapping[str, Op], graph: Graph) -> None:
+def _resolve(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
     """Replaces names by nodes, and replaced nodes by the current ones of the same name."""
     if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
         names = {str(parent) for parent in op._declared}
@@ -95,7 +108,7 @@ def _resolve(op: Op, table: Mapping[str, Op], graph: Graph) -> None:
         op._keyword_arguments = _look_up(op._keyword_arguments, names, op, table, graph)
 
 
-def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: Graph) -> Any:
+def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: NodeList) -> Any:
     if isinstance(value, Op) or (isinstance(value, str) and (value in names or isinstance(op, OutputOp))):
         found = table.get(str(value))
         if found is None:
@@ -111,7 +124,7 @@ def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph
     return value
 
 
-def in_order(graph: Graph) -> list[Op]:
+def in_order(graph: NodeList) -> list[Op]:
     """Returns the body in topological order; independent nodes keep their order, and the output is last.
 
     Raises `GraphError` for cycles.

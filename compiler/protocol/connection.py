@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, Generic, Literal, TypeVar, get_args
 
@@ -32,11 +33,16 @@ class Request(Frame, Generic[Answer_co], frozen=True):
 @cache
 def answer_type(request: type[Request[Any]]) -> type[Any]:
     """The type of the frame that answers requests of a type."""
-    from buddy.compiler import protocol
-
     (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
-    found: type[Any] = getattr(protocol, answer.__forward_arg__)
+    (found,) = (frame for frame in _frames(Frame) if frame.__name__ == answer.__forward_arg__)
     return found
+
+
+def _frames(base: type[Any]) -> Iterator[type[Any]]:
+    """Yields all classes below `base`."""
+    for frame in base.__subclasses__():
+        yield frame
+        yield from _frames(frame)
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]

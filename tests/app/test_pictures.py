@@ -29,9 +29,9 @@ from buddy.app.reports.profile import FlameNode
 from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
-from buddy.app.screens.dialogs import AnsweringScreen, ConfirmScreen, ListScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
 from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
+from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen
 from buddy.app.screens.numerics import NumericsScreen
 from buddy.app.screens.picker import OptionScreen, PickerScreen
 from buddy.app.screens.plot import PlotScreen
