@@ -20,7 +20,7 @@ from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph.graph import Graph, symbols_of
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.rewriting import observed
 from buddy.compiler.mlir.bindings import ir

@@ -15,7 +15,7 @@ from buddy.compiler.driver import diagnosis
 from buddy.compiler.driver.compile_graph import run_in_place
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph, symbols_of
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.partition import Partition
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta

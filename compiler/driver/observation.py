@@ -19,7 +19,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.extraction import ExtractionError, extract_graph
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import ObserveOp
 from buddy.compiler.graph.partition import Partition, PartitionCall
 from buddy.compiler.graph.transform.rewriting import BEHIND, SHOWS, can_be_shown

@@ -35,7 +35,7 @@ from buddy.compiler.frontend import (
 from buddy.compiler.frontend.memory_formats import copied, offsets_relied_on, or_in_eager, strided_from_memory
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins
-from buddy.compiler.graph.operation import Op, default_ops_map
+from buddy.compiler.graph.node import Op, default_ops_map
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default

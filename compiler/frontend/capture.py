@@ -34,7 +34,7 @@ from buddy.compiler.frontend.resampling import resampled_as_in_eager
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.runtime.captured import CapturedGraph
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.frontend.errors import OptionError
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, default_ops_map
+from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
 
 _NUMBER = re.compile(r"\.\d+$")

@@ -18,7 +18,7 @@ from buddy.compiler.frontend.names import StableNames, module_path, python_line,
 from buddy.compiler.frontend.quantization.tensors import by_integers, is_marked, mark_quantised
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
+from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
 from buddy.compiler.graph.operations import RandomLikeOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.sizes import Dim

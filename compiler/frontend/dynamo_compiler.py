@@ -29,7 +29,7 @@ from buddy.compiler.frontend.eager_program import Trace
 from buddy.compiler.frontend.random_numbers import new_seed
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph, GraphSettings
-from buddy.compiler.graph.operation import Op, default_ops_map
+from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.protocol.presets import default_recipe, unpacked
 from buddy.compiler.runtime.captured import CapturedGraph

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from buddy.compiler.graph.operation import Parameter, Schema
+from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.runtime.torch_values import plain_argument
 

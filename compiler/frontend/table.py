@@ -14,7 +14,7 @@ from torch import Tensor
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.torch_values import to_torch

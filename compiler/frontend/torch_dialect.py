@@ -20,7 +20,7 @@ from torch.fx.traceback import preserve_node_meta
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.formulas import attention
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.mlir.bindings import torch_dialect, torch_importer
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.plain_values import ImportedIR

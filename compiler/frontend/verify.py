@@ -14,7 +14,7 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.frontend.eager_program import eager_program
 from buddy.compiler.frontend.errors import VerificationError
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import Diagnostic, GraphInfo
 from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.protocol.recipe import Recipe

@@ -9,7 +9,7 @@ from typing import Any
 
 from buddy.compiler.graph.graph import Graph, graph_lowering
 from buddy.compiler.graph.linking import depth_first
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.partition import Partition, PartitionCall, PartitionFunction
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 

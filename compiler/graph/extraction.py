@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data
 from buddy.compiler.graph.sizes import parsed, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType

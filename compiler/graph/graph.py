@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from buddy.compiler.graph.linking import NodeTable, link
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, map_nodes
+from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.sizes import SymbolSource
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType, TensorMeta
 from buddy.compiler.protocol.artifact import ArtifactSymbol

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import GraphError
 
 Item = TypeVar("Item")

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.operations.effects import ObserveOp
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.types import NodeType, TensorMeta

@@ -19,7 +19,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from buddy.compiler.graph.operation import op_classes
+from buddy.compiler.graph.node import op_classes
 from buddy.compiler.graph.transform import transforms
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import PluginFile, digest

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import EagerOp, Op, Schema, op_classes
+from buddy.compiler.graph.node import EagerOp, Op, Schema, op_classes
 from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.protocol.plain_values import ImportedIR

@@ -24,7 +24,7 @@ def op_table() -> tuple[OpInfo, ...]:
     """Returns every ATen target with an op class or a decomposition, and the registries that lower it."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import plugins
-    from buddy.compiler.graph.operation import default_ops_map
+    from buddy.compiler.graph.node import default_ops_map
     from buddy.compiler.graph.plugins import Key, origin
     from buddy.compiler.protocol import OpInfo
 

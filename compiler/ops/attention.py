@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.graph.operation import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
+from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp, ViewOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import ArangeOp, FullOp, ScalarTensorOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir

@@ -8,7 +8,7 @@ from itertools import product
 from math import gcd
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.moves import reverse_dims

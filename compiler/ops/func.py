@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.graph.operation import GetItemOp, Op, nodes_in
+from buddy.compiler.graph.node import GetItemOp, Op, nodes_in
 from buddy.compiler.graph.serialize import plain
 from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
 from buddy.compiler.graph.types import TensorMeta

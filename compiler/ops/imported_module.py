@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import ir, register_external_dialects
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import LoweredModule

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import EagerOp, GetItemOp, Op
+from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.plugins import is_ours
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in

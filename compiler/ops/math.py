@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import math
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.graph.operation import Op, argument
+from buddy.compiler.graph.node import Op, argument
 from buddy.compiler.graph.operations.effects import KEY_STEPS, MULTIPLIERS, ROUNDS
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir

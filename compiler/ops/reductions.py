@@ -6,7 +6,7 @@ import math as pymath
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size, product
 from buddy.compiler.graph.sizes import largest as largest_size
 from buddy.compiler.graph.types import TensorDType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.ops.utils import SymbolTable
 
 Lowering = Callable[[Op, SymbolTable], Any]

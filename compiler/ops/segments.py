@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith

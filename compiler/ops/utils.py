@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.graph.operation import Op, argument, normalized, permutation_of
+from buddy.compiler.graph.node import Op, argument, normalized, permutation_of
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir

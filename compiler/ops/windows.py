@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim, largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops

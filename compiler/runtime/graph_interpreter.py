@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.graph import Graph, symbols_of
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.sizes import Size, value_of

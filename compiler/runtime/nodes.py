@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.graph.operation import Op, ReshapeFamilyOp
+from buddy.compiler.graph.node import Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations import AddMMOp, BatchMatmulOp, MatmulOp, ViewDtypeOp
 from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.numerics import (

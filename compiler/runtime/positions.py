@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from buddy.compiler.graph.operation import GetItemOp, Op, argument
+from buddy.compiler.graph.node import GetItemOp, Op, argument
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at, values_of
 

@@ -41,7 +41,7 @@ import msgspec
 import torch
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at, widen

@@ -41,7 +41,7 @@ def model(x):
 example_inputs = (torch.linspace(-2, 2, {width}),)
 """
 LOWERING = """\
-from buddy.compiler.graph.operation import ElementwiseOp
+from buddy.compiler.graph.node import ElementwiseOp
 from buddy.compiler.ops import linalg, scalar
 from buddy.compiler.ops.elementwise import lower_expression
 

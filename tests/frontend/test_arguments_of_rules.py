@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from buddy.compiler.frontend.aten import default_decompositions
-from buddy.compiler.graph.operation import default_ops_map, new_op
+from buddy.compiler.graph.node import default_ops_map, new_op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops import registries
 from buddy.compiler.ops.utils import LoweringError

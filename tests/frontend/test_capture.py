@@ -16,7 +16,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins, serialize
-from buddy.compiler.graph.operation import EagerOp, GetItemOp
+from buddy.compiler.graph.node import EagerOp, GetItemOp
 from buddy.compiler.graph.types import NodeType, TensorDType
 
 

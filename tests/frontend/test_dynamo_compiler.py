@@ -11,7 +11,7 @@ from torch import nn
 from torch._inductor.decomposition import decompositions as inductor_decomp
 
 from buddy.compiler.frontend import DynamoCompiler, TorchCompileBackend, dynamo_compiler, make_default_torch_backend
-from buddy.compiler.graph.operation import ElementwiseOp
+from buddy.compiler.graph.node import ElementwiseOp
 from buddy.compiler.ops import tosa
 
 

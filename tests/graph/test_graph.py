@@ -6,7 +6,7 @@ import torch
 
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import EagerOp, default_ops_map
+from buddy.compiler.graph.node import EagerOp, default_ops_map
 from buddy.compiler.graph.operations import AddOp, CloneOp
 from buddy.compiler.graph.transform import transforms
 from tests.models import stack

@@ -13,7 +13,7 @@ import torch
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map, new_op
 from buddy.compiler.graph.operations import TransposeAddMMFusedOp, TransposeMatmulFusedOp
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops import registries

@@ -7,7 +7,7 @@ from typing import Any
 
 from buddy.compiler.codegen.iree.options import ENTRY, SCOPE, IreeConvention, IreeProgram
 from buddy.compiler.graph.graph import Graph, symbols_of
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.graph.operation import EagerOp, Op
+from buddy.compiler.graph.node import EagerOp, Op
 
 
 class MatmulOp(Op):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from buddy.compiler.graph.operation import Op, OpType
+from buddy.compiler.graph.node import Op, OpType
 
 
 class AssertOp(Op):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.graph.operation import Op, ReduceOp
+from buddy.compiler.graph.node import Op, ReduceOp
 
 
 class SumDimOp(ReduceOp):

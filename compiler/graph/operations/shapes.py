@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.graph.operation import ElementwiseOp, Op, OpType, ReshapeFamilyOp
+from buddy.compiler.graph.node import ElementwiseOp, Op, OpType, ReshapeFamilyOp
 
 
 class ViewOp(ReshapeFamilyOp):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.graph.operation import ElementwiseOp
+from buddy.compiler.graph.node import ElementwiseOp
 
 
 class ErfinvOp(ElementwiseOp):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, argument, new_op, normalized, permutation_of
+from buddy.compiler.graph.node import Op, argument, new_op, normalized, permutation_of
 from buddy.compiler.graph.operations import (
     AddOp,
     AliasOp,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, PlaceholderOp, permutation_of
+from buddy.compiler.graph.node import Op, PlaceholderOp, permutation_of
 from buddy.compiler.graph.operations import (
     AddMMOp,
     BatchMatmulOp,

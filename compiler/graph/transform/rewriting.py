@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, new_op
+from buddy.compiler.graph.node import GetItemOp, Op, new_op
 from buddy.compiler.graph.operations.effects import OBSERVE, ObserveOp
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, argument, normalized, permutation_of
+from buddy.compiler.graph.node import Op, argument, normalized, permutation_of
 from buddy.compiler.graph.operations import (
     AliasOp,
     CatOp,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import Op, OutputOp, PlaceholderOp, new_op
+from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp, new_op
 from buddy.compiler.graph.operations.effects import GivenOp, ResultOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.mlir_files.reading import line_of

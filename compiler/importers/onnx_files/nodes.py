@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
 from buddy.compiler.graph.operations.effects import GivenOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel

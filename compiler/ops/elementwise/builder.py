@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math as pymath
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import integers

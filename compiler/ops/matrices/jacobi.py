@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st

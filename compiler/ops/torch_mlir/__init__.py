@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.ops.registry import Lowering, Registry

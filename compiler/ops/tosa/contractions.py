@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir, tosa
 from buddy.compiler.ops.registry import Registry

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.elementwise.functions import SQRT1_2, SQRT_2_OVER_PI
 from buddy.compiler.ops.registry import Registry

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from math import prod
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.reductions import axes_of
 from buddy.compiler.ops.registry import Registry

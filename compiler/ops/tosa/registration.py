@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops.elementwise import promoted
 from buddy.compiler.ops.elementwise.builder import known_keywords

@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.shapes import arange_bounds

@@ -9,7 +9,7 @@ from itertools import groupby
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.extraction import ExtractionError
-from buddy.compiler.graph.operation import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.ops import registries
 from buddy.compiler.protocol import WrongLowering
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe

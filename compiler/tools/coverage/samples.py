@@ -16,7 +16,7 @@ from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
 from buddy.compiler.frontend.distributions import RULES as OF_RANDOM_BITS
 from buddy.compiler.frontend.graph_splitter import BETWEEN
-from buddy.compiler.graph.operation import default_ops_map
+from buddy.compiler.graph.node import default_ops_map
 from buddy.compiler.ops import registries
 from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, OpDtypePair
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.artifact import Argument as EntryArgument

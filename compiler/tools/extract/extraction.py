@@ -19,7 +19,7 @@ import torch
 from buddy.compiler.frontend.table import main_dtype, rows_table
 from buddy.compiler.graph.extraction import ExtractionError, edges, extract_graph, find_nodes
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.operations.effects import PhiloxOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.types import NodeType, TensorDType

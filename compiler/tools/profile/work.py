@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import GetItemOp, Op, OpType, OutputOp, PlaceholderOp
+from buddy.compiler.graph.node import GetItemOp, Op, OpType, OutputOp, PlaceholderOp
 from buddy.compiler.graph.sizes import Size, value_of
 from buddy.compiler.graph.types import TensorMeta
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812 (its name everywhere)
 
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.operation import PlaceholderOp
+from buddy.compiler.graph.node import PlaceholderOp
 from buddy.compiler.graph.operations import TransposeMatmulFusedOp
 from buddy.compiler.graph.transform import (
     TransformError,

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.driver.observation import observed_program
-from buddy.compiler.graph.operation import Op
+from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import find_ops
 from buddy.compiler.ops import linalg

@@ -1,0 +1,380 @@
+"""The nodes of the Buddy graph: one class per operation, their arguments, schemas and metas of results.
+
+A node has only the arguments that were passed in its call. Conversion to the torch dialect (`ops.torch_mlir`) also
+needs the omitted arguments, and the type of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from operator import is_
+from typing import Any, ClassVar
+
+import msgspec
+
+from buddy.compiler.graph.sizes import Size
+from buddy.compiler.graph.types import GraphError, NodeType, TensorDType, TensorMeta
+
+_KEYS = ("shape", "dtype")
+
+
+class NodeMeta(TensorMeta):
+    """A live view: `.shape` and `.dtype` are those of the first result.
+
+    `meta["shape"]` is the same, or a list for a node with several results; `meta["shape"] = …` changes the node.
+    """
+
+    def __init__(self, node: Op) -> None:
+        object.__setattr__(self, "_node", node)
+        object.__setattr__(self, "_draft", {})
+
+    @property
+    def _first(self) -> TensorMeta:
+        node: Op = self.__dict__["_node"]
+        if not node.metas or node.metas[0] is None:
+            raise ValueError(f"{node.name} ({node.target or type(node).__name__}) has no tensor result")
+        return node.metas[0]
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self._first.shape
+
+    @property
+    def dtype(self) -> TensorDType:
+        return self._first.dtype
+
+    def _content(self) -> dict[str, Any]:
+        """Returns the node's shape and dtype by key; while a script has assigned only one of them, that one."""
+        node: Op = self.__dict__["_node"]
+        if not node.metas:
+            return dict(self.__dict__["_draft"])
+        if node.multiple:
+            return {key: [getattr(meta, key, None) for meta in node.metas] for key in _KEYS}
+        return {key: getattr(self, key) for key in _KEYS}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._content()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key not in _KEYS:
+            raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
+        content = {**self._content(), key: value}
+        self.__dict__["_draft"].update(content)
+        if len(content) == len(_KEYS):
+            self.__dict__["_node"].tensor_meta = content
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._content()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._content().get(key, default)
+
+
+def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
+    """Returns the metas in `value`, as assigned to `tensor_meta`, and whether the node has several results.
+
+    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. Raises
+    `GraphError` for any other value.
+    """
+    if isinstance(value, NodeMeta):
+        node: Op = value.__dict__["_node"]
+        return node.metas, node.multiple
+    if isinstance(value, TensorMeta):
+        return (value,), False
+    if not isinstance(value, Mapping) or not {*value} <= {*_KEYS}:
+        raise GraphError(f"tensor_meta is {value!r}: assign a TensorMeta, or a dict with 'shape' and 'dtype'")
+    if len(value) < len(_KEYS):
+        return (), False
+    shapes, dtypes = value["shape"], value["dtype"]
+    if isinstance(dtypes, (list, tuple)):
+        return tuple(_meta(*pair) for pair in zip(shapes, dtypes, strict=True)), True
+    return (_meta(shapes, dtypes),), False
+
+
+def _meta(shape: Any, dtype: Any) -> TensorMeta:
+    try:
+        return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
+    except (TypeError, ValueError) as error:
+        raise GraphError(f"the shape {shape!r} or the element type {dtype!r} is invalid: {error}") from error
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """A parameter by name. `type` is spelled as in torch (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
+
+    name: str
+    type: str
+    default: Any = None
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """The parameters in order, and the types of the results."""
+
+    parameters: tuple[Parameter, ...]
+    results: tuple[str, ...]
+
+    def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
+        """Returns every argument of a call with its type; omitted ones have their defaults."""
+        passed = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
+        return [(passed.get(p.name, p.default), p.type) for p in self.parameters]
+
+
+class OpType(Enum):
+    """How an op accesses its operands; Buddy-MLIR's scripts use it to select ops to fuse."""
+
+    BroadcastType = 0
+    ElementwiseType = 1
+    ReshapeType = 2
+    ReduceType = 3
+    ConcatType = 4
+    PlaceholderType = 5
+    GetItemType = 6
+    ComplexType = 7
+    OutputType = 8
+    SliceLikeType = 9
+    Unfusable = 10
+
+
+class Op:
+    """A node. `args` and `kwargs` contain other nodes as objects, and `str(node)` is its name.
+
+    A node equals its name, so that scripts can search for either among arguments, parents and children; two nodes are
+    equal only if they are the same object. Only arguments define what a node reads: parents are derived from them. A
+    script may use names for nodes in arguments; `Graph.link` replaces them.
+
+    `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
+    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`. `schema` is torch's
+    schema of the op, if known.
+    """
+
+    op_type: ClassVar[OpType] = OpType.ComplexType
+    targets: ClassVar[tuple[str, ...]] = ()
+    # Whether it has a side effect, so that it is not removed if it has no readers.
+    has_effect: ClassVar[bool] = False
+    # Whether its lowerings accept complex numbers, stored as pairs of floats along a last dim.
+    takes_complex: ClassVar[bool] = False
+    # The reason why no dialect can lower it; "" if one may.
+    only_eager: ClassVar[str] = ""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.target = ""
+        self.stable = ""
+        self.module = ""
+        self.location = ""
+        self.schema: Schema | None = None
+        self.metas: tuple[TensorMeta | None, ...] = ()
+        self.multiple = False
+        self._op_type = type(self).op_type
+        self._arguments: list[Any] = []
+        self._keyword_arguments: dict[str, Any] = {}
+        self._children: list[Op] = []
+        self._declared: list[Any] = []
+        # Whether its parents may already have it among their children.
+        self._announced = False
+        self._view: NodeMeta | None = None
+
+    @property
+    def _name(self) -> str:
+        return self.name
+
+    @_name.setter
+    def _name(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def args(self) -> list[Any]:
+        return self._arguments
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        return self._keyword_arguments
+
+    @property
+    def parents(self) -> list[Op]:
+        """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
+        found = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
+        return [*found, *(parent for parent in self._declared if parent not in found)] if self._declared else found
+
+    @property
+    def _parents(self) -> list[Op]:
+        return self.parents
+
+    @_parents.setter
+    def _parents(self, parents: Iterable[Any]) -> None:
+        self._declared = list(parents)
+
+    @property
+    def tensor_meta(self) -> NodeMeta:
+        """Shape and element type of the first result; see `NodeMeta` for several. Can be assigned.
+
+        Its `shape` and `dtype` raise `ValueError` if the node has no tensor result.
+        """
+        if self._view is None:
+            self._view = NodeMeta(self)
+        return self._view
+
+    @tensor_meta.setter
+    def tensor_meta(self, value: Any) -> None:
+        self.metas, self.multiple = metas_of(value)
+
+    _tensor_meta = tensor_meta
+
+    def add_argument(self, argument: Any, arg_index: int = 0) -> None:
+        """Appends an argument: a node, a node's name, or a value.
+
+        Raises `GraphError` if `arg_index` is not 0: a `GetItemOp` picks one of several results.
+        """
+        if arg_index:
+            raise GraphError(f"argument {argument} of {self.name}, result {arg_index}: read it through a GetItemOp")
+        self._arguments.append(argument)
+        if isinstance(argument, str):
+            self._declared.append(argument)
+
+    def add_parent(self, parent: Op | str) -> None:
+        """Declares `parent`, a node or its name, to be a parent of this node; an argument must read it."""
+        self._announced = True
+        if isinstance(parent, Op):
+            parent.add_children(self)
+        if parent not in self.parents:
+            self._declared.append(parent)
+
+    def add_children(self, child: Op | str) -> None:
+        # Nodes are compared by identity, which is faster: a node may have thousands of readers.
+        known = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
+        if not known:
+            self._children.append(child)  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and other == self.name)
+
+    # By identity, since a name may change; a set or dict must not mix nodes and names.
+    __hash__ = object.__hash__
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        arguments = [*map(_text, self.args), *(f"{key}={_text(value)}" for key, value in self.kwargs.items())]
+        return f"{self.name} = {type(self).__name__}({', '.join(arguments)})"
+
+
+def _text(value: Any) -> str:
+    """Returns an argument as text, in which names stand for nodes at any depth."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value)
+
+
+def nodes_in(value: Any) -> Iterator[Op]:
+    """Yields the nodes in nested lists, tuples and dicts."""
+    if isinstance(value, Op):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from nodes_in(item)
+    elif isinstance(value, dict):
+        yield from nodes_in(list(value.values()))
+
+
+def map_nodes(value: Any, function: Any) -> Any:
+    """Returns the nested value with every node replaced by `function(node)`; tuples stay tuples."""
+    if isinstance(value, Op):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(map_nodes(item, function) for item in value)
+    if isinstance(value, dict):
+        return {key: map_nodes(item, function) for key, item in value.items()}
+    return value
+
+
+def _find_all(base: type[Op]) -> Iterator[type[Op]]:
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _find_all(subclass)
+
+
+def op_classes() -> dict[str, type[Op]]:
+    """Returns every op class by name, including user-defined ones."""
+    return {cls.__name__: cls for cls in _find_all(Op)}
+
+
+def default_ops_map() -> dict[str, type[Op]]:
+    """Returns op classes by the ATen targets that they declare, such as `"add.Tensor"`."""
+    return {target: cls for cls in _find_all(Op) for target in cls.targets}
+
+
+class ElementwiseOp(Op):
+    op_type = OpType.ElementwiseType
+
+
+class ReshapeFamilyOp(Op):
+    op_type = OpType.ReshapeType
+
+
+class ReduceOp(Op):
+    op_type = OpType.ReduceType
+
+
+class PlaceholderOp(Op):
+    """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`."""
+
+    op_type = OpType.PlaceholderType
+
+    def __init__(self, name: str = "", kind: NodeType = NodeType.InputNode) -> None:
+        super().__init__(name)
+        self.kind = kind
+
+
+class OutputOp(Op):
+    op_type = OpType.OutputType
+
+
+class GetItemOp(Op):
+    op_type = OpType.GetItemType
+    targets = ("getitem",)
+
+
+class EagerOp(Op):
+    """An op that has no class of its own: it falls back to eager."""
+
+
+def new_op(
+    cls: type[Op], name: str, target: str, args: Sequence[Any] = (), metas: Sequence[TensorMeta | None] = ()
+) -> Op:
+    """Creates a node of class `cls` that reads `args`."""
+    op = cls()
+    op.name, op.target, op.metas = name, target, tuple(metas)
+    op.stable = op.stable or name
+    op._arguments = list(args)
+    op._announced = True
+    for parent in op.parents:
+        parent._children.append(op)
+    return op
+
+
+def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
+    """Returns an argument of `node`, passed by position or by name, else `default`."""
+    if position < len(node.args):
+        return node.args[position]
+    return node.kwargs.get(name, default)
+
+
+def normalized(dim: int, rank: int) -> int:
+    """Returns a dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
+    return dim + max(rank, 1) if dim < 0 else dim
+
+
+def permutation_of(node: Op) -> list[int]:
+    """Returns the operand's dims in the order of the result's, for a node that transposes or permutes."""
+    rank = len(node.tensor_meta.shape)
+    if len(node.args) == 1:
+        return list(range(rank))[::-1]
+    if len(node.args) == 2:
+        return [normalized(dim, rank) for dim in node.args[1]]
+    order = list(range(rank))
+    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
+    if rank:
+        order[first], order[second] = order[second], order[first]
+    return order
