@@ -145,6 +145,18 @@ def in_bfloat16(call: Any, *arguments: Any, **keywords: Any) -> Any:
     return call(*(a.bfloat16().to(a.dtype) if isinstance(a, Tensor) else a for a in arguments), **keywords)
 
 
+def truncated_products(call: Any, *arguments: Any) -> Tensor:
+    """A product of bfloat16 whose result is truncated, not rounded."""
+    return truncated(call(*(a.float() for a in arguments)))
+
+
+def truncated_sums(call: Any, x: Tensor, y: Any, **keywords: Any) -> Tensor:
+    """A sum of bfloat16 whose result is truncated, not rounded."""
+    if not (isinstance(y, Tensor) and x.dtype == torch.bfloat16):
+        return call(x, y, **keywords)
+    return truncated(x.float() + y.float())
+
+
 def accumulated_in_bfloat16(call: Any, x: Tensor, dims: Any, keepdim: bool = False, **_: Any) -> Tensor:
     """A mean whose sum is rounded to 8 bits after each half of its addends."""
     half = x.shape[-1] // 2
@@ -312,6 +324,8 @@ def _llama() -> list[Case]:
         Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0), NARROW),
         Case(LLAMA, Planted("sqrt(2 d) for sqrt(d)", "scale", _ATTENTION, attention(_scaled_by_two), 0), LOW),
         Case(LLAMA, Planted("channel 7 is zero", "an output channel dropped", _MM, result(at(1, 7, zero)), 11)),
+        Case(LLAMA, Planted("all products truncated to 8 bits", "rounding mode", _MM, truncated_products, ALL), LOW),
+        Case(LLAMA, Planted("all sums truncated to 8 bits", "rounding mode", "add.Tensor", truncated_sums, ALL), LOW),
     ]  # fmt: skip
 
 
