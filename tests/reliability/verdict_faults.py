@@ -92,8 +92,9 @@ def short(dim: int) -> Change:
 
 def short_window(call: Any, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     """A convolution whose last output channel lacks the last element of the window."""
-    is_there = torch.arange(weight.numel()).reshape(weight.shape) != weight.numel() - 1
-    return call(x, weight * is_there.to(weight.dtype), *rest)
+    last = weight[-1:].clone()
+    last = torch.cat([last.flatten(2)[..., :-1], torch.zeros_like(last.flatten(2)[..., -1:])], -1).reshape(last.shape)
+    return call(x, torch.cat([weight[:-1], last]), *rest)
 
 
 def attention(change: Callable[..., tuple[Tensor, Tensor, Tensor, dict[str, Any]]]) -> Change:
