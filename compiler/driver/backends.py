@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from buddy.compiler.codegen import assembly, calling_convention, functions
 from buddy.compiler.codegen.calling_convention import EntryConvention
+from buddy.compiler.codegen.functions import FunctionObject
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
 from buddy.compiler.codegen.iree.options import IreeProgram
 from buddy.compiler.codegen.iree.program import IreeUnsupportedError, program_of
 from buddy.compiler.codegen.machines import MachineError, machine_of
+from buddy.compiler.codegen.objects import ObjectCrash
 from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
@@ -152,6 +154,14 @@ class Backend(Protocol[Product]):
         """
 
 
+def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
+    """The objects of a module of the LLVM dialect. Raises `CompilationError` if LLVM crashed on a function."""
+    try:
+        return functions.compile_functions(module, locations, opt_level, target)
+    except ObjectCrash as crash:
+        raise CompilationError(diagnosis.of_crash(crash)) from crash
+
+
 class _Native:
     """Objects for a CPU, by LLVM."""
 
@@ -166,7 +176,7 @@ class _Native:
         if on_phase is not None:
             on_phase(_translated(code))
         start = time.perf_counter()
-        objects = functions.compile_functions(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
+        objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.print_assembly(objects, code.locations)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.codegen.gpu.host_code import kernel_modules
+from buddy.compiler.codegen.objects import ObjectCrash
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import NodeError
@@ -100,6 +101,15 @@ def of_translation(text: str) -> Diagnostic:
     first = next((line for line in text.splitlines() if line.strip()), "no reason given")
     return Diagnostic(
         first, "translation to LLVM IR", "look at the last stage: every op must be of the LLVM dialect", detail=text
+    )
+
+
+def of_crash(error: ObjectCrash) -> Diagnostic:
+    """The diagnostic for a function that LLVM crashed on."""
+    return Diagnostic(
+        f"LLVM crashed ({error.how})",
+        f"machine code of @{error.function}",
+        "choose another optimization level, or let the nodes of that function run in eager",
     )
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple, Protocol
 
-from buddy.compiler.codegen import calling_convention, functions
+from buddy.compiler.codegen import calling_convention
 from buddy.compiler.driver import diagnosis
+from buddy.compiler.driver.backends import objects_of
 from buddy.compiler.driver.compile_graph import run_in_place
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.graph.graph import Graph, symbols_of
@@ -89,7 +90,7 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
 
     The callable takes torch tensors as the module's function takes them, one after the other, and numbers that symbolic
     sizes are read from, in order. It returns a list.
-    Raises `CompilationError` as `run_in_place` does.
+    Raises `CompilationError` as `run_in_place` and `objects_of` do.
     """
     from buddy.compiler.runtime import LoadedProgram
 
@@ -99,7 +100,7 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
     entry = run_in_place(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
-    objects = functions.compile_functions(module.operation, graph._locations, recipe.opt_level)
+    objects = objects_of(module.operation, graph._locations, recipe.opt_level)
     arguments = [_spec(meta) for meta in found.arguments]
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]

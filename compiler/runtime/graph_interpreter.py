@@ -20,6 +20,8 @@ from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
 
 # The seed of random numbers on both sides of a run.
 SEED = 0
+# Ops on the bits of an element type: those of a double would be other numbers, and another number of elements.
+_OF_BITS = {"view.dtype", "view_copy.dtype"}
 
 
 def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
@@ -174,6 +176,9 @@ class LockstepInterpreter:
         """Returns the result of a node on `values`, by name, in the precision of the reference."""
         if not self._wide:
             return self._run(op, values)
+        if op.target in _OF_BITS:
+            self.in_narrow.add(op.stable)
+            return widen(self._compute_narrow(op, values))
         try:
             return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
         except (RuntimeError, NotImplementedError):

@@ -7,12 +7,15 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+import torch
 
-from buddy.compiler.codegen.objects import objects_of, workers
+from buddy.compiler.codegen.objects import ObjectCrash, batch, objects_of, workers
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.support import disk_cache
 
 # Sums of a vector's first elements: modules of different sizes.
 _MODULE = """
@@ -49,6 +52,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ObjectWorker]]:
     """Two processes beside this one, which no other test sees."""
     found: list[ObjectWorker] = []
     monkeypatch.setattr(workers, "_workers", found)
+    monkeypatch.setattr(batch, "_crashed", {})
     monkeypatch.setattr(workers, "cores", lambda: 3)
     workers.start()
     yield found
@@ -83,24 +87,60 @@ def test_a_process_has_a_part_in_it(
     assert answered
 
 
+def end_when_asked(monkeypatch: pytest.MonkeyPatch, by: signal.Signals) -> None:
+    """Ends each process by a signal when it gets its first module."""
+    ask = ObjectWorker.ask
+
+    def ask_and_end(worker: ObjectWorker, number: int, level: int, path: str) -> bool:
+        os.kill(worker.pid, signal.SIGSTOP)
+        taken = ask(worker, number, level, path)
+        os.kill(worker.pid, by)
+        os.kill(worker.pid, signal.SIGCONT)
+        return taken
+
+    monkeypatch.setattr(ObjectWorker, "ask", ask_and_end)
+
+
 @pytest.mark.parametrize("when", ["before", "while it is at work"])
 def test_what_a_process_does_not_live_to_do_is_done_here(
     beside: list[ObjectWorker], alone: list[bytes], when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask = ObjectWorker.ask
-
-    def ask_and_kill(worker: ObjectWorker, number: int, level: int, path: str) -> bool:
-        taken = ask(worker, number, level, path)
-        os.kill(worker.pid, signal.SIGKILL)
-        return taken
-
     if when == "before":
         for worker in beside:
             os.kill(worker.pid, signal.SIGKILL)
     else:
-        monkeypatch.setattr(ObjectWorker, "ask", ask_and_kill)
+        end_when_asked(monkeypatch, signal.SIGKILL)
     assert images(MODULES) == alone
     assert not workers.running_workers()
+
+
+@pytest.mark.parametrize("modules", [MODULES[:1], MODULES, MODULES * 3], ids=len)
+def test_a_module_that_a_process_crashed_on_is_not_compiled_here(
+    beside: list[ObjectWorker], alone: list[bytes], modules: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        end_when_asked(patch, signal.SIGABRT)
+        with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
+            objects_of(modules, 2)
+    (crashed,) = [module for module in MODULES if batch._identity(module, 2) in batch._crashed]
+    monkeypatch.setattr(batch, "emit", lambda *_: pytest.fail("this process compiles"))
+    with pytest.raises(ObjectCrash, match=r"@sum .*SIGABRT"):
+        objects_of([crashed], 2)
+    others = [module for module in MODULES if module != crashed]
+    assert images(others) == [alone[MODULES.index(module)] for module in others]
+
+
+def test_a_graph_that_llvm_crashes_on_runs_in_eager_with_one_warning(
+    beside: list[ObjectWorker], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(disk_cache.VARIABLE, str(tmp_path))
+    end_when_asked(monkeypatch, signal.SIGABRT)
+    monkeypatch.setattr(batch, "emit", lambda *_: pytest.fail("this process compiles"))
+    x = torch.linspace(-1, 1, 12)
+    with pytest.warns(UserWarning, match=r"runs in eager: LLVM crashed .*SIGABRT.* machine code of @") as told:
+        found = torch.compile(lambda x: (x * 3).sin() + 1, backend="buddy")(x)
+    assert len(told) == 1
+    torch.testing.assert_close(found, (x * 3).sin() + 1)
 
 
 def test_a_module_that_llvm_refuses_is_an_error_and_leaves_no_question_open(beside: list[ObjectWorker]) -> None:

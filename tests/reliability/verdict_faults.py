@@ -92,8 +92,9 @@ def short(dim: int) -> Change:
 
 def short_window(call: Any, x: Tensor, weight: Tensor, *rest: Any) -> Tensor:
     """A convolution whose last output channel lacks the last element of the window."""
-    is_there = torch.arange(weight.numel()).reshape(weight.shape) != weight.numel() - 1
-    return call(x, weight * is_there.to(weight.dtype), *rest)
+    last = weight[-1:].clone()
+    last = torch.cat([last.flatten(2)[..., :-1], torch.zeros_like(last.flatten(2)[..., -1:])], -1).reshape(last.shape)
+    return call(x, torch.cat([weight[:-1], last]), *rest)
 
 
 def attention(change: Callable[..., tuple[Tensor, Tensor, Tensor, dict[str, Any]]]) -> Change:
@@ -143,6 +144,18 @@ def truncated(x: Tensor) -> Tensor:
 def in_bfloat16(call: Any, *arguments: Any, **keywords: Any) -> Any:
     """The op on arguments of 8 bits, its result as wide as it was."""
     return call(*(a.bfloat16().to(a.dtype) if isinstance(a, Tensor) else a for a in arguments), **keywords)
+
+
+def truncated_products(call: Any, *arguments: Any) -> Tensor:
+    """A product of bfloat16 whose result is truncated, not rounded."""
+    return truncated(call(*(a.float() for a in arguments)))
+
+
+def truncated_sums(call: Any, x: Tensor, y: Any, **keywords: Any) -> Tensor:
+    """A sum of bfloat16 whose result is truncated, not rounded."""
+    if not (isinstance(y, Tensor) and x.dtype == torch.bfloat16):
+        return call(x, y, **keywords)
+    return truncated(x.float() + y.float())
 
 
 def accumulated_in_bfloat16(call: Any, x: Tensor, dims: Any, keepdim: bool = False, **_: Any) -> Tensor:
@@ -312,6 +325,8 @@ def _llama() -> list[Case]:
         Case(LLAMA, Planted("sqrt(d + 1) for sqrt(d)", "scale", _ATTENTION, attention(_scaled), 0), NARROW),
         Case(LLAMA, Planted("sqrt(2 d) for sqrt(d)", "scale", _ATTENTION, attention(_scaled_by_two), 0), LOW),
         Case(LLAMA, Planted("channel 7 is zero", "an output channel dropped", _MM, result(at(1, 7, zero)), 11)),
+        Case(LLAMA, Planted("all products truncated to 8 bits", "rounding mode", _MM, truncated_products, ALL), LOW),
+        Case(LLAMA, Planted("all sums truncated to 8 bits", "rounding mode", "add.Tensor", truncated_sums, ALL), LOW),
     ]  # fmt: skip
 
 

@@ -275,6 +275,18 @@ def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() ->
     assert moved(captured, lambda y: y * (1 + 4e-6)).verdict == "ok"
 
 
+def test_the_bits_that_a_program_reads_are_those_of_its_element_type() -> None:
+    def to_twelve_bits(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin().view(torch.int32) & -(1 << 12)).view(torch.float32) + 1
+
+    with torch.no_grad():
+        captured = capture(to_twelve_bits, (torch.randn(32, WIDTH),))[0]
+        assert captured.eager is not None
+        (spread,) = spreads(captured, captured.eager(captured.tensors))
+    assert spread.largest < 2**-10  # the last of twelve bits, where a sine is rounded to another number
+    assert not spread.whole
+
+
 def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> None:
     @torch.library.custom_op("sensitivity::single_only", mutates_args=())
     def single_only(x: torch.Tensor) -> torch.Tensor:

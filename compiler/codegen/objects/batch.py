@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import selectors
+import signal
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from buddy.compiler.codegen.objects import workers
-from buddy.compiler.codegen.objects.emit import emit, new_context
+from buddy.compiler.codegen.objects.emit import emit, function_of, new_context
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.support.files import scratch_folder
+from buddy.compiler.support.processes.parent_death import describe_exit
 
 # Starts workers for this many modules or more: starting one takes as long as about ten modules.
 MANY = 16
@@ -19,6 +22,19 @@ MANY = 16
 DEEP = 2
 # A function takes about 0.1 s; a worker without output for this long hangs, and this process does its work.
 SILENT = 60.0
+# The signals of a process that ends by a fault of its own. Their reason may be the module, so this process must not
+# compile it. The system sends SIGKILL, and an idle worker exits with 0.
+_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+# Seconds until a process that has closed its pipe exits: writing a core file comes first.
+_EXITS = 10.0
+
+
+class ObjectCrash(Exception):
+    """LLVM ended the worker that compiled `function`: `how`."""
+
+    def __init__(self, function: str, how: str) -> None:
+        super().__init__(f"LLVM ended its process while it compiled @{function} ({how})")
+        self.function, self.how = function, how
 
 
 class CompiledObject(NamedTuple):
@@ -31,21 +47,33 @@ class CompiledObject(NamedTuple):
 def objects_of(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect with one function defined), in order.
 
-    This process compiles modules that the workers fail on. Raises what `emit` raises.
+    This process compiles modules that the workers have no time for or raise an error on, but after a crash only if no
+    worker runs. Raises what `emit` raises, and `ObjectCrash` for a module that a worker crashed on, also before.
     """
     if not modules:
         return []
-    if len(modules) >= MANY:
+    for module in modules if _crashed else ():
+        if crash := _crashed.get(_identity(module, opt_level)):
+            raise ObjectCrash(crash.function, crash.how)
+    if len(modules) >= MANY or _crashed:
         workers.start()
     with scratch_folder("objects") as folder:
         return _Batch(modules, opt_level, Path(folder)).run()
+
+
+# By module and level: what crashed.
+_crashed: dict[bytes, ObjectCrash] = {}
+
+
+def _identity(module: bytes, opt_level: int) -> bytes:
+    return hashlib.sha256(bytes([opt_level]) + module).digest()
 
 
 class _Batch:
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
         self._modules, self._level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
-        self._workers = workers.take_idle_workers() if len(modules) > 1 else []
+        self._workers = workers.take_idle_workers()
         self._objects: dict[int, CompiledObject] = {}
         self._context = new_context()
 
@@ -68,7 +96,7 @@ class _Batch:
         for worker in self._workers:
             while self._waiting and len(worker.pending) < DEEP and self._hand_over(worker):
                 pass
-        busy = not self._waiting
+        busy = not self._waiting or bool(_crashed and self._workers)
         if not busy:
             number = self._waiting.popleft()
             seconds = emit(self._modules[number], self._level, self._path(number), self._context)
@@ -78,7 +106,7 @@ class _Batch:
             self._read(key.data, selector)
         if busy and not ready:
             for worker in list(self._workers):
-                self._lose(worker, selector)
+                self._lose(worker, selector, 0.0)
 
     def _hand_over(self, worker: ObjectWorker) -> bool:
         number = self._waiting[0]
@@ -94,14 +122,20 @@ class _Batch:
             for number, seconds in worker.answers():
                 self._take(number, seconds)
         except OSError:
-            self._lose(worker, selector)
+            self._lose(worker, selector, _EXITS)
 
-    def _lose(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
-        """Reassigns the modules of `worker`."""
+    def _lose(self, worker: ObjectWorker, selector: selectors.BaseSelector, patience: float) -> None:
+        """Ends `worker` after `patience` seconds, and reassigns its modules. Raises `ObjectCrash` if it crashed."""
         selector.unregister(worker.pipe)
         self._workers.remove(worker)
-        self._waiting.extendleft(worker.pending)
-        worker.lose()
+        pending = worker.pending
+        status = worker.lose(patience)
+        if pending and -status in _CRASHES:
+            module = self._modules[pending[0]]  # it compiles them in order
+            crash = ObjectCrash(function_of(module, self._context), describe_exit(status))
+            _crashed[_identity(module, self._level)] = crash
+            raise crash
+        self._waiting.extendleft(pending)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.o"

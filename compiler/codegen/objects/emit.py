@@ -39,6 +39,13 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
     return time.perf_counter() - start
 
 
+def function_of(bytecode: bytes, context: Any) -> str:
+    """Returns the name of the function that the module in `bytecode` defines."""
+    with context, ir.Location.unknown():
+        found = (op.operation for op in ir.Module.parse(bytecode).body if op.operation.name == "llvm.func")
+        return next(_name(function) for function in found if function.regions[0].blocks)
+
+
 def _name(function: Any) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 

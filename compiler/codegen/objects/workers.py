@@ -1,7 +1,7 @@
 """The worker processes that compile objects: LLVM holds the GIL, so threads would not do.
 
-A module that cannot be compiled ends the process, and the requester compiles it itself to get the error. It also ends
-after `IDLE` seconds without requests, to free its memory.
+A module that cannot be compiled ends the process. The requester compiles it itself to get the error, unless a signal
+such as SIGABRT ended the process. It also ends after `IDLE` seconds without requests, to free its memory.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class ObjectWorker(BlockingWorker):
         self.pending = [number for number in self.pending if number not in done]
         return list(done.items())
 
-    def lose(self) -> None:
-        """Ends the process without its answers."""
+    def lose(self, patience: float = 0.0) -> int:
+        """Ends the process without its answers, after `patience` seconds; returns its exit status."""
         self.pending = []
-        self.end()
+        return self.end(patience)
 
 
 _workers: list[ObjectWorker] = []
