@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
-from buddy.compiler.protocol.recipe import NATIVE, Backend, PassStep
+from buddy.compiler.protocol.recipe import IREE, NATIVE, Backend, PassStep
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,15 @@ def needs_report(s: Situation) -> str:
 
 
 def needs_other_backend(s: Situation) -> str:
-    return needs_recipe(s) or (
-        "this compiler takes passes, not flags: press g i to choose another backend" if s.backend == NATIVE else ""
-    )
+    missing = needs_recipe(s)
+    if missing or s.backend == IREE:
+        return missing
+    name = "this compiler" if s.backend == NATIVE else s.backend
+    return f"{name} takes passes, not flags: press g i to choose another backend"
 
 
 def needs_mlir(s: Situation) -> str:
-    if s.backend != NATIVE:
+    if s.backend == IREE:
         return f"{s.backend} compiles the graph: press g i to choose this compiler"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:

@@ -18,7 +18,7 @@ from typing import Any
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.transport import PATIENCE, PROGRAM, RemoteHost, check_host
 from buddy.app.workspace.inputs import typed_seed
-from buddy.compiler.protocol.recipe import BACKENDS, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
@@ -156,8 +156,8 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     add_dialect_option(group, DIALECTS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (the host)"
     group.add_argument("--target", metavar="MACHINE", help=text)
-    text = "the backend that compiles the top-level IR: this compiler, or IREE (docs/iree.md)"
-    group.add_argument("--backend", choices=BACKENDS, help=text)
+    text = "the backend: native (this compiler), iree (docs/iree.md), or one of a plug-in (buddy-tui passes --backends)"
+    group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
 
@@ -243,6 +243,13 @@ def host(text: str) -> str:
         return check_host(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def backend_name(text: str) -> str:
+    """`text`, if a backend can have that name. Raises `ArgumentTypeError`; the compiler checks whether it exists."""
+    if not BACKEND_NAME.search(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no backend's name: lower-case letters, digits and hyphens")
+    return text
 
 
 def backend_flag(text: str) -> str:

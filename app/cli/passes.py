@@ -10,13 +10,15 @@ from buddy.app.cli.catalogue import catalogue_parser, print_matching
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import DialectInfo, ListPasses, PassInfo
+from buddy.compiler.protocol import BackendInfo, DialectInfo, ListPasses, PassInfo
 
 
 def parser() -> arguments.Parser:
     found = catalogue_parser("passes", VERBS["passes"])
     text = "list the registered dialects with the number of their ops, instead of passes"
     found.add_argument("--dialects", action="store_true", help=text)
+    text = "list the backends that a recipe may name, instead of passes"
+    found.add_argument("--backends", action="store_true", help=text)
     return found
 
 
@@ -32,12 +34,20 @@ async def _list(engine: Headless, options: argparse.Namespace) -> int:
         engine.console.note(f"note: {note}")
     if options.dialects:
         return print_matching(options, found.dialects, lambda item: item.name, _dialects)
+    if options.backends:
+        return print_matching(options, found.backends, lambda item: f"{item.name} {item.summary}", _backends)
     return print_matching(options, found.passes, lambda item: f"{item.name} {item.summary}", _table)
 
 
 def _dialects(dialects: Sequence[DialectInfo]) -> str:
     heading = ["dialect", "ops", "Python module"]
     return table(heading, [[item.name, item.ops, item.module] for item in dialects], frozenset(heading))
+
+
+def _backends(backends: Sequence[BackendInfo]) -> str:
+    rows = [[item.name, item.origin or "ours", item.takes, item.summary, " ".join(item.phases)] for item in backends]
+    heading = ["backend", "whose", "takes", "summary", "phases"]
+    return table(heading, rows, frozenset(heading))
 
 
 def _origin(item: PassInfo) -> str:

@@ -10,17 +10,13 @@ from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import SUMMARIES, dialects_of, with_frontend
 from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo
-from buddy.compiler.protocol.recipe import BACKENDS, FRONTENDS, IREE, NATIVE, TORCH_MLIR, Backend, Dialect, Frontend
+from buddy.compiler.protocol.recipe import FRONTENDS, NATIVE, TORCH_MLIR, Backend, Dialect, Frontend
 
 if TYPE_CHECKING:
     from buddy.app.commands.provenance import ProvenanceCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
 
-BACKEND_SUMMARIES = {
-    NATIVE: "this compiler, with the recipe's passes",
-    IREE: "iree-compile from the top-level IR, phase by phase; runs are compared with this compiler's code",
-}
 # The values of flags for which the help of the compiler lists none.
 _VALUES = {"optimization level": ("O0", "O1", "O2", "O3")}
 _SWITCH = ("true", "false")
@@ -37,8 +33,11 @@ class BackendCommands:
     def choose_backend(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        now = self._context.workspace.recipe.backend
-        choices = [PickerChoice(name, BACKEND_SUMMARIES[name], name, marked=name == now) for name in BACKENDS]
+        now, found = self._context.workspace.recipe.backend, self._context.state.backends
+        if not found:
+            self._context.say("the engine has not listed its backends yet: try again in a moment")
+            return
+        choices = [PickerChoice(each.name, each.summary, each.name, marked=each.name == now) for each in found]
         self._context.dialogs.open(PickerScreen("Backend", choices), self._use_backend)
 
     def _use_backend(self, backend: Backend | None) -> None:

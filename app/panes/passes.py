@@ -102,8 +102,10 @@ class PassesPane(TablePane[PassRow]):
 
     def _summary(self, row: PassRow) -> str:
         if row.step is None:
-            built_in = BUILT_IN_STEPS.get(row.name, f"IREE's phase {row.name}")
-            return built_in.format(dialect=self.workspace.recipe.dialect)
+            recipe = self.workspace.recipe
+            owner = recipe.backend if recipe.runs_passes else "IREE"
+            built_in = BUILT_IN_STEPS.get(row.name, f"{owner}'s phase {row.name}")
+            return built_in.format(dialect=recipe.dialect)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
 
     def empty(self, width: int) -> list[Cells]:
@@ -286,14 +288,18 @@ def _rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     rows: list[PassRow] = [PassRow(name, -1, None, built_in.get(name)) for name in ("fx", "graph")]
     below = list(enumerate(recipe.steps))
     graph = [(k, step) for k, step in below if step.level == "graph"]
-    if recipe.backend != NATIVE:
+    if not recipe.runs_passes:
         rows += [_step_row(k, step, by_step, stages) for k, step in graph]
         return [*rows, *(PassRow(name, -1, None, built_in.get(name)) for name in ("lower", *IREE_PHASES))]
     rest = [(k, step) for k, step in below if step.level != "graph"]
     rows += [_step_row(k, step, by_step, stages) for k, step in graph]
     rows.append(PassRow("lower", -1, None, built_in.get("lower")))
     rows += [_step_row(k, step, by_step, stages) for k, step in rest]
-    return rows + [PassRow(name, -1, None, built_in.get(name)) for name in ("translate", "codegen")]
+    last: tuple[str, ...] = ("translate", "codegen")
+    if recipe.backend != NATIVE:  # a plug-in's stages are known once they are made
+        made = reversed(built_in)
+        last = tuple(name for name in made if built_in[name].stage.language not in ("fx", "buddy", "mlir")) or last
+    return rows + [PassRow(name, -1, None, built_in.get(name)) for name in last]
 
 
 def _step_row(index: int, step: PassStep, by_step: dict[tuple[int, str], StageRow], stages: list[StageRow]) -> PassRow:

@@ -12,7 +12,7 @@ from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, recorded, with_run, without_content
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
-from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.recipe import NATIVE, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 # Maximum number of stage texts with cached data: more than a pipeline has.
@@ -109,6 +109,7 @@ class State:
     captured: bool = False
     presets: tuple[p.Preset, ...] = ()
     passes: tuple[p.PassInfo, ...] = ()
+    backends: tuple[p.BackendInfo, ...] = ()
     ops: tuple[p.OpInfo, ...] = ()
     printout: list[str] = field(default_factory=list)
     log: list[p.Diagnostic] = field(default_factory=list)
@@ -213,9 +214,16 @@ class State:
         """The phases of a recipe's preset and backend, as `(name, language)` in order."""
         found = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
         if recipe.runs_passes:
-            return found
+            return found if recipe.backend == NATIVE else self._with_phases_of(recipe.backend, found)
         first = next((place for place, (_, language) in enumerate(found) if language == "mlir"), len(found))
         return (*found[: first + 1], *((name, "mlir") for name in p.IREE_PHASES))
+
+    def _with_phases_of(self, backend: str, found: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        """The phases up to the LLVM dialect, and those of a plug-in's backend, which are LLVM IR unless known."""
+        added = next((entry.phases for entry in self.backends if entry.name == backend), ())
+        languages = dict(found)
+        kept = [phase for phase in found if phase[1] not in ("llvm", "asm", "ptx")] if added else found
+        return (*kept, *((name, languages.get(name, "llvm")) for name in added))
 
     def record_start(
         self, job: Job, request: int, recipe: Recipe | None = None, inputs: InputChoice = OWN_INPUTS
@@ -392,7 +400,7 @@ class State:
         return graph_state if graph_state is not None and recipe == self._recipes.get(graph_state.build) else None
 
     def _passes(self, frame: p.Passes) -> frozenset[Topic]:
-        self.passes = frame.passes
+        self.passes, self.backends = frame.passes, frame.backends
         return frozenset({"passes"})
 
     def _ops(self, frame: p.Ops) -> frozenset[Topic]:

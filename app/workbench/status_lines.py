@@ -13,7 +13,7 @@ from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.recipe import NATIVE
+from buddy.compiler.protocol.recipe import IREE, NATIVE
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
 MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
@@ -39,7 +39,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     assert info is not None
     threads = formatting.thread_count(recipe.threads)
     target = recipe.target or (state.welcome.target if state.welcome else "")
-    other = recipe.backend.upper() if recipe.backend != NATIVE else ""
+    other = {NATIVE: "", IREE: "IREE"}.get(recipe.backend, recipe.backend)
     facts = [f"{len(info.rows)} nodes", info.dtype, threads, other, target]
     return [fact for fact in facts if fact]
 

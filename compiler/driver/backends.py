@@ -1,12 +1,14 @@
 """The backends: which IR each takes, its phases, how it compiles, and the start and end that they share.
 
-A recipe names `native` or `iree`; a native program whose passes have made GPU kernels is compiled by `gpu`.
+A recipe names `native`, `iree`, or a backend of a plug-in (`register_backend`). A native program whose passes have made
+GPU kernels is compiled by `gpu`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -23,6 +25,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.plugins import is_ours, origin
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.rewriting import observed
 from buddy.compiler.mlir.bindings import ir
@@ -32,10 +35,10 @@ from buddy.compiler.ops import OWN_DIALECTS
 from buddy.compiler.ops.imported_module import ImportedIRError, imported_ir_of, lower_imported
 from buddy.compiler.ops.lowering import LoweredModule, NodeError, lower
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol import BackendInfo, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.catalogue import IREE_PHASES
-from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol.recipe import BACKEND_NAME, IREE, NATIVE, Recipe
 
 
 def check_target(recipe: Recipe) -> None:
@@ -132,13 +135,16 @@ class Code:
 
 
 class Backend(Protocol[Product]):
-    """`takes` says which IR it compiles: top-level IR, or what the recipe's passes leave in LLVM's dialects.
+    """Compiles IR to a product: an `Artifact`, which the runtime loads, or a program for a runtime in another process.
 
-    `phases` are the stages that it adds behind that.
+    A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or what the
+    recipe's passes leave in LLVM's dialects. `phases` are the stages that it adds behind that.
     """
 
     @property
     def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
     @property
     def takes(self) -> Level: ...
     @property
@@ -148,9 +154,9 @@ class Backend(Protocol[Product]):
         """Raises `CompilationError` for a module that it does not take."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Product:
-        """Compile a module that has passed `check`; without `on_phase`, no phase is printed.
+        """Compile a module that has passed `check`.
 
-        Raises `CompilationError`.
+        Calls `on_phase`, if given, with a snapshot for each of `phases`, in order. Raises `CompilationError`.
         """
 
 
@@ -166,6 +172,7 @@ class _Native:
     """Objects for a CPU, by LLVM."""
 
     name: str = NATIVE
+    summary = "this compiler, with the recipe's passes"
     takes: Level = "llvm"
     phases: tuple[str, ...] = ("ir", "asm")
 
@@ -190,6 +197,7 @@ class _Gpu:
     """PTX for an NVIDIA GPU, and what the host does with its kernels."""
 
     name = "gpu"
+    summary = "this compiler, for the GPU kernels that the recipe's passes make"
     takes: Level = "llvm"
     phases: tuple[str, ...] = ("ir", "ptx")
 
@@ -216,6 +224,7 @@ class _Iree:
     """The program for `iree-compile`, whose phases are stages of a process of its own (`engine/iree.py`)."""
 
     name: str = IREE
+    summary = "iree-compile from the top-level IR, phase by phase; runs are compared with this compiler's code"
     takes: Level = "toplevel"
     phases: tuple[str, ...] = IREE_PHASES
 
@@ -233,11 +242,68 @@ class _Iree:
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
 # By the name in a recipe.
 BACKENDS: dict[str, Backend[Any]] = {NATIVE: NATIVE_BACKEND, IREE: _Iree()}
+_REGISTRY: dict[str, Backend[Artifact]] = {}
+_Class = TypeVar("_Class", bound=type[Any])
 
 
-def backend_of(module: Any) -> Backend[Artifact]:
-    """The backend for a module that the recipe's passes have left: the GPU's where it holds kernels."""
-    return GPU_BACKEND if holds_kernels(module) else NATIVE_BACKEND
+def register_backend(cls: _Class) -> _Class:
+    """Class decorator: makes a `Backend[Artifact]` of the class, which recipes may then name.
+
+    Raises `ValueError` for a name that a recipe cannot have, for that of a backend of this package, and for a backend
+    of top-level IR, whose product would need another runtime.
+    """
+    found: Backend[Artifact] = cls()
+    if not BACKEND_NAME.search(found.name) or found.name in (*BACKENDS, GPU_BACKEND.name):
+        raise ValueError(f"backend {found.name!r}: choose a new name of lower-case letters, digits and hyphens")
+    if found.takes != "llvm":
+        raise ValueError(f"backend {found.name!r} takes {found.takes!r}: a backend of a plug-in takes 'llvm'")
+    _REGISTRY[found.name] = found
+    return cls
+
+
+def registered() -> dict[str, Backend[Artifact]]:
+    """The backends that `register_backend` has added, by name."""
+    return dict(_REGISTRY)
+
+
+def backend_named(name: str) -> Backend[Any]:
+    """The backend that a recipe names. Raises `CompilationError` if there is none."""
+    found = BACKENDS.get(name) or _REGISTRY.get(name)
+    if found is None:
+        raise CompilationError(diagnosis.unknown_backend(name, (*BACKENDS, *sorted(_REGISTRY))))
+    return found
+
+
+def backend_of(recipe: Recipe, module: Any) -> Backend[Artifact]:
+    """The backend for a module that the recipe's passes have left: the recipe's, or the GPU's where a native recipe
+    has made kernels.
+
+    Raises `CompilationError` like `backend_named`.
+    """
+    found = backend_named(recipe.backend)
+    return GPU_BACKEND if found is NATIVE_BACKEND and holds_kernels(module) else found
+
+
+@contextmanager
+def reported(backend: Backend[Any]) -> Iterator[None]:
+    """Raises `CompilationError` for any exception of a plug-in's backend."""
+    try:
+        yield
+    except CompilationError:
+        raise
+    except Exception as error:
+        if is_ours(backend):
+            raise
+        raise CompilationError(diagnosis.of_plugin_backend(backend.name, error)) from error
+
+
+def describe_backends() -> tuple[BackendInfo, ...]:
+    """The backends that a recipe may name: those of this package, then those of plug-ins."""
+    known = [*BACKENDS.values(), *(_REGISTRY[name] for name in sorted(_REGISTRY))]
+    return tuple(
+        BackendInfo(found.name, found.summary, found.takes, found.phases, origin(("backend", found.name)))
+        for found in known
+    )
 
 
 def _translated(code: Code) -> Snapshot:

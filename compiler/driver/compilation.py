@@ -13,7 +13,15 @@ import msgspec
 from buddy.compiler.codegen import functions
 from buddy.compiler.codegen.objects.remarks import RemarksError
 from buddy.compiler.driver import diagnosis, snapshots
-from buddy.compiler.driver.backends import GPU_BACKEND, Code, backend_of, check_target, lowered_graph
+from buddy.compiler.driver.backends import (
+    NATIVE_BACKEND,
+    Backend,
+    Code,
+    backend_of,
+    check_target,
+    lowered_graph,
+    reported,
+)
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
 from buddy.compiler.driver.modules import html_of
 from buddy.compiler.driver.pipeline import Observer, OnStep, Step, run_mlir_passes
@@ -164,8 +172,8 @@ class Compiler:
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
-        if recipe.target or backend_of(last.operation) is GPU_BACKEND:
-            raise RemarksError("the target differs from this CPU; LLVM remarks are only available for native code")
+        if recipe.target or backend_of(recipe, last.operation) is not NATIVE_BACKEND:
+            raise RemarksError("LLVM remarks are only available for native code: for this CPU, by the native backend")
         found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
             (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")
@@ -217,22 +225,35 @@ class Compiler:
     def _finish(
         self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
-        key = digest(key, recipe.opt_level, recipe.target, "objects")
-        backend = backend_of(last.operation)
+        backend = backend_of(recipe, last.operation)
+        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags)
         texts = [key + phase for phase in backend.phases]
         known = key in self._artifacts and all(text in self._snapshots for text in texts)
         if not known:
             progress.on_step(CODE)
             calls = eager_calls(lowered.module.operation)
             code = Code(graph, recipe, last.operation, self._locations, last.entry, calls)
-            backend.check(code)
-            names = iter(texts)
-            self._artifacts[key] = backend.compile(code, lambda phase: self._remember(next(names), phase))
+            with reported(backend):
+                backend.check(code)
+                artifact, made = _compiled(backend, code)
+            for text, phase in zip(texts, made, strict=True):
+                self._remember(text, phase)
+            self._artifacts[key] = artifact
             _trim(self._artifacts, MAX_ARTIFACTS)
         for text in texts:
             self._remember(text, self._snapshots[text])
             progress.add(self._snapshots[text], reused=known)
         return self._artifacts[key]
+
+
+def _compiled(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Snapshot]]:
+    """The artifact, and a snapshot for each phase. Raises `ValueError` if those are not the phases of the backend."""
+    made: list[Snapshot] = []
+    artifact = backend.compile(code, made.append)
+    phases = tuple(snapshot.stage.phase for snapshot in made)
+    if phases != tuple(backend.phases):
+        raise ValueError(f"its stages are {', '.join(phases) or 'none'}, not {', '.join(backend.phases)}")
+    return artifact, made
 
 
 class _StageObserver(Observer[Any]):

@@ -15,7 +15,7 @@ from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.machines import codegen_version
 from buddy.compiler.driver import snapshots
-from buddy.compiler.driver.backends import NATIVE_BACKEND, Code, check_target, lowered_graph
+from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, reported
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
 from buddy.compiler.graph import plugins, serialize
@@ -51,7 +51,8 @@ def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
     """Whether only code of this package compiles `graph`: changes of a user's code could not be detected."""
     classes = {type(op) for op in graph.body}
-    used: set[plugins.Key] = {("graph pass", step.name) for step in recipe.steps}
+    used: set[plugins.Key] = {("backend", recipe.backend)}
+    used |= {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
     used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
     return all(map(plugins.is_ours, classes)) and used.isdisjoint(plugins.plugin_registrations())
@@ -100,6 +101,7 @@ def compile_graph(
     starts; with `on_step` the IR is verified after each step. Raises `CompilationError` without the IR at the failure.
     """
     check_target(recipe)
+    backend = backend_named(recipe.backend)
     if len(graph.body) >= MIN_NODES and not recipe.target:
         objects.start()
     with collector_paused():
@@ -107,12 +109,15 @@ def compile_graph(
         trusted = first is None and on_step is None and is_ours(graph, recipe)
         done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
         code = Code(rewritten, recipe, done.module, done.locations, done.entry, done.calls)
-        NATIVE_BACKEND.check(code)
+        with reported(backend):
+            backend.check(code)
         with done.module.context, done.locations.nowhere(done.module.context):
             done.locations.fill(done.module)
         if on_step is not None:
             on_step(CODE)
-        return NATIVE_BACKEND.compile(code)
+        with reported(backend):
+            artifact: Artifact = backend.compile(code)
+        return artifact
 
 
 class Through(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -111,6 +112,19 @@ def of_crash(error: ObjectCrash) -> Diagnostic:
         f"machine code of @{error.function}",
         "choose another optimization level, or let the nodes of that function run in eager",
     )
+
+
+def unknown_backend(name: str, known: Sequence[str]) -> Diagnostic:
+    todo = f"choose one of {', '.join(known)}, or load the plug-in that registers it (--plugin)"
+    return Diagnostic(f"unknown backend {name!r}", "the recipe's backend", todo)
+
+
+def of_plugin_backend(name: str, error: Exception) -> Diagnostic:
+    """An exception of a plug-in's backend other than `CompilationError`."""
+    detail = "".join(traceback.format_exception(error))
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    what = f"the backend {name} raised {type(error).__name__}: {error}"
+    return Diagnostic(what, f"{line.filename}:{line.lineno}", "correct the plug-in, or choose another", detail=detail)
 
 
 def no_entry(name: str) -> Diagnostic:

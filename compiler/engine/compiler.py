@@ -113,12 +113,12 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
     The artifact is what the recipe's backend makes of the IR that it takes.
     """
-    from buddy.compiler.driver.backends import BACKENDS
+    from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
 
     packer, recipe = TextPacker(channel, known), recipe.handed_over()
-    make = _from_top_level if BACKENDS[recipe.backend].takes == "toplevel" else _from_llvm
     try:
+        make = _from_top_level if backend_named(recipe.backend).takes == "toplevel" else _from_llvm
         channel.send(Assignments(compiler.assignments(recipe, packer.step_begins)))
         result, handed_over = make(compiler, recipe, packer)
     except CompilationError as error:
@@ -143,11 +143,11 @@ def _from_llvm(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, 
 
 def _from_top_level(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
     """The stages up to top-level IR, and what the backend makes of that. Raises `CompilationError` where it refuses."""
-    from buddy.compiler.driver.backends import BACKENDS, Code
+    from buddy.compiler.driver.backends import Code, backend_named
 
     result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
     code = Code(result.graph, recipe, result.module, result.locations)
-    backend = BACKENDS[recipe.backend]
+    backend = backend_named(recipe.backend)
     backend.check(code)
     return result, msgspec.msgpack.encode(backend.compile(code))
 
@@ -193,9 +193,10 @@ def _use_plugins(request: UsePlugins) -> Reply:
 
 
 def _passes(request: Message) -> Reply:
+    from buddy.compiler.driver.backends import describe_backends
     from buddy.compiler.passes.catalogue import catalogue
 
-    return PassList(tuple(catalogue()))
+    return PassList(tuple(catalogue()), describe_backends())
 
 
 def _ops(request: Message) -> Reply:

@@ -450,7 +450,7 @@ class EngineSession:
         tool = PurePath(there.bindings.tool).name if there.bindings is not None else ""
         notes += (there.problem,) * bool(there.problem)
         passes = merged(found.passes, there.passes, tool)
-        self._send(Passes(job.request, passes, notes, there.dialects, there.bindings))
+        self._send(Passes(job.request, passes, notes, there.dialects, there.bindings, found.backends))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
         found, notes = await self._catalogue(DescribeOps(), frame, job)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, unpacked
-from buddy.compiler.protocol.recipe import MAX_THREADS, OpChoice, OptionValue, Recipe, claims, from_toml
+from buddy.compiler.protocol.recipe import IREE, MAX_THREADS, NATIVE, OpChoice, OptionValue, Recipe, claims, from_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
 from buddy.compiler.protocol.tuning import SpaceError, varied
 
@@ -26,7 +26,7 @@ Fallback = Literal["eager", "error"]
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Recipe fields that a caller may set; the others identify the program, which is the caller's own.
-FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads")
+FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend")
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
@@ -158,23 +158,36 @@ def _recipe(given: Mapping[str, Any]) -> Recipe:
     recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
     recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in given else recipe
     for name, value in given.items():
-        if name in ("partition", "steps", "choices", "opt_level", "checks"):
+        if name in ("partition", "steps", "choices", "opt_level", "checks", "backend"):
             recipe = replace(recipe, **{name: _field(name, value)})
         elif name not in OPTIONS:
             recipe = _varied(recipe, name, value)
     _check_other_frontends(recipe)
+    _check_backend(recipe)
     return recipe
 
 
 def _check_other_frontends(recipe: Recipe) -> None:
-    """Raises `ValueError` for a recipe with another frontend, backend or target."""
+    """Raises `ValueError` for a recipe with another frontend or target, or for IREE."""
     for field in msgspec.structs.fields(Recipe):
         found = getattr(recipe, field.name)
         if field.name == "dialect":
             _field("dialect", found)
-        elif field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default:
+        elif (field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default) or (
+            field.name == "backend" and found == IREE
+        ):
             what = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
             raise ValueError(f"recipe: {field.name} is {found!r}; {what}")
+
+
+def _check_backend(recipe: Recipe) -> None:
+    """Raises `ValueError` for a backend that is neither this compiler nor that of a plug-in."""
+    if recipe.backend != NATIVE:
+        from buddy.compiler.driver.backends import registered
+
+        known = (NATIVE, *sorted(registered()))
+        if recipe.backend not in known:
+            raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
 
 
 def _read(given: Any) -> Recipe:

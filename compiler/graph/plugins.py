@@ -1,4 +1,4 @@
-"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes and passes.
+"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes, passes and backends.
 
 Imports neither torch nor MLIR; a registry whose module has not been imported counts as empty.
 
@@ -50,7 +50,7 @@ def registered() -> dict[str, Callable[..., Any]]:
     return dict(_RULES)
 
 
-Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass"]
+Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass", "backend"]
 # The key of an entry: a lowering is `linalg.AddOp`, a decomposition its target.
 Key = tuple[Kind, str]
 
@@ -84,9 +84,11 @@ def _all_entries() -> Iterator[tuple[Key, Any]]:
         yield ("decomposition", target), rule
     for name, transform in transforms().items():
         yield ("graph pass", name), transform
-    base = sys.modules.get(f"{_OURS}passes.base")
-    for name, found in (base.registered() if base is not None else {}).items():
-        yield ("MLIR pass", name), found
+    modules: dict[Kind, str] = {"MLIR pass": "passes.base", "backend": "driver.backends"}
+    for kind, module in modules.items():
+        registry = getattr(sys.modules.get(_OURS + module), "registered", dict)
+        for name, found in registry().items():
+            yield (kind, name), found
 
 
 def _file(entry: Any) -> str:

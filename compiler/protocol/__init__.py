@@ -58,6 +58,7 @@ from buddy.compiler.protocol.exports import WriteScript as WriteScript
 from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
 from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
 from buddy.compiler.protocol.plain_values import Assignment as Assignment
+from buddy.compiler.protocol.plain_values import BackendInfo as BackendInfo
 from buddy.compiler.protocol.plain_values import Diagnostic as Diagnostic
 from buddy.compiler.protocol.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.protocol.plain_values import GraphInfo as GraphInfo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.plain_values import BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
+from buddy.compiler.protocol.plain_values import BackendInfo, BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
 from buddy.compiler.protocol.recipe import PluginFile
 
 # The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
@@ -89,13 +89,14 @@ class ListPresets(Request["Presets"], frozen=True):
 
 
 class Passes(Frame, frozen=True):
-    """The available passes and dialects, and the origin of the MLIR bindings."""
+    """The available passes, dialects and backends, and the origin of the MLIR bindings."""
 
     request: int
     passes: tuple[PassInfo, ...]
     notes: tuple[str, ...] = ()
     dialects: tuple[DialectInfo, ...] = ()
     bindings: BindingsInfo | None = None
+    backends: tuple[BackendInfo, ...] = ()
 
 
 class Ops(Frame, frozen=True):

@@ -156,6 +156,19 @@ class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: str = ""
 
 
+class BackendInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A backend that a recipe may name: the IR that it `takes` ("toplevel" or "llvm"), and the phases that it adds.
+
+    `origin` names the plug-in that it comes from, if any.
+    """
+
+    name: str
+    summary: str
+    takes: str
+    phases: tuple[str, ...] = ()
+    origin: str = ""
+
+
 class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A dialect that the bindings have registered, with its number of ops; `module` is that of its Python classes."""
 

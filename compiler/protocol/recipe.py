@@ -24,7 +24,9 @@ from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
-Backend = Literal["native", "iree"]
+BACKEND_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
+# "native", "iree", or the name of a plug-in's backend.
+Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]
 Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
@@ -121,8 +123,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     by TorchDynamo and imported by torch-mlir, whose passes lower it to the dialect `dialect`. Only torch-mlir supports
     StableHLO.
 
-    `backend` compiles top-level IR: this compiler ("native"), by the passes of `steps`, or IREE, by its own phases and
-    with `backend_flags`. A recipe for another backend keeps its steps, for switching back.
+    `backend` compiles the program: this compiler ("native") or a plug-in's backend, after the passes of `steps`, or
+    IREE from top-level IR, by its own phases. `backend_flags` are for the other backends. A recipe for IREE keeps its
+    steps, for switching back.
 
     `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
     detected and rejected; with "none" results are then undefined, but no access is out of bounds.
@@ -166,8 +169,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def runs_passes(self) -> bool:
-        """Whether its passes over MLIR make the code: they do unless another backend takes top-level IR on."""
-        return self.backend == NATIVE
+        """Whether its passes over MLIR make the code: they do unless the backend takes top-level IR, as IREE does."""
+        return self.backend != IREE
 
     def handed_over(self) -> Recipe:
         """Returns the part of this recipe for its backend: for another backend, graph passes for our own kernels are

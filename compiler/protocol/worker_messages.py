@@ -22,7 +22,7 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
-from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
@@ -416,7 +416,10 @@ class PluginsUsed(Reply, frozen=True):
 
 
 class PassList(Reply, frozen=True):
+    """The passes, and the backends that a recipe may name."""
+
     passes: tuple[PassInfo, ...]
+    backends: tuple[BackendInfo, ...] = ()
 
 
 class OpList(Reply, frozen=True):

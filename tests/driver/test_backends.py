@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from buddy.compiler.driver.backends import BACKENDS, GPU_BACKEND, NATIVE_BACKEND, backend_of
+import pytest
+
+from buddy.compiler.driver.backends import (
+    BACKENDS,
+    GPU_BACKEND,
+    NATIVE_BACKEND,
+    backend_of,
+    register_backend,
+    registered,
+)
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.lowering import new_context
@@ -26,8 +35,8 @@ def test_a_module_with_kernels_is_for_the_gpu() -> None:
     with new_context():
         kernels = ir.Module.parse("module { gpu.module @k { } }").operation
         plain = ir.Module.parse("module { }").operation
-    assert backend_of(kernels) is GPU_BACKEND
-    assert backend_of(plain) is NATIVE_BACKEND
+    assert backend_of(Recipe(), kernels) is GPU_BACKEND
+    assert backend_of(Recipe(), plain) is NATIVE_BACKEND
 
 
 def test_the_last_stages_are_the_phases_of_the_backend() -> None:
@@ -35,3 +44,15 @@ def test_the_last_stages_are_the_phases_of_the_backend() -> None:
     for preset, backend in (("default", NATIVE_BACKEND), ("gpu", GPU_BACKEND)):
         stages = Compiler(graph).compile(default_recipe(preset=preset)).stages
         assert tuple(stage.phase for stage in stages[-2:]) == backend.phases
+
+
+@pytest.mark.parametrize(
+    ("name", "takes", "why"),
+    [("native", "llvm", "choose a new name"), ("My One", "llvm", "choose a new name"), ("mine", "toplevel", "takes")],
+)
+def test_a_backend_with_a_wrong_name_or_level_is_not_registered(name: str, takes: str, why: str) -> None:
+    before = registered()
+    found = type("Mine", (), {"name": name, "takes": takes})
+    with pytest.raises(ValueError, match=why):
+        register_backend(found)
+    assert registered() == before

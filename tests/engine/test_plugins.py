@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import msgspec
 import pytest
 
 from buddy.app.session.client import EngineClient
-from buddy.compiler.protocol import Compile, Failed, ListOps, ListPasses, Open, Run
+from buddy.compiler.protocol import Compile, Compiled, Failed, ListOps, ListPasses, Open, Run
 from buddy.compiler.protocol.recipe import EAGER, PassStep, PluginFile, Recipe
+from tests.docs.test_pages import files
 
 from tests.support.engine_bench import Bench  # isort: skip  (stands beside this file)
 
@@ -226,3 +228,81 @@ async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilati
     assert isinstance(failed, Failed)
     assert "the compiler crashed (SIGABRT" in failed.diagnostic.what
     assert await in_eager(bench, recipe.with_choice("squareplus.0", EAGER)), "the engine goes on"
+
+
+# ---- the walks of the pages ------------------------------------------------------------
+
+
+def page_files(root: Path, folder: Path) -> Path:
+    """The folder, with the Python files that the page on operators and CONTRIBUTING give a name."""
+    for page in (root / "docs" / "adding-an-operator.md", root / "CONTRIBUTING.md"):
+        for name, text in files(page).items():
+            written(folder / name, text)
+    return folder
+
+
+async def test_the_walk_of_an_op(bench: Bench, root: Path, tmp_path: Path) -> None:
+    folder = page_files(root, tmp_path)
+    captured, recipe = await opened(bench, folder / "program.py", (PluginFile(str(folder / "squareplus.py")),))
+    assert not captured.notes
+    assert await in_eager(bench, recipe) == []
+    assert await verdict(bench, recipe) == "ok"
+
+
+async def test_the_walk_of_a_pass(bench: Bench, root: Path, tmp_path: Path, run_python: Callable[..., Any]) -> None:
+    folder = page_files(root, tmp_path)
+    plugins = tuple(PluginFile(str(folder / name)) for name in ("squareplus.py", "divisions_to_products.py"))
+    captured, recipe = await opened(bench, folder / "program.py", plugins)
+    assert not captured.notes
+    first = next(k for k, step in enumerate(recipe.steps) if step.level == "mlir")
+    for options, kept in ((), 1), ((("inexact", True),), 0):
+        step = PassStep("divisions-to-products", options=options, phase="toplevel")
+        changed = msgspec.structs.replace(recipe, steps=(*recipe.steps[:first], step, *recipe.steps[first:]))
+        compiled = await bench.ask(Compile(bench.client.next_request(), changed))
+        assert isinstance(compiled, Compiled), compiled
+        told = [text for name, _, text in compiled.remarks if name == "divisions-to-products"]
+        assert sum(text.startswith("kept") for text in told) == kept
+        assert len(told) == 2
+        assert await verdict(bench, changed) == "ok"
+    listed = await bench.client.request(ListPasses(0, plugins=captured.plugins))
+    (info,) = (found for found in listed.passes if found.name == "divisions-to-products")
+    assert info.origin == "divisions_to_products.py"
+    assert [(option.name, option.default) for option in info.options] == [("inexact", "false")]
+
+    test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_divisions_to_products.py")
+    done = run_python(*test, cwd=folder, PYTHONPATH=f"{root}:{folder}")
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+
+
+async def test_the_walk_of_a_backend(bench: Bench, root: Path, tmp_path: Path) -> None:
+    folder = page_files(root, tmp_path)
+    plugins = tuple(PluginFile(str(folder / name)) for name in ("squareplus.py", "llvm_o3.py"))
+    captured, recipe = await opened(bench, folder / "program.py", plugins)
+    assert not captured.notes
+    recipe = msgspec.structs.replace(recipe, backend="llvm-o3")
+    compiled = await bench.ask(Compile(bench.client.next_request(), recipe))
+    assert isinstance(compiled, Compiled), compiled
+    assert [stage.phase for stage in compiled.stages[-3:]] == ["ir", "optimized", "asm"]
+    assert compiled.stages[-2].origins[0] > 0, "lines of the optimized LLVM IR come from nodes"
+    assert await verdict(bench, recipe) == "ok"
+    listed = await bench.client.request(ListPasses(0, plugins=captured.plugins))
+    assert [(found.name, found.origin) for found in listed.backends] == [
+        ("native", ""), ("iree", ""), ("llvm-o3", "llvm_o3.py"),
+    ]  # fmt: skip
+
+
+async def test_a_backend_that_raises_or_is_unknown_fails_the_compilation_alone(
+    bench: Bench, root: Path, tmp_path: Path
+) -> None:
+    folder = page_files(root, tmp_path)
+    text = (folder / "llvm_o3.py").read_text()
+    faulty = written(folder / "faulty.py", text.replace("optimise(module, 3", "optimise(nothing, 3"))
+    line = text[: text.index("optimise(module, 3")].count("\n") + 1
+    plugins = tuple(PluginFile(str(path)) for path in (folder / "squareplus.py", faulty))
+    _, recipe = await opened(bench, folder / "program.py", plugins)
+    for name, what in ("llvm-o3", "the backend llvm-o3 raised NameError"), ("llvm-o4", "unknown backend 'llvm-o4'"):
+        frame = Compile(bench.client.next_request(), msgspec.structs.replace(recipe, backend=name))
+        failed = await bench.ask(frame)
+        assert what in failed.diagnostic.what
+        assert failed.diagnostic.where == (f"{faulty}:{line}" if name == "llvm-o3" else "the recipe's backend")
+    assert await verdict(bench, recipe) == "ok"

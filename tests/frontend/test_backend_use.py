@@ -126,7 +126,8 @@ WRONG = [
         "recipe: backend is 'iree'; torch.compile only supports graphs",
     ),
     ({"recipe": replace(default_recipe(), dialect="stablehlo")}, "dialect is 'stablehlo': it may be 'linalg' or"),
-    ({"backend": "iree"}, "no option 'backend'"),
+    ({"backend": "iree"}, "backend is 'iree'; torch.compile only supports graphs"),
+    ({"backend": "tvm"}, "backend is 'tvm'; it may be 'native'"),
 ]
 
 
