@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buddy.compiler.driver.compilation import Compilation, Compiler
-from buddy.compiler.frontend.capture import recording, tell
+from buddy.compiler.frontend.capture import is_recording, notify_listener
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_own_names
 from buddy.compiler.importers.sources.program import SourceError
@@ -116,7 +116,7 @@ class Recording:
         itself open in the workbench, this does nothing. Raises `SourceError` if there is nothing to open, or this is
         not a terminal.
         """
-        if recording():
+        if is_recording():
             return 0
         if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
             todo = f"call session.save(folder) and open folder/{SCRIPT} in one, or session.open('--web') for a browser"
@@ -151,7 +151,7 @@ def record() -> Iterator[Recording]:
     finally:
         session._take(tape)
         for graph in session.graphs:
-            tell(graph)
+            notify_listener(graph)
 
 
 def _write(folder: Path, number: int, captured: CapturedGraph) -> str:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.table import given_info, rows_table
+from buddy.compiler.frontend.table import ir_graph_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
@@ -78,7 +78,7 @@ def _captured(
     ]
     generator = new_generator()
     tensors = list(inputs or ()) if fits else [random_tensor(tuple(m.shape), m.dtype, generator) for m in metas]
-    info = given_info(graph, entry.name, entry.enters, entry.dialects)
+    info = ir_graph_info(graph, entry.name, entry.enters, entry.dialects)
     eager = _as_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
     return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)

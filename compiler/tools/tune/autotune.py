@@ -52,7 +52,7 @@ class TunedRecipe:
         self._done = kept is not None and kept.seconds >= seconds
         self.recipe = recipe if kept is None else kept.recipe
 
-    def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+    def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
         """Searches at the first call, on its own `tensors` and `numbers`.
 
         Returns the new recipe, `None` if there is none.
