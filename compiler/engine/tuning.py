@@ -34,8 +34,8 @@ class TuneHandler:
         self._send(Progress(job.request, "preparing"))
         async with self._hands(frame, job) as hands:
             hunt = Tuner(frame, space, self._send)
-            left = await hunt.with_hands(hands)
-            self._send(await hunt.ended(left))
+            left = await hunt.run_workers(hands)
+            self._send(await hunt.finish(left))
 
     @asynccontextmanager
     async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:

@@ -1,6 +1,7 @@
-"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd, with all decompositions.
+"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd.
 
-correspond.
+The module has the table of all decompositions, the decompositions of `torch.ops.prims`, those that plug-ins register,
+and the graph passes that run before AOTAutograd. Each `AtenGraph` records which Dynamo inputs its inputs are.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from buddy.compiler.frontend import (
     resampling,
     symbolic_sizes,
 )
-from buddy.compiler.frontend.memory_formats import copied, offsets_relied_on, or_in_eager, strided_from_memory
+from buddy.compiler.frontend.memory_formats import copy_graph, fall_back_for_offsets, rebase_strided, required_offsets
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
@@ -42,10 +43,10 @@ _MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens
 _ASSERT_FORM = torch.ops.aten._assert_tensor_metadata.default
 
 
-def without_assertions_of_form(module: GraphModule) -> None:
-    """Take off what asserts the element type, device or layout of a tensor, as programs of `torch.export` do.
+def remove_form_assertions(module: GraphModule) -> None:
+    """Removes assertions of the element type, device or layout of a tensor, which `torch.export` adds to programs.
 
-    Tracing has checked these on the forms that the graph is compiled for; a call with others is traced again.
+    Tracing has checked these properties for the forms that the graph is compiled for; other forms are traced again.
     """
     found = [node for node in module.graph.nodes if node.target is _ASSERT_FORM]
     for node in found:
@@ -54,7 +55,7 @@ def without_assertions_of_form(module: GraphModule) -> None:
         module.recompile()
 
 
-def without_tokens(module: GraphModule) -> None:
+def remove_effect_tokens(module: GraphModule) -> None:
     """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens that the graph makes.
 
     AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
@@ -91,7 +92,7 @@ def _unwrap(module: GraphModule, node: Node) -> None:
 
 
 def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
-    """Dims `start` to `end`, both included, as one; PyTorch's own implementation writes to memory."""
+    """Merges the dims `start` to `end`, both included; PyTorch's own implementation writes to memory."""
     return x.flatten(start, end).clone(memory_format=torch.contiguous_format)
 
 
@@ -118,7 +119,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
         prims.uniform.default: uniform,
     }  # fmt: skip
-    return {op: op.impl_aten for op in _ops() if not _gives_views(op)} | own
+    return {op: op.impl_aten for op in _ops() if not _returns_view(op)} | own
 
 
 def _ops() -> list[Any]:
@@ -127,11 +128,11 @@ def _ops() -> list[Any]:
     return [op for op in defaults if getattr(op, "impl_aten", None) is not None]
 
 
-def _gives_views(op: OpOverload) -> bool:
+def _returns_view(op: OpOverload) -> bool:
     return any(argument.alias_info is not None for argument in op._schema.arguments)
 
 
-def views_by_aten(module: GraphModule) -> None:
+def use_aten_views(module: GraphModule) -> None:
     """Replaces the ops of a Dynamo graph that return views by ATen's, which are the only ones AOTAutograd
     functionalizes.
     """
@@ -140,7 +141,7 @@ def views_by_aten(module: GraphModule) -> None:
         op: Any = node.target
         if isinstance(op, OpOverloadPacket) and op._qualified_op_name.startswith("prims::"):
             op = op.default
-        if isinstance(op, OpOverload) and op.namespace == "prims" and _gives_views(op):
+        if isinstance(op, OpOverload) and op.namespace == "prims" and _returns_view(op):
             node.target = op.impl_aten
             changed = True
     if changed:
@@ -157,17 +158,17 @@ def load_plugins() -> None:
 def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
     """The registered rules by overload; a rule for an op that is not defined yet is left out."""
     found = ((_overload(target), rule) for target, rule in plugins.registered().items())
-    return {overload: _guarded(overload, rule) for overload, rule in found if overload is not None}
+    return {overload: _guard_rule(overload, rule) for overload, rule in found if overload is not None}
 
 
 def _overload(target: str) -> Any:
-    """`add.Tensor` and `aten.add.Tensor` are ATen's; another namespace must be given."""
+    """The overload of that name; the namespace `aten` may be omitted, as in `add.Tensor`."""
     namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
-def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule`, which leaves the op unchanged if it raises."""
+def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule`, except that the op stays unchanged, with a warning, if `rule` raises."""
 
     @wraps(rule)
     def decomposed(*args: Any, **kwargs: Any) -> Any:
@@ -175,14 +176,14 @@ def _guarded(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             return rule(*args, **kwargs)
         except Exception as error:
             frame = extract_tb(error.__traceback__)[-1]
-            said = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-            warnings.warn(f"the decomposition of {overload} {_where(rule)} {said}", stacklevel=2)
+            failure = f"raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            warnings.warn(f"the decomposition of {overload} {_location_of(rule)} {failure}", stacklevel=2)
             return NotImplemented
 
     return decomposed
 
 
-def _where(rule: Callable[..., Any]) -> str:
+def _location_of(rule: Callable[..., Any]) -> str:
     """The location of a function; for any other callable, such as a `partial`, its repr."""
     code = getattr(rule, "__code__", None)
     return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)
@@ -245,13 +246,13 @@ def run_aot(
     """Lowers a Dynamo graph to ATen, passes each ATen graph to `compile_graph`, and returns the callable for Dynamo.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes extra
-    outputs that AOTAutograd writes back, so ATen graphs are functional. `origins` are taken from the graph, which has
-    them only while Dynamo compiles it. `check` may raise for a graph that is not a backward graph. Graphs with random
-    ops have a seed as their last input, drawn at each call, unless `fallback_random` keeps random ops, for eager's own
-    numbers.
+    outputs that AOTAutograd writes back, so ATen graphs are functional. Without `origins`, they are read from the
+    graph, which has them only while Dynamo compiles it. `check` may raise for a graph that is not a backward graph.
+    Graphs with random ops have a seed as their last input, drawn at each call; with `fallback_random`, random ops stay,
+    which gives eager's own numbers.
     """
     table = default_decompositions() if decompositions is None else decompositions
-    views_by_aten(module)
+    use_aten_views(module)
     known = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
@@ -259,22 +260,22 @@ def run_aot(
         def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
             if check is not None and kind != "backward":
                 check(aten)
-            without_tokens(aten)
-            without_assertions_of_form(aten)
+            remove_effect_tokens(aten)
+            remove_form_assertions(aten)
             counted_sizes.keep_numbers_in_tensors(aten)
-            symbolic_sizes.computed_in_tensors(aten)
-            offsets = offsets_relied_on(aten)
-            read_in_eager = copied(aten) if offsets else aten
-            strided_from_memory(aten)
+            symbolic_sizes.compute_floats_as_tensors(aten)
+            offsets = required_offsets(aten)
+            read_in_eager = copy_graph(aten) if offsets else aten
+            rebase_strided(aten)
             if kind == "backward":
-                _drop_draws_of_forward(aten)
-            drawing = None if fallback_random else random_numbers.by_counter(aten, table)
+                _remove_repeated_draws(aten)
+            drawing = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
-                random_numbers.in_bodies(aten, table)
+                random_numbers.decompose_random_in_bodies(aten, table)
             described = _describe(aten, kind, module, known)
             run = compile_graph(replace(described, autocast=autocast, drawing=drawing))
             run = random_numbers.with_seed(run) if drawing else run
-            return make_boxed_func(or_in_eager(run, read_in_eager, offsets) if offsets else run)
+            return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
 
         return compile_one
 
@@ -288,7 +289,7 @@ def run_aot(
     # of ops with effects would be inputs.
     with (
         torch._inductor.config.patch(fallback_random=True),
-        resampling.resampled_as_in_eager(),
+        resampling.resample_like_eager(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
         return backend(module, inputs)
@@ -324,11 +325,10 @@ def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
     return {op: (target_key(op), rule) for op, rule in table.items()}
 
 
-def without_inductors_own(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
-    """A script's table without Inductor's own rules for ops that have a class here.
+def without_inductor_rules(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
+    """A script's table of decompositions without Inductor's own rules for ops that have an op class.
 
-    Scripts pass Inductor's table for its decompositions. Some of its rules produce ops that only Inductor lowers, or
-    none.
+    Scripts may pass Inductor's table. Some of its rules produce ops that only Inductor lowers.
     """
     own = "torch._inductor.decomposition"
     kept = {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
@@ -347,7 +347,7 @@ def target_key(target: Any) -> str:
     return text if hasattr(torch.ops.aten, short.split(".")[0]) and short != text else short
 
 
-def _drop_draws_of_forward(backward: GraphModule) -> None:
+def _remove_repeated_draws(backward: GraphModule) -> None:
     """Removes the random ops that the forward graph has already run: AOTAutograd copies them into both graphs."""
     for node in reversed(backward.graph.nodes):
         random = Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -370,11 +370,11 @@ def _origin(node: Node, value: Any) -> InputOrigin:
 
 
 def _describe(aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[InputOrigin]) -> AtenGraph:
-    input_of = tuple(plain_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
+    input_of = tuple(description_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
     known = tuple(None if index is None else origins[index] for index in input_of)
     return AtenGraph(aten, kind, dynamo, known, input_of)
 
 
-def plain_index(description: Any, wanted: str) -> int | None:
+def description_index(description: Any, wanted: str) -> int | None:
     """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
     return description.idx if type(description).__name__ == wanted else None

@@ -17,7 +17,7 @@ import torch
 from buddy.compiler.driver import compile_graph as program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
 from buddy.compiler.frontend.backend_settings import BackendSettings
-from buddy.compiler.frontend.capture import stand_in
+from buddy.compiler.frontend.capture import replacement_backend
 from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
@@ -27,7 +27,7 @@ from buddy.compiler.frontend.refusals import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
-    with_eager_refusals,
+    with_eager_errors,
     with_form_checks,
 )
 from buddy.compiler.frontend.results import GraphResults, convert_with_view_bases
@@ -58,7 +58,7 @@ class Autotuner(Protocol):
 
     recipe: Recipe
 
-    def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+    def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
         """Returns a faster recipe found by calls on these values, to compile the graph with from now on, or `None`."""
 
 
@@ -94,19 +94,19 @@ def buddy_backend(
     eager on all other exceptions, unless there is a `compile_graph`, or `show_faults` is set.
     """
     load_plugins()
-    recorder = stand_in()
+    recorder = replacement_backend()
     if recorder is not None:
         return recorder(module, inputs)
     settings = BackendSettings.of(options, mode)
     guarded = compile_graph is None and settings.fallback == "eager" and not show_faults
-    compile_one = compile_graph or (compile_or_leave if guarded else compile_aten)
+    compile_one = compile_graph or (compile_or_fall_back if guarded else compile_aten)
     try:
         _check_ragged(module)
         check_quantised(module)
     except UnsupportedGraphError as refusal:
         if settings.fallback == "error":
             raise
-        return _left_to_eager(module, refusal).forward
+        return _fall_back(module, refusal).forward
 
     def guard(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """The result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
@@ -117,7 +117,7 @@ def buddy_backend(
         except Exception as error:
             if not guarded:
                 raise
-            return _left_to_eager(graph, error).forward
+            return _fall_back(graph, error).forward
 
     def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         if on_static is not None:
@@ -128,7 +128,7 @@ def buddy_backend(
                 static, tensors, lambda aten: compile_one(aten, settings), table, check=check,
                 fallback_random=settings.fallback_random,
             )  # fmt: skip
-            return with_eager_refusals(static, compiled)
+            return with_eager_errors(static, compiled)
 
         table = default_decompositions() if decompositions is None else decompositions
         try:
@@ -151,11 +151,11 @@ def buddy_backend(
     def compile_version(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
         return guard(static, lambda: compile_static(static, tensors))
 
-    specialised = torch._dynamo.disable(Specialised(module, compile_version), reason="compiled code is not traced")
+    specialised = torch._dynamo.disable(SpecialisedGraph(module, compile_version), reason="compiled code is not traced")
     if compile_graph is not None or on_static is not None:
         return specialised
     return guard(
-        module, lambda: compiled_for_all_sizes(module, inputs, settings, decompositions, guarded) or specialised
+        module, lambda: compile_for_all_sizes(module, inputs, settings, decompositions, guarded) or specialised
     )
 
 
@@ -178,7 +178,7 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, own: CompilerOverri
     own = own or CompilerOverrides()
 
     def compiled(part: AtenGraph) -> Runner:
-        return _compiled(convert_with_view_bases(part, own.ops_map), settings, part, own)
+        return _compile_conversion(convert_with_view_bases(part, own.ops_map), settings, part, own)
 
     def where_possible(part: AtenGraph) -> Runner:
         try:
@@ -193,37 +193,37 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, own: CompilerOverri
     except UnsupportedGraphError as error:
         cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part, own.ops_map)))
         compile_body = partial(compile_aten, settings=settings, own=own)
-        return _in_pieces(cut, make, compile_body, error if settings.fallback == "error" else None)
+        return _compile_pieces(cut, make, compile_body, error if settings.fallback == "error" else None)
 
 
-def compile_or_leave(aten: AtenGraph, settings: BackendSettings) -> Runner:
+def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
     """Like `compile_aten`, but falls back to eager on any exception except those for the caller."""
     try:
         return compile_aten(aten, settings)
     except _RAISED:
         raise
     except Exception as error:
-        return _left_to_eager(aten.module, error)
+        return _fall_back(aten.module, error)
 
 
 def _fail(error: Exception) -> NoReturn:
     raise error
 
 
-def _left_to_eager(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:
+def _fall_back(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:
     """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged."""
     reason = str(error).strip().partition("\n")[0]
-    told = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
-    warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {told}", stacklevel=3)
+    reason = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
+    warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {reason}", stacklevel=3)
     _log.debug("a graph falls back to eager", exc_info=error)
     return module
 
 
-def _in_pieces(
+def _compile_pieces(
     cut: GraphCut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
     refusal: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
-    """Compiles a cut graph. If nodes would run in eager, raises `refusal`, if it is given."""
+    """Compiles a cut graph. If nodes would run in eager, raises `refusal` unless that is None."""
     if cut.in_eager:
         if refusal is not None:
             raise refusal
@@ -231,7 +231,7 @@ def _in_pieces(
     return SplitGraph(cut, make, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
-def _compiled(
+def _compile_conversion(
     conversion: Conversion, settings: BackendSettings, aten: AtenGraph, own: CompilerOverrides | None = None
 ) -> Runner:
     found = CompiledGraph(conversion, settings, aten, own)
@@ -257,46 +257,48 @@ class CompiledGraph:
         self._symbols = symbols_of(graph)
         whole = aten.kind != "backward" and not aten.part
         self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), whole, has_own=bool(first))
-        make = build or (lambda graph, recipe: _artifact(graph, recipe, settings, first))
-        tuned = _is_tuned(graph, recipe, settings, first, build)
+        make = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, first))
+        tuned = _should_tune(graph, recipe, settings, first, build)
         self._tuned: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if tuned else None
         frozen = settings.freezes(training)
-        self._make = lambda recipe: _loaded(make(graph, recipe), frozen)
+        self._make = lambda recipe: _load(make(graph, recipe), frozen)
         self._program = self._make(self._tuned.recipe if self._tuned else recipe) if graph.results else None
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)
-        if self._tuned is not None and (found := self._tuned.searched(inputs, numbers)) is not None:
+        if self._tuned is not None and (found := self._tuned.search(inputs, numbers)) is not None:
             self._program = self._make(found)
         results = self._program(inputs, numbers) if self._program is not None else []
-        return self._results.given(results, inputs, symbols)
+        return self._results.of_call(results, inputs, symbols)
 
 
-def _is_tuned(
+def _should_tune(
     graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None, build: Build | None
 ) -> bool:
     """Whether to search for a faster recipe: the separate process for that does not know a script's registrations."""
     return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
 
 
-def _loaded(artifact: Artifact, frozen: bool) -> LoadedProgram:
+def _load(artifact: Artifact, frozen: bool) -> LoadedProgram:
     program = LoadedProgram(artifact, frozen)
     _programs.add(program)
     return program
 
 
-def _artifact(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
-    """From the disk cache, or compiled."""
+def _find_or_compile(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
+    """The artifact from the disk cache; if there is none, compiles the graph."""
     # A script's own lowerings are not part of the cache key.
     artifact = None if first else program_cache.find_program(graph, recipe)
     if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
-        artifact = _made(graph, recipe, settings, first)
+        artifact = _compile_and_store(graph, recipe, settings, first)
     return artifact
 
 
-def _made(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
+def _compile_and_store(
+    graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None
+) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
     from buddy.compiler.driver.compile_graph import compile_graph
     from buddy.compiler.ops.lowering import LoweredModule
@@ -304,7 +306,7 @@ def _made(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[s
 
     registry = Registry(first) if first else None
     if settings.fallback == "error":
-        refuse_eager(graph, Compiler(graph, registry).assignments(recipe))
+        reject_eager(graph, Compiler(graph, registry).assignments(recipe))
     seen: list[LoweredModule] = []
     artifact = compile_graph(graph, recipe, registry, seen.append)
     if not first and not any(lowered.transient for lowered in seen):
@@ -312,7 +314,7 @@ def _made(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[s
     return artifact
 
 
-def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
+def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
     """Raises `FallbackError` that names the first op that would run in eager, if any."""
     by_name = {op.stable: op for op in graph.body}
     eager = [(by_name[a.node], a.reason) for a in assignments if a.lowering == EAGER and a.node in by_name]
@@ -333,7 +335,7 @@ def refuse_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 # ---- sizes that change from call to call -----------------------------------------------------------------------------
 
 
-def compiled_for_all_sizes(
+def compile_for_all_sizes(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: BackendSettings,
     decompositions: Mapping[Any, Callable[..., Any]] | None, guarded: bool = False,
 ) -> Callable[..., Any] | None:  # fmt: skip
@@ -346,23 +348,24 @@ def compiled_for_all_sizes(
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
-            return (compile_or_leave if guarded else compile_aten)(aten, settings)  # too late for another attempt
+            # It is too late to compile for static sizes: the forward graph is compiled already.
+            return (compile_or_fall_back if guarded else compile_aten)(aten, settings)
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
             cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part)))
             # Graphs with data-dependent sizes cannot be traced again for each set of sizes.
             eager_too = cut.reads_numbers and settings.fallback == "eager"
-            return _in_pieces(cut, compile_piece, compile_one, None if eager_too else error)
+            return _compile_pieces(cut, compile_piece, compile_one, None if eager_too else error)
 
     def compile_piece(aten: AtenGraph) -> Runner:
         conversion = convert_with_view_bases(aten)
         _check_images(conversion.graph)
-        return _compiled(conversion, settings, aten)
+        return _compile_conversion(conversion, settings, aten)
 
     try:
         random = settings.fallback_random
-        return with_eager_refusals(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
+        return with_eager_errors(module, run_aot(module, inputs, compile_one, decompositions, fallback_random=random))
     except (UnsupportedGraphError, CompilationError, FallbackError) as error:
         warnings.warn(f"compiled again for each set of sizes: {error}", stacklevel=2)
         return None
@@ -378,7 +381,7 @@ def _check_images(graph: Graph) -> None:
             raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size known only at the call"))
 
 
-class Specialised:
+class SpecialisedGraph:
     """A Dynamo graph with symbolic sizes, compiled for each set of sizes it is called with."""
 
     def __init__(self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Any]]) -> None:
@@ -389,7 +392,7 @@ class Specialised:
     def __call__(self, *args: Any) -> Any:
         key = (torch.is_grad_enabled(), *map(_signature, args))
         if key not in self._versions:
-            self._versions[key] = self._compile(*_static(self._module, args))
+            self._versions[key] = self._compile(*_specialise(self._module, args))
             if len(self._versions) > MAX_SPECIALISATIONS:
                 self._versions.popitem(last=False)
         self._versions.move_to_end(key)
@@ -427,7 +430,7 @@ def _signature(value: Any) -> object:
     return value
 
 
-def _static(module: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+def _specialise(module: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
     """A copy of the graph with the numbers among `args` inserted as constants, and the remaining tensors to pass."""
     static = copy.deepcopy(module)
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]

@@ -25,7 +25,7 @@ Fallback = Literal["eager", "error"]
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
-# Recipe fields that a caller may set; the others identify the program, which is the caller's own.
+# Recipe fields that a caller may set; the others identify the program, which is the caller's graph.
 FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend")
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
@@ -43,11 +43,11 @@ class BackendSettings:
     """How graphs are compiled.
 
     `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
-    constants, packed ahead for the kernels; without, they are read in place at each call. `base` is the recipe, None
-    for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at compile time.
-    `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what happens if the
-    first call of a compiled graph differs from eager. With `fallback_random` random ops run in eager, and give eager's
-    numbers.
+    constants, packed ahead for the kernels; without `freeze`, weights are read in place at each call. `base` is the
+    recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
+    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
+    happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
+    and return eager's numbers.
     """
 
     fallback: Fallback = "eager"
@@ -68,8 +68,8 @@ class BackendSettings:
         """
         given = renamed(options or {}, RECIPE_FIELDS, "option")
         found = cls(
-            _fallback(given), _freeze(given), _recipe(given), _threads(given), _seconds(given, mode), _verify(given),
-            _fallback_random(given),
+            _parse_fallback(given), _parse_freeze(given), _parse_recipe(given), _parse_threads(given),
+            _parse_tuning_seconds(given, mode), _parse_verify(given), _parse_fallback_random(given),
         )  # fmt: skip
         _check_passes(found.recipe())
         return found
@@ -85,21 +85,21 @@ class BackendSettings:
         return self.freeze and not training
 
 
-def _fallback(given: Mapping[str, Any]) -> Fallback:
+def _parse_fallback(given: Mapping[str, Any]) -> Fallback:
     found: Fallback = given.get("fallback", "eager")
     if found not in get_args(Fallback):
         raise ValueError(f"fallback is {found!r}; it may be {' or '.join(get_args(Fallback))}")
     return found
 
 
-def _fallback_random(given: Mapping[str, Any]) -> bool:
+def _parse_fallback_random(given: Mapping[str, Any]) -> bool:
     found = given.get("fallback_random", False)
     if not isinstance(found, bool):
         raise ValueError(f"fallback_random is {found!r}; it may be True, for eager's own random numbers, or False")
     return found
 
 
-def _freeze(given: Mapping[str, Any]) -> bool:
+def _parse_freeze(given: Mapping[str, Any]) -> bool:
     """Raises `ValueError` also if a pass would pack weights ahead that may change."""
     found = given.get("freeze", False)
     if not isinstance(found, bool):
@@ -112,17 +112,17 @@ def _freeze(given: Mapping[str, Any]) -> bool:
     return found
 
 
-def _threads(given: Mapping[str, Any]) -> int:
-    """The caller's number, else that of the given recipe."""
+def _parse_threads(given: Mapping[str, Any]) -> int:
+    """The number of threads that the caller gives, else that of the given recipe."""
     base = given.get("recipe")
-    found = given.get("threads", _read(base).threads if base is not None else 0)
+    found = given.get("threads", _read_recipe(base).threads if base is not None else 0)
     if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_THREADS:
         raise ValueError(f"threads is {found!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
     return found
 
 
-def _verify(given: Mapping[str, Any]) -> Verify:
-    """The caller's value, else that of the environment."""
+def _parse_verify(given: Mapping[str, Any]) -> Verify:
+    """The value that the caller gives, else that of the environment variable."""
     if "verify" in given:
         found = given["verify"]
         if not isinstance(found, (bool, str)) or found not in _VERIFY:
@@ -137,7 +137,7 @@ def _verify(given: Mapping[str, Any]) -> Verify:
     return _VERIFY_WORDS[word.lower()]
 
 
-def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
+def _parse_tuning_seconds(given: Mapping[str, Any], mode: str | None) -> float:
     if mode is not None and mode not in MODES:
         raise ValueError(f"the buddy backend has no mode {mode!r}; it has {' and '.join(MODES)}")
     found = given.get("tune", MODES[mode or "default"])
@@ -149,19 +149,19 @@ def _seconds(given: Mapping[str, Any], mode: str | None) -> float:
 # ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
-def _recipe(given: Mapping[str, Any]) -> Recipe:
+def _parse_recipe(given: Mapping[str, Any]) -> Recipe:
     """The given recipe, or the preset's, with the fields and passes of `given`."""
-    dialect = _field("dialect", given.get("dialect", "linalg"))
+    dialect = _parse_field("dialect", given.get("dialect", "linalg"))
     base = given.get("recipe")
     if base is not None and "preset" in given:
         raise ValueError("recipe and preset are both given, but each is a pipeline; leave out one")
-    recipe = _read(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
+    recipe = _read_recipe(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
     recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in given else recipe
     for name, value in given.items():
         if name in ("partition", "steps", "choices", "opt_level", "checks", "backend"):
-            recipe = replace(recipe, **{name: _field(name, value)})
+            recipe = replace(recipe, **{name: _parse_field(name, value)})
         elif name not in OPTIONS:
-            recipe = _varied(recipe, name, value)
+            recipe = _set_parameter(recipe, name, value)
     _check_other_frontends(recipe)
     _check_backend(recipe)
     return recipe
@@ -172,7 +172,7 @@ def _check_other_frontends(recipe: Recipe) -> None:
     for field in msgspec.structs.fields(Recipe):
         found = getattr(recipe, field.name)
         if field.name == "dialect":
-            _field("dialect", found)
+            _parse_field("dialect", found)
         elif (field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default) or (
             field.name == "backend" and found == IREE
         ):
@@ -190,7 +190,7 @@ def _check_backend(recipe: Recipe) -> None:
             raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
 
 
-def _read(given: Any) -> Recipe:
+def _read_recipe(given: Any) -> Recipe:
     """A recipe, or a TOML file's path, as written by the workbench and `buddy-tui tune -o`."""
     if isinstance(given, Recipe):
         return given
@@ -209,7 +209,7 @@ def _read(given: Any) -> Recipe:
     return found
 
 
-def _field(name: str, value: Any) -> Any:
+def _parse_field(name: str, value: Any) -> Any:
     """A recipe's field, from the value itself or its plain form; lowerings may be a mapping from nodes."""
     if name == "choices" and isinstance(value, Mapping):
         value = tuple(sorted(OpChoice(str(node), str(lowering)) for node, lowering in value.items()))
@@ -221,7 +221,7 @@ def _field(name: str, value: Any) -> Any:
         raise ValueError(f"{name} is {value!r}: {f'it may be {words}' if words else error}") from error
 
 
-def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
+def _set_parameter(recipe: Recipe, name: str, value: Any) -> Recipe:
     """The recipe with the search parameter `name` set to `value`."""
     steps = {step.name for step in recipe.steps}
     if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
@@ -238,7 +238,7 @@ def _varied(recipe: Recipe, name: str, value: Any) -> Recipe:
 
 
 def _check_passes(recipe: Recipe) -> None:
-    """Raises `ValueError` for an unknown option of a pass of ours; MLIR's own passes check theirs when they run."""
+    """Raises `ValueError` for an unknown option of a pass of this package; MLIR's passes check theirs when they run."""
     from buddy.compiler.passes.pass_runner import own_passes
 
     own = own_passes()

@@ -1,4 +1,7 @@
-"""Captures a callable through TorchDynamo or `torch.export`, and notifies the tool that runs a script of its graphs."""
+"""Captures the graphs of a callable by TorchDynamo or `torch.export`.
+
+A tool that runs a script with `listening` is notified of every graph that the script compiles.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,16 @@ from buddy.compiler.frontend.aten import (
     Runner,
     default_decompositions,
     load_plugins,
+    remove_form_assertions,
     run_aot,
-    without_assertions_of_form,
 )
 from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.eager_program import drawing_program, eager_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
-from buddy.compiler.frontend.random_numbers import SEED, by_counter, new_seed
-from buddy.compiler.frontend.resampling import resampled_as_in_eager
+from buddy.compiler.frontend.random_numbers import SEED, decompose_random, new_seed
+from buddy.compiler.frontend.resampling import resample_like_eager
 from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
@@ -40,9 +43,9 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 
 def break_at_ops_without_fake() -> None:
-    """Keeps every `torch.library.custom_op` defined so far without `register_fake` out of graphs.
+    """Makes Dynamo break the graph at every `torch.library.custom_op` that is defined without `register_fake` so far.
 
-    They run in eager, between the graphs before and after them.
+    Such ops run in eager between two graphs.
     """
     for definition in list(OPDEFS.values()):
         overload = definition._opoverload
@@ -58,8 +61,8 @@ _compile = torch.compile
 class GraphRecorder:
     """A Dynamo backend that records every graph with real inputs, and runs it in eager.
 
-    `graphs` grows as the graphs are first called. `ops_map` and `decompositions` are the defaults if None; `strict`
-    graphs may have no node in eager.
+    A graph is added to `graphs` at its first call. If `ops_map` or `decompositions` is None, the default one is used.
+    With `strict`, no node of a graph may run in eager.
     """
 
     name: str = "forward"
@@ -86,20 +89,20 @@ class GraphRecorder:
 
     def _compile(self, aten: AtenGraph) -> Runner:
         if self.strict:
-            return self._recorded(aten)
+            return self._record_at_call(aten)
         try:
-            return self._recorded(aten)
+            return self._record_at_call(aten)
         except UnsupportedGraphError as error:
-            cut = cut_around(aten, error, self._converted)
+            cut = cut_around(aten, error, self._convert)
             if not cut.compiled and cut.in_eager:
                 raise
-            return SplitGraph(cut, self._recorded, self._compile)
+            return SplitGraph(cut, self._record_at_call, self._compile)
 
-    def _converted(self, aten: AtenGraph) -> Conversion:
+    def _convert(self, aten: AtenGraph) -> Conversion:
         return to_buddy(aten, self._graph_name(aten), self.ops_map, self.func_name)
 
-    def _recorded(self, aten: AtenGraph) -> Runner:
-        conversion = self._converted(aten)
+    def _record_at_call(self, aten: AtenGraph) -> Runner:
+        conversion = self._convert(aten)
         seen = False
 
         def run(*arguments: Any) -> Sequence[Any]:
@@ -107,7 +110,7 @@ class GraphRecorder:
             if not seen:
                 seen = True
                 tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-                real = [*_kept(tensors, conversion.graph), *conversion.constants]
+                real = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion, graph_break(aten))
                 info = msgspec.structs.replace(info, strict=self.strict)
                 eager = eager_program(aten, arguments, len(conversion.constants))
@@ -119,7 +122,7 @@ class GraphRecorder:
                 captured.timed = drawing_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
                 captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
-                self._keep(captured)
+                self._add_graph(captured)
             return aten.module(*arguments)
 
         return run
@@ -129,14 +132,14 @@ class GraphRecorder:
         marks += [aten.body] * bool(aten.body)
         return f"{self.name} ({', '.join(marks)})" if marks else self.name
 
-    def _keep(self, captured: CapturedGraph) -> None:
+    def _add_graph(self, captured: CapturedGraph) -> None:
         self.graphs.append(captured)
         if self.on_graph is not None:
             self.on_graph(captured)
 
 
-def _kept(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
-    """The tensors detached: parameters shared, inputs copied, since the program may reuse their memory."""
+def _detach_tensors(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch.Tensor]:
+    """The tensors without autograd history; inputs are copied, since the program may reuse their memory."""
     pairs = zip(tensors, graph.kinds, strict=False)
     return [t.detach() if kind is NodeType.FakeNode else t.detach().clone() for t, kind in pairs]
 
@@ -149,10 +152,10 @@ def capture(
     recorder: GraphRecorder | None = None,
     grad: bool = False,
 ) -> list[CapturedGraph]:
-    """The graphs of `function(*args, **kwargs)`, with static shapes, under `no_grad` unless `grad`.
+    """The graphs of `function(*args, **kwargs)`, with the static sizes of the arguments, under `no_grad` unless `grad`.
 
-    With `grad`, gradients of ones are taken too, so that the result includes the backward graphs; `.grad` is not
-    modified. Sizes are fixed to those of the arguments. Raises what `function` raises.
+    With `grad`, the results are differentiated, with ones as incoming gradients, so that backward graphs are captured
+    too; `.grad` is not modified. Raises what `function` raises.
     """
     recorder = recorder or GraphRecorder(callable_name(function))
     before = len(recorder.graphs)
@@ -163,7 +166,7 @@ def capture(
         with torch.set_grad_enabled(grad), capture_settings():
             results = _compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
             if grad:
-                _take_gradients(results)
+                _compute_gradients(results)
     finally:
         torch._dynamo.reset()
     return recorder.graphs[before:]
@@ -177,7 +180,7 @@ def capture_settings() -> AbstractContextManager[None]:
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: GraphRecorder) -> None:
     """Records the inference graph of a Dynamo graph, on copies of all inputs except parameters."""
     with torch.no_grad():
-        recorder(module, inputs)(*_copies(_with_real_sizes(module, inputs)))
+        recorder(module, inputs)(*_copies(_replace_symbolic_sizes(module, inputs)))
 
 
 def record_training(
@@ -185,11 +188,11 @@ def record_training(
 ) -> None:
     """Records the forward and backward graphs of a Dynamo graph; the incoming gradients are ones."""
     with torch.enable_grad():
-        results = recorder(module, inputs, origins)(*_copies(_with_real_sizes(module, inputs)))
-        _take_gradients(results)
+        results = recorder(module, inputs, origins)(*_copies(_replace_symbolic_sizes(module, inputs)))
+        _compute_gradients(results)
 
 
-def _with_real_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """The inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
@@ -214,7 +217,7 @@ def callable_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _take_gradients(results: Any) -> None:
+def _compute_gradients(results: Any) -> None:
     leaves = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
     wanted = _leaves_of(leaves)
     if leaves and wanted:
@@ -247,9 +250,8 @@ _listeners: list[tuple[OnGraph, Quiet, DynamoBackend | None]] = []
 def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
     """Calls `on_graph` with every imported graph.
 
-    `quiet()` is entered during an import, whose calls are not recorded.
-
-    `backend` replaces the backend `"buddy"` in earlier calls of `torch.compile`.
+    The context `quiet()` is active during an import, whose calls are not recorded. `backend` replaces the backend
+    `"buddy"` of functions that `torch.compile` has returned before.
     """
     _listeners.append((on_graph, quiet, backend))
     try:
@@ -258,22 +260,22 @@ def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = N
         _listeners.pop()
 
 
-def recording() -> bool:
+def is_recording() -> bool:
     """Whether a script is being run to capture its graphs: it then runs in eager, and nothing is compiled."""
     return bool(_listeners)
 
 
-def stand_in() -> DynamoBackend | None:
-    """The replacement of the backend, if there is a listener."""
+def replacement_backend() -> DynamoBackend | None:
+    """The backend that replaces `"buddy"` while a listener is active, else None."""
     return _listeners[-1][2] if _listeners else None
 
 
-def tell(graph: CapturedGraph) -> None:
+def notify_listener(graph: CapturedGraph) -> None:
     if _listeners:
         _listeners[-1][0](graph)
 
 
-def quietly() -> AbstractContextManager[None]:
+def pause_listener() -> AbstractContextManager[None]:
     return _listeners[-1][1]() if _listeners else nullcontext()
 
 
@@ -303,9 +305,9 @@ def export(
     `torch.export` raises, for example at a graph break.
     """
     module = function if isinstance(function, torch.nn.Module) else _Module(function)
-    with torch.no_grad(), resampled_as_in_eager():
+    with torch.no_grad(), resample_like_eager():
         if isinstance(module, _Module) and dynamic_shapes is not None:
-            dynamic_shapes = _of_wrapped(dynamic_shapes, len(args), kwargs)
+            dynamic_shapes = _wrap_dynamic_shapes(dynamic_shapes, len(args), kwargs)
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)
         program = program.run_decompositions(dict(decompositions))
         specs = _drop_constants(program)
@@ -313,15 +315,15 @@ def export(
         tensors = [_tensor(program, spec, given) for spec in specs]
         origins = tuple(InputOrigin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
         graph = program.graph_module
-        without_assertions_of_form(graph)
-        drawing = by_counter(graph, decompositions)
+        remove_form_assertions(graph)
+        drawing = decompose_random(graph, decompositions)
         if drawing is not None:
             origins, tensors = (*origins, InputOrigin("random_seed", is_state=False)), [*tensors, new_seed()]
         recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), drawing=drawing), tensors)
 
 
-def _of_wrapped(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
-    """`dynamic_shapes` of a function's arguments as those of `_Module.forward`, which collects them."""
+def _wrap_dynamic_shapes(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
+    """Converts `dynamic_shapes` of a function's arguments to those of `_Module.forward(*args, **kwargs)`."""
     given = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
     found = {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
     return {name: shapes for name, shapes in found.items() if shapes}

@@ -21,8 +21,8 @@ def choices_for_graph(graph: Graph, recipe: Recipe, whole: bool, has_own: bool =
     """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
 
     Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
-    `whole`, for an unknown node: pieces and backward graphs renumber their nodes. A known op that this graph lacks
-    gives a warning. `has_own` says that the caller brings a registry.
+    `whole`, for an unknown node: pieces and backward graphs renumber their nodes. Warns of a known op that this graph
+    does not have. With `has_own`, the caller provides a registry.
     """
     if not recipe.choices:
         return recipe
@@ -39,7 +39,7 @@ def choices_for_graph(graph: Graph, recipe: Recipe, whole: bool, has_own: bool =
         of_nodes |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
         of_ops |= dict.fromkeys((op.stable for op in ops), choice.lowering)
         if not nodes and not ops:
-            _lacks(graph, choice.node, whole)
+            _report_unmatched(graph, choice.node, whole)
     found = of_ops | of_nodes
     return replace(recipe, choices=tuple(sorted(OpChoice(node, lowering) for node, lowering in found.items())))
 
@@ -50,20 +50,17 @@ def _is_op_of(op: Op, name: str) -> bool:
     return name in (path, path.rpartition("/")[2], op.target)
 
 
-def _lacks(graph: Graph, name: str, whole: bool) -> None:
-    """Reports a name that matches nothing in `graph`.
-
-    Raises `OptionError` if it cannot match in another graph either.
-    """
+def _report_unmatched(graph: Graph, name: str, whole: bool) -> None:
+    """Warns of a name that matches nothing in `graph`; raises `OptionError` if no graph can have it."""
     stable = [op.stable for op in graph.operations]
     if _knows_op(name):
         if whole:
-            told = f"options choose how {name} is lowered, which a graph does not have; it has {_listed(stable)}"
-            warnings.warn(told, stacklevel=2)
+            what = f"options choose how {name} is lowered, which a graph does not have; it has {_list_names(stable)}"
+            warnings.warn(what, stacklevel=2)
     elif whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
         kind = "node" if _NUMBER.search(name) else "node or op"
         raise OptionError(
-            f"choices: there is no {kind} {name!r}{_meant(name, stable)}; the graph has {_listed(stable)}"
+            f"choices: there is no {kind} {name!r}{_suggest_name(name, stable)}; the graph has {_list_names(stable)}"
         )
 
 
@@ -78,7 +75,7 @@ def _check_registry(choice: OpChoice, dialect: str, has_own: bool) -> list[str]:
     known = [*([USER] if has_own else []), *registries(dialect), TORCH_MLIR, EAGER]
     if choice.lowering not in known:
         what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is not a registry"
-        raise OptionError(f"{what}{_meant(choice.lowering, known)}; there are {', '.join(known)}")
+        raise OptionError(f"{what}{_suggest_name(choice.lowering, known)}; there are {', '.join(known)}")
     return known
 
 
@@ -92,11 +89,11 @@ def _check_lowers(op: Op, choice: OpChoice, dialect: str, known: Sequence[str]) 
         raise OptionError(f"choices: {choice.lowering} has no lowering of {op.stable}; it may be {', '.join(others)}")
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest_name(name: str, known: Iterable[str]) -> str:
     near = get_close_matches(name, list(known), 1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _listed(names: Sequence[str], most: int = 20) -> str:
+def _list_names(names: Sequence[str], most: int = 20) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return (", ".join(names[:most]) or "no nodes") + more

@@ -1,4 +1,4 @@
-"""Control flow in ATen graphs (`cond`, `scan`, …): PyTorch runs the control flow, branches and bodies are compiled."""
+"""Control flow in ATen graphs (`cond`, `scan`, …): PyTorch runs the control flow; branches and bodies are compiled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.random_numbers import seed_as_input, with_seed
+from buddy.compiler.frontend.random_numbers import take_seed_as_input, with_seed
 
 _OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph"}
 
@@ -27,34 +27,34 @@ def has_control_flow(module: GraphModule) -> bool:
     return any(map(is_control_flow, module.graph.nodes))
 
 
-def with_compiled_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
+def compile_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
     """The graph with each branch and body of control flow replaced by the result of `compile_graph`.
 
     The arguments and results of a body are tensors, and `AtenGraph.body` names it. Raises what `compile_graph` raises.
     """
     made = GraphModule(aten.module, aten.module.graph)
     for op in filter(is_control_flow, aten.module.graph.nodes):
-        for name in _names_of_bodies(op, aten.module):
+        for name in _body_names(op, aten.module):
             single = isinstance(getattr(aten.module, name).graph.output_node().args[0], Node)
-            setattr(made, name, _Body(_compiled(_described(aten, name), compile_graph), single))
+            setattr(made, name, _Body(_compile_body(_describe_body(aten, name), compile_graph), single))
     return made
 
 
-def _compiled(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> Runner:
-    """The compiled body; a body that draws a seed for random numbers gets it as an input."""
-    seeded = seed_as_input(body.module)
+def _compile_body(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> Runner:
+    """Compiles a body; if it draws a seed for random numbers, the seed becomes an input."""
+    seeded = take_seed_as_input(body.module)
     if seeded is None:
         return compile_graph(body)
     inputs = len(body.origins) + 1
     return with_seed(compile_graph(replace(body, module=seeded, origins=(None,) * inputs, input_of=(None,) * inputs)))
 
 
-def _names_of_bodies(op: Node, module: GraphModule) -> list[str]:
+def _body_names(op: Node, module: GraphModule) -> list[str]:
     names = [str(node.target) for node in op.all_input_nodes if node.op == "get_attr"]
     return [name for name in names if isinstance(getattr(module, name, None), GraphModule)]
 
 
-def _described(aten: AtenGraph, name: str) -> AtenGraph:
+def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
     """The graph of a body, whose results are a tuple; its inputs are known by their names only."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()

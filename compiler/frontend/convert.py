@@ -12,10 +12,10 @@ from torch.fx import Node
 from torch.fx.node import map_aggregate
 
 from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, target_key
-from buddy.compiler.frontend.complex_numbers import by_parts
+from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, python_line, schema_of
-from buddy.compiler.frontend.quantization.tensors import by_integers, is_marked, mark_quantised
+from buddy.compiler.frontend.quantization.tensors import decompose_quantised, is_marked, mark_quantised
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map
@@ -33,7 +33,7 @@ _READS_STRIDES = {"as_strided", "as_strided_copy", "as_strided_scatter"}
 class Conversion:
     """A Buddy graph, the FX node of each of its nodes, and the constants that became its last placeholders.
 
-    The last `bases` of its results are not results of the captured graph: they are the memory that others are views of.
+    The last `bases` of its results are not results of the captured graph: other results are views of their memory.
     """
 
     graph: Graph
@@ -71,9 +71,9 @@ def to_buddy(
 ) -> Conversion:
     """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
 
-    Sizes that only a call tells are expressions of the inputs' sizes; the nodes that compute them go. Complex numbers
-    are computed by their parts, quantised ones by integers. Raises
-    `UnsupportedGraphError` for element types, sizes that depend on data and higher-order ops that it has no word for.
+    Dynamic sizes become expressions of the inputs' sizes, and the nodes that compute sizes are dropped. Complex numbers
+    are computed by their parts, quantised ones by integers. Raises `UnsupportedGraphError` for element types,
+    data-dependent sizes and higher-order ops that a Buddy graph cannot represent.
     """
     known = default_ops_map() if ops_map is None else ops_map
     for node in aten.module.graph.nodes:  # parts have separate memory
@@ -81,7 +81,7 @@ def to_buddy(
     converter = _Converter(Conversion(Graph(name, func_name)), known)
     table = default_decompositions(known)
     mark_quantised(aten.module.graph.nodes)
-    converter.run(replace(aten, module=by_parts(by_integers(aten.module, table), table)))
+    converter.run(replace(aten, module=decompose_complex(decompose_quantised(aten.module, table), table)))
     return converter.result
 
 
@@ -115,13 +115,13 @@ class _Converter:
         self._output(nodes[-1])
 
     def _is_size(self, node: Node) -> bool:
-        """Whether `node` returns a size, which is then known by its value wherever it is read."""
+        """Whether `node` returns a size; if so, records the size for the nodes that read it."""
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt):
-            self.sizes[node] = self._told(node, lambda: self.symbols.size(value))
+            self.sizes[node] = self._convert_or_reject(node, lambda: self.symbols.size(value))
         return node in self.sizes
 
-    def _told(self, node: Node, convert: Callable[[], Any]) -> Any:
+    def _convert_or_reject(self, node: Node, convert: Callable[[], Any]) -> Any:
         try:
             return convert()
         except UnknownSymbolError as error:
@@ -148,10 +148,10 @@ class _Converter:
         _check_strides(node)
         _check_quantised(node)
         op.module, op.location = module_path(node), python_line(node)
-        packet = _packet(node.target)
+        packet = _packet_name(node.target)
         op.stable = self.names.for_op(op.module, packet)
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
-        op._arguments = list(self._plain(node, _of_form(node) if isinstance(op, RandomLikeOp) else node.args))
+        op._arguments = list(self._plain(node, _form_arguments(node) if isinstance(op, RandomLikeOp) else node.args))
         op._keyword_arguments = dict(self._plain(node, node.kwargs))
         op.schema = schema_of(node.target)
         if isinstance(op, EagerOp):
@@ -177,7 +177,7 @@ class _Converter:
             if isinstance(item, Node):
                 return self.sizes[item] if item in self.sizes else self.values[item]
             if isinstance(item, torch.SymInt):
-                return self._told(node, lambda: self.symbols.size(item))
+                return self._convert_or_reject(node, lambda: self.symbols.size(item))
             if isinstance(item, Opaque):
                 return item
             try:
@@ -196,9 +196,9 @@ class _Converter:
         if not isinstance(value, torch.Tensor):
             return None
         dtype = from_torch(value.dtype)
-        if dtype is None or _unfit(value):
-            raise _unsupported(node, _unfit(value))
-        return TensorMeta(self._told(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
+        if dtype is None or _rejection_reason(value):
+            raise _unsupported(node, _rejection_reason(value))
+        return TensorMeta(self._convert_or_reject(node, lambda: tuple(map(self.symbols.size, value.shape))), dtype)
 
 
 def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
@@ -207,13 +207,13 @@ def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
     for node in nodes:
         for tensor in (node, *node.all_input_nodes):
             value = tensor.meta.get("val")
-            why = next(filter(None, map(_unfit, value if isinstance(value, (list, tuple)) else [value])), "")
+            why = next(filter(None, map(_rejection_reason, value if isinstance(value, (list, tuple)) else [value])), "")
             if why and node.op == "call_function":
                 found[node.name] = _unsupported(tensor, why).diagnostic.what
     return found
 
 
-def _unfit(value: Any) -> str:
+def _rejection_reason(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         return ""
     if value.device.type != "cpu":
@@ -223,13 +223,13 @@ def _unfit(value: Any) -> str:
     return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
 
 
-def _packet(target: Any) -> str:
+def _packet_name(target: Any) -> str:
     """The name of an FX target without its overload, and without its namespace unless that is needed."""
     parts = target_key(target).split(".")
     return parts[1] if len(parts) == 3 else parts[0]
 
 
-def _of_form(node: Node) -> tuple[Any, ...]:
+def _form_arguments(node: Node) -> tuple[Any, ...]:
     """The arguments of an op that reads only the form of its first one."""
     first, *rest = node.args
     form = form_of(first.meta["val"]) if isinstance(first, Node) else None
@@ -278,7 +278,7 @@ def _check_quantised(node: Node) -> None:
 
 
 def _check_ragged(placeholder: Node) -> None:
-    """A dim of a jagged nested tensor differs between its parts, so it is not a size known at the call."""
+    """Rejects the ragged dim of a jagged nested tensor: it differs between the parts, so it is not one size."""
     value = placeholder.meta.get("val")
     if isinstance(value, torch.SymInt) and value.node.is_nested_int():
         raise _unsupported(placeholder, "is the ragged dim of a jagged nested tensor")
@@ -291,7 +291,7 @@ def _check_results(node: Node) -> None:
         raise _unsupported(node, "is not a torch op")
     read = [value[user.args[1]] for user in node.users if user.target is getitem] if several else [value]
     if not all(isinstance(result, torch.Tensor) for result in read):
-        raise _unsupported(node, "gives a result that is not a tensor of known shape")
+        raise _unsupported(node, "returns a value that is not a tensor of known shape")
 
 
 def _unsupported(node: Node, reason: str) -> UnsupportedGraphError:

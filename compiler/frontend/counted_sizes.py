@@ -1,6 +1,6 @@
 """Decompositions of ops with data-dependent result sizes: count, read the number, and compute with that size.
 
-A graph is cut where a number is read (`pieces`), so the code on both sides is compiled, the code after it for any size.
+`graph_splitter` cuts a graph where a number is read. Both sides are compiled, the second one for any size.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Size = Any
 _MOST_COMPARED = 1 << 22
 
 
-def _read(number: torch.Tensor, refusal: str = "") -> Size:
+def _read_size(number: torch.Tensor, refusal: str = "") -> Size:
     """The size in `number`, an int64 without dims. If it is negative, the program raises `refusal`."""
-    with _numbers_captured(number):
+    with _capture_numbers(number):
         size: Any = number.item()
     if refusal:
         aten._assert_scalar.default(size >= 0, refusal)
@@ -34,8 +34,8 @@ def _read(number: torch.Tensor, refusal: str = "") -> Size:
 
 
 @contextmanager
-def _numbers_captured(tensor: torch.Tensor) -> Iterator[None]:
-    """Numbers are read out of tensors inside, whatever the setting for the program's own."""
+def _capture_numbers(tensor: torch.Tensor) -> Iterator[None]:
+    """Captures numbers that are read out of tensors inside, whatever the program's own setting is."""
     mode = detect_fake_mode(tensor)
     assert mode is not None
     before, mode.allow_scalar_outputs = mode.allow_scalar_outputs, True
@@ -51,7 +51,7 @@ def _is_empty(x: torch.Tensor) -> bool:
 
 def _count(mask: torch.Tensor) -> Size:
     """The number of elements that are not 0."""
-    return 0 if _is_empty(mask) else _read((mask != 0).sum())
+    return 0 if _is_empty(mask) else _read_size((mask != 0).sum())
 
 
 def _count_once(mask: torch.Tensor) -> Size:
@@ -62,7 +62,7 @@ def _count_once(mask: torch.Tensor) -> Size:
     return known
 
 
-def _places(mask: torch.Tensor, count: Size) -> torch.Tensor:
+def _true_positions(mask: torch.Tensor, count: Size) -> torch.Tensor:
     """The positions of true elements of a mask, in row-major order, as [count]."""
     return aten.nonzero_static.default(mask.reshape(-1), size=count).squeeze(1)
 
@@ -75,7 +75,7 @@ def nonzero(x: torch.Tensor) -> torch.Tensor:
 
 def masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     x, mask = torch.broadcast_tensors(x, mask)
-    return x.reshape(-1).index_select(0, _places(mask, _count(mask)))
+    return x.reshape(-1).index_select(0, _true_positions(mask, _count(mask)))
 
 
 def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -86,7 +86,7 @@ def index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tens
     ((axis, mask),) = found
     if not x.is_contiguous() and not _keeps_order(x, range(axis, axis + mask.dim())):
         return NotImplemented
-    return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _places(mask, _count_once(mask)))
+    return x.flatten(axis, axis + mask.dim() - 1).index_select(axis, _true_positions(mask, _count_once(mask)))
 
 
 def _keeps_order(x: torch.Tensor, masked: range) -> bool:
@@ -100,11 +100,10 @@ def _keeps_order(x: torch.Tensor, masked: range) -> bool:
 def index_put(
     x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> torch.Tensor:
-    """For masks together with other subscripts: each mask becomes its positions.
+    """Replaces masks among other subscripts by the positions of their true elements.
 
-    A mask alone is handled by the class.
-
-    The number of positions must equal that of the others, or broadcast with it; otherwise the program raises.
+    The number of positions must broadcast with the other subscripts; otherwise the program raises. The op class
+    handles a mask that is the only subscript.
     """
     given = [item for item in indices if item is not None]
     if len(given) < 2 or not any(map(_is_mask, given)):
@@ -141,7 +140,7 @@ def repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> 
 
 def _sum_of_counts(repeats: torch.Tensor) -> Size:
     total = torch.where((repeats < 0).any(), -1, repeats.sum())
-    return _read(total, "repeats can not be negative")
+    return _read_size(total, "repeats can not be negative")
 
 
 def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
@@ -150,7 +149,7 @@ def bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: in
     if _is_empty(x):
         return x.new_zeros([minlength], dtype=torch.int64)
     length = torch.where(x.min() < 0, -1, (x.max().to(torch.int64) + 1).clamp(min=minlength))
-    size = _read(length, "bincount only supports 1-d non-negative integral inputs.")
+    size = _read_size(length, "bincount only supports 1-d non-negative integral inputs.")
     given = x.new_ones([], dtype=kind).expand(x.shape) if weights is None else weights.to(kind)
     return x.new_zeros([size], dtype=kind).scatter_add(0, x.to(torch.int64), given)
 
@@ -160,24 +159,24 @@ def unique(
 ) -> tuple[torch.Tensor, ...]:
     """The distinct elements of `x`, sorted; for each element its index there; the counts."""
     if _is_empty(x):
-        return _nothing_occurs(x, x.shape if return_inverse else [0])
+        return _empty_result(x, x.shape if return_inverse else [0])
     if x.is_complex():
         return NotImplemented
     line, order = x.reshape(-1).sort()
-    values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
+    values, inverse, counts = _number_runs(line, _run_starts(line), return_inverse, return_counts)
     if return_inverse:
         inverse = torch.zeros_like(inverse).scatter(0, order, inverse).reshape(x.shape)
     return line.index_select(0, values), inverse, counts
 
 
-def _nothing_occurs(
+def _empty_result(
     x: torch.Tensor, inverse: Sequence[int], shape: Sequence[int] = (0,)
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return x.new_empty(shape), x.new_empty(inverse, dtype=torch.int64), x.new_empty([0], dtype=torch.int64)
 
 
-def _no_slices(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
-    return _nothing_occurs(x, [x.shape[dim]], [0 if i == dim % x.dim() else size for i, size in enumerate(x.shape)])
+def _empty_slices(x: torch.Tensor, dim: int) -> tuple[torch.Tensor, ...]:
+    return _empty_result(x, [x.shape[dim]], [0 if i == dim % x.dim() else size for i, size in enumerate(x.shape)])
 
 
 def unique_consecutive(
@@ -185,15 +184,16 @@ def unique_consecutive(
 ) -> tuple[torch.Tensor, ...]:
     """`unique` of equal neighbours, or of equal neighbouring slices along a dim."""
     if _is_empty(x):
-        return _nothing_occurs(x, x.shape if return_inverse else [0]) if dim is None else _no_slices(x, dim)
+        return _empty_result(x, x.shape if return_inverse else [0]) if dim is None else _empty_slices(x, dim)
     if x.is_complex() or (dim is not None and not x.dim()):
         return NotImplemented
     if dim is None:
         line = x.reshape(-1)
-        values, inverse, counts = _runs(line, _changes(line), return_inverse, return_counts)
+        values, inverse, counts = _number_runs(line, _run_starts(line), return_inverse, return_counts)
         return line.index_select(0, values), inverse.reshape(x.shape) if return_inverse else inverse, counts
     slices = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
-    values, inverse, counts = _runs(slices, _changes(slices), True, True)  # on CPU both are returned, requested or not
+    # On CPU, eager returns the inverse and the counts even if they are not requested.
+    values, inverse, counts = _number_runs(slices, _run_starts(slices), True, True)
     return x.index_select(dim, values), inverse, counts
 
 
@@ -202,20 +202,20 @@ def unique_dim(
 ) -> tuple[torch.Tensor, ...]:
     """`unique` of the slices along a dim, in lexicographic order."""
     if _is_empty(x):
-        return _no_slices(x, dim)
+        return _empty_slices(x, dim)
     if x.is_complex() or not x.dim():
         return NotImplemented
     rows = x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x.unsqueeze(1)
     if not statically_known_true(rows.numel() * rows.shape[0] <= _MOST_COMPARED):
         return NotImplemented
-    order = _places_in_order(rows).sort(stable=True)[1]
+    order = _sorted_positions(rows).sort(stable=True)[1]
     line = rows.index_select(0, order)
-    values, inverse, counts = _runs(line, _changes(line), True, True)
+    values, inverse, counts = _number_runs(line, _run_starts(line), True, True)
     inverse = torch.zeros_like(inverse).scatter(0, order, inverse)
     return x.index_select(dim, order.index_select(0, values)), inverse, counts
 
 
-def _places_in_order(rows: torch.Tensor) -> torch.Tensor:
+def _sorted_positions(rows: torch.Tensor) -> torch.Tensor:
     """For each row, the number of rows before it: all pairs are compared."""
     width, here, there = rows.shape[1], rows.unsqueeze(1), rows.unsqueeze(0)
     columns = torch.arange(width, device=rows.device)
@@ -223,18 +223,18 @@ def _places_in_order(rows: torch.Tensor) -> torch.Tensor:
     return (there < here).gather(-1, first).squeeze(-1).sum(1)
 
 
-def _changes(x: torch.Tensor) -> torch.Tensor:
-    """Where a run of equal elements, or of equal rows, starts."""
+def _run_starts(x: torch.Tensor) -> torch.Tensor:
+    """A mask of the positions at which a run of equal elements, or of equal rows, starts."""
     differs = x[1:] != x[:-1]
     differs = differs.any(1) if x.dim() > 1 else differs
     return torch.cat([differs.new_ones([1]), differs])
 
 
-def _runs(
+def _number_runs(
     x: torch.Tensor, begins: torch.Tensor, return_inverse: bool, return_counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where the runs of `x` start, the run of each element, and the lengths of the runs."""
-    first = _places(begins, _count(begins))
+    """The positions at which the runs of `x` start, the number of the run of each element, and the run lengths."""
+    first = _true_positions(begins, _count(begins))
     none = begins.new_empty([0], dtype=torch.int64)
     inverse = begins.cumsum(0) - 1 if return_inverse else none
     if not return_counts:
@@ -260,7 +260,7 @@ BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
 
 
 def keep_numbers_in_tensors(module: GraphModule) -> None:
-    """Replaces tensors that are made from a number read out of another tensor (such as a result) by that tensor."""
+    """Replaces a tensor that is made from a number, if the number was read out of a tensor, by that tensor."""
     changed = False
     for node in list(module.graph.nodes):
         read: Any = node.args[0] if node.target is aten.scalar_tensor.default else None

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 
-# The bits of a random fraction: as many as eager's has, the significand digits of the dtype.
+# The bits of a random fraction: the significand digits of the dtype, as in eager.
 _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 53}
 _NARROW = (torch.float16, torch.bfloat16)
 FLOATS = frozenset(_DIGITS)
@@ -32,13 +32,13 @@ _GREATEST = (1 << 63) - 1
 
 
 class RandomBits:
-    """The random numbers of one node, whose result has the form of `made`, in the order of its memory."""
+    """The random numbers of one node, in memory order; the node's result has the form of the tensor `made`."""
 
     def __init__(self, seed: torch.Tensor, stream: int, made: torch.Tensor) -> None:
         self._seed, self._stream, self.made, self.dtype = seed, stream, made, made.dtype
 
     def of_form(self, made: torch.Tensor) -> RandomBits:
-        """As many numbers as `made` has elements."""
+        """The same stream for a result of another form."""
         return RandomBits(self._seed, self._stream, made)
 
     def words(self, word: int = 0) -> torch.Tensor:
@@ -64,7 +64,7 @@ class RandomBits:
     def fractions(self, number: int = 0, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Uniform multiples of a power of two in [0, 1), with the resolution that `dtype` has between 1/2 and 1.
 
-        In float32 at least. `number` distinguishes several numbers for one element.
+        The type is float32 or wider. `number` selects one of several numbers for each element.
         """
         dtype = dtype or self.dtype
         digits = _DIGITS.get(dtype, 24)
@@ -110,7 +110,7 @@ class RandomBits:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The type for computations that eager rounds once: a wider one for integers and half precision."""
+    """The type in which eager computes before it rounds once: float64 for float64, float32 for all other types."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -126,7 +126,7 @@ def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], R
     """Registers a function for these ops: it takes the node's `RandomBits`, then all arguments except those that define
     the form.
 
-    Results with other dtypes than `results`, those of eager on a CPU, run in eager, which raises.
+    `results` are the dtypes that eager supports on CPUs; with others the node runs in eager, which raises.
     """
 
     def registered(function: Rule) -> Rule:
@@ -172,7 +172,7 @@ def normal_of_tensors(bits: RandomBits, mean: Any, deviation: Any = 1.0) -> torc
     if isinstance(deviation, torch.Tensor):
         if deviation.dtype not in FLOATS:
             return NotImplemented
-        _demand((deviation >= 0).all(), "normal expects all elements of std >= 0.0")
+        _assert_true((deviation >= 0).all(), "normal expects all elements of std >= 0.0")
     mean, deviation = (v.to(_wide(v.dtype)) if isinstance(v, torch.Tensor) else v for v in (mean, deviation))
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
@@ -189,7 +189,7 @@ def exponential(bits: RandomBits, _like: Any, rate: float = 1.0) -> torch.Tensor
 
 @rule(aten.cauchy.default, results=FLOATS)
 def cauchy(bits: RandomBits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
-    """By the cotangent, whose pole is at 0, where floats are finest; odd multiples of half a step never reach it."""
+    """Uses the cotangent, whose pole is at 0, where floats are densest; odd multiples of half a step avoid the pole."""
     wide = _wide(bits.dtype)
     digits = _DIGITS[wide] - 1
     drawn = bits.doubles() if wide == torch.float64 else bits.words()
@@ -200,7 +200,7 @@ def cauchy(bits: RandomBits, _like: Any, median: float = 0.0, scale: float = 1.0
 
 @rule(aten.geometric.default, results=NUMBERS)
 def geometric(bits: RandomBits, _like: Any, p: float) -> torch.Tensor:
-    """In double precision, so that rounding of a logarithm does not change the integer."""
+    """Computes in double precision, so that the rounding of a logarithm does not change the integer."""
     if not 0 < p < 1:
         return NotImplemented
     fractions = ((bits.doubles() & ((1 << 52) - 1)).to(torch.float64) + 0.5) * 2.0**-52
@@ -250,34 +250,34 @@ def bernoulli_like(bits: RandomBits, _like: Any, p: torch.Tensor) -> torch.Tenso
 
 
 def _bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
-    _demand(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    _assert_true(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
     wide = _wide(p.dtype)
     return (bits.fractions(0, wide) < p.to(wide)).to(bits.dtype)
 
 
 @rule(aten.randint.default, results=WITH_UNSIGNED)
 def randint(bits: RandomBits, high: Any, _size: Any) -> torch.Tensor:
-    return _between(bits, 0, high)
+    return _draw_between(bits, 0, high)
 
 
 @rule(aten.randint.low, results=WITH_UNSIGNED)
 def randint_from(bits: RandomBits, low: Any, high: Any, _size: Any) -> torch.Tensor:
-    return _between(bits, low, high)
+    return _draw_between(bits, low, high)
 
 
 @rule(aten.randint_like.default, results=WITH_UNSIGNED)
 def randint_like(bits: RandomBits, _like: Any, high: Any) -> torch.Tensor:
-    return _between(bits, 0, high)
+    return _draw_between(bits, 0, high)
 
 
 @rule(aten.randint_like.low_dtype, getattr(aten.random, "from"), results=WITH_UNSIGNED)
 def randint_like_from(bits: RandomBits, _like: Any, low: Any, high: Any) -> torch.Tensor:
-    return NotImplemented if high is None else _between(bits, low, high)
+    return NotImplemented if high is None else _draw_between(bits, low, high)
 
 
 @rule(aten.random.to, results=WITH_UNSIGNED)
 def random_to(bits: RandomBits, _like: Any, high: int) -> torch.Tensor:
-    return _between(bits, 0, high)
+    return _draw_between(bits, 0, high)
 
 
 @rule(aten.random.default, results=WITH_UNSIGNED)
@@ -286,18 +286,18 @@ def random(bits: RandomBits, _like: Any) -> torch.Tensor:
     greatest = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
     if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
         greatest = min(torch.iinfo(bits.dtype).max, _GREATEST)
-    return _between(bits, 0, greatest + 1)
+    return _draw_between(bits, 0, greatest + 1)
 
 
-def _between(bits: RandomBits, low: Any, high: Any) -> torch.Tensor:
+def _draw_between(bits: RandomBits, low: Any, high: Any) -> torch.Tensor:
     count = high - low
-    if isinstance(count, int) and not (0 < count <= 1 << 63 and _holds(bits.dtype, low, high - 1)):
+    if isinstance(count, int) and not (0 < count <= 1 << 63 and _is_in_range(bits.dtype, low, high - 1)):
         return NotImplemented
     found = bits.below(count)
     return (found + low if not isinstance(low, int) or low else found).to(bits.dtype)
 
 
-def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
+def _is_in_range(dtype: torch.dtype, least: int, greatest: int) -> bool:
     """Whether both bounds are within the range of a type, as eager requires."""
     if dtype == torch.bool:
         return least >= 0 and greatest <= 1
@@ -308,22 +308,22 @@ def _holds(dtype: torch.dtype, least: int, greatest: int) -> bool:
 @rule(aten.randperm.default, results=NUMBERS)
 def randperm(bits: RandomBits, count: Any) -> torch.Tensor:
     """The sort order of as many random numbers of 64 bits, which are almost never equal."""
-    if isinstance(count, int) and not _holds(bits.dtype, 0, count):
+    if isinstance(count, int) and not _is_in_range(bits.dtype, 0, count):
         return NotImplemented
     return bits.doubles().sort()[1].to(bits.dtype)
 
 
 @rule(aten.multinomial.default, results=frozenset((torch.int64,)))
 def multinomial(bits: RandomBits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
-    """In double precision, so that rounding of a sum or a quotient does not change the choice.
+    """Computes in double precision, so that the rounding of a sum or a quotient does not change the choice.
 
-    Without replacement by the smallest of exponential variables, like eager: the first is drawn first.
+    Without replacement, the smallest of exponential variables determine the choice and its order, as in eager.
     """
     if (isinstance(count, int) and count <= 0) or weights.dtype not in FLOATS:
         return NotImplemented
     message = "probability tensor contains either `inf`, `nan` or element < 0"
-    _demand(((weights >= 0) & (weights < math.inf)).all(), message)
-    _demand((weights.sum(-1) > 0).all(), "invalid multinomial distribution (sum of probabilities <= 0)")
+    _assert_true(((weights >= 0) & (weights < math.inf)).all(), message)
+    _assert_true((weights.sum(-1) > 0).all(), "invalid multinomial distribution (sum of probabilities <= 0)")
     wide = weights.to(torch.float64)
     if replacement:
         sums = wide.cumsum(-1)
@@ -333,5 +333,5 @@ def multinomial(bits: RandomBits, weights: torch.Tensor, count: Any, replacement
     return chances.topk(count, -1)[1]
 
 
-def _demand(holds: torch.Tensor, message: str) -> None:
+def _assert_true(holds: torch.Tensor, message: str) -> None:
     aten._assert_async.msg(holds, message)

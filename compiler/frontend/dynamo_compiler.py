@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 
-from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, load_plugins, without_inductors_own
+from buddy.compiler.frontend.aten import AtenGraph, Runner, default_decompositions, load_plugins, without_inductor_rules
 from buddy.compiler.frontend.backend import CompilerOverrides, buddy_backend, compile_aten
 from buddy.compiler.frontend.backend_settings import BackendSettings as BackendSettings
 from buddy.compiler.frontend.capture import (
@@ -20,10 +20,10 @@ from buddy.compiler.frontend.capture import (
     callable_name,
     capture,
     export,
-    quietly,
+    is_recording,
+    notify_listener,
+    pause_listener,
     record_inference,
-    recording,
-    tell,
 )
 from buddy.compiler.frontend.eager_program import Trace
 from buddy.compiler.frontend.random_numbers import new_seed
@@ -37,21 +37,21 @@ from buddy.compiler.runtime.captured import CapturedGraph
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
-class Imported:
-    """`graph` has its parameters first, then its buffers and constants, then its inputs as `arguments` names them.
+class ImportedGraph:
+    """An imported graph: its placeholders are parameters, buffers and constants, then inputs in `arguments` order.
 
     Tensors are associated with placeholders, not with positions, so a script may delete or move placeholders.
     """
 
     def __init__(self, captured: CapturedGraph, arguments: Sequence[str] = ()) -> None:
         self.graph: Graph = captured.graph
-        assert captured.eager is not None, "what TorchDynamo captures has PyTorch to compute it"
+        assert captured.eager is not None, "eager PyTorch can run every graph that TorchDynamo captures"
         self._eager = captured.eager
         self._captured = list[Op](self.graph.placeholders)
         self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
         self._seed = None if captured.seed is None else self._captured[captured.seed]
         first = {self._captured[position] for position in captured.parameters}
-        inputs = {op: _place(op, arguments) for op in self.graph.inputs}
+        inputs = {op: _call_position(op, arguments) for op in self.graph.inputs}
         places = {op: (2, *inputs[op]) if op in inputs else (op not in first,) for op in self._captured}
         self.graph.body = sorted(self.graph.body, key=lambda op: places.get(op, (3,)))
 
@@ -69,9 +69,9 @@ class Imported:
         return [self._tensors[op] for op in self.graph.params]
 
     def all_tensors(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors of all placeholders, in order, from a call with only the inputs, or with everything.
+        """The tensors of all placeholders, in order, from a call with the inputs alone, or with the state too.
 
-        A missing seed of random numbers is drawn from PyTorch's default generator. Raises `ValueError` for another
+        A missing seed of random numbers is drawn from PyTorch's default generator. Raises `ValueError` for any other
         number of tensors.
         """
         inputs, everything = len(self.graph.inputs), len(self.graph.placeholders)
@@ -92,7 +92,7 @@ class Imported:
         return self._eager([placed[op] for op in self._captured])
 
     def compiled(self, first: Any, trace: Trace) -> Program:
-        """The graph in its current state, compiled; `first` is a registry with priority over all others.
+        """Compiles the graph in its current state; `first` is a registry with priority over all others.
 
         Each call may pass other tensors, and the captured ones may be written to, so no weight is packed ahead.
         """
@@ -100,10 +100,10 @@ class Imported:
         from buddy.compiler.runtime import LoadedProgram
 
         self.graph.check()
-        traced = trace.added_to(self.graph)
+        traced = trace.add_to(self.graph)
         recipe = unpacked(default_recipe(dialect=self.graph.settings.dialect))
         program = LoadedProgram(compile_graph(traced, recipe, first))
-        return lambda tensors: trace.taken_off(program(tensors))
+        return lambda tensors: trace.split_results(program(tensors))
 
 
 def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Ma
     return (*bound, *kwargs)
 
 
-def _place(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
+def _call_position(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
     """The position of an input in the call: the number of its argument, then the indices within it.
 
     TorchDynamo orders inputs by their first use. Inputs that it does not attribute to an argument come last.
@@ -129,7 +129,7 @@ def _place(op: Op, arguments: Sequence[str]) -> tuple[int, ...]:
 class Params(Mapping[Graph, list[torch.Tensor]]):
     """The parameters and buffers of each imported graph in its current state."""
 
-    def __init__(self, imported: Mapping[Graph, Imported]) -> None:
+    def __init__(self, imported: Mapping[Graph, ImportedGraph]) -> None:
         self._imported = imported
 
     def __getitem__(self, graph: Graph) -> list[torch.Tensor]:
@@ -178,7 +178,7 @@ class DynamoCompiler:
         self.compile_backward = compile_backward
         self._verbose_path = verbose_path
         self._enable_external_calls = enable_external_calls
-        self._imported: dict[Graph, Imported] = {}
+        self._imported: dict[Graph, ImportedGraph] = {}
         self._arguments: tuple[str, ...] = ()
         if capture_scalar_outputs:
             torch._dynamo.config.capture_scalar_outputs = True
@@ -209,10 +209,10 @@ class DynamoCompiler:
     def importer(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
         """The graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
 
-        Inputs are in the order of this call. Unused arguments are not inputs.
+        Their inputs are the arguments that `model` uses, in the order of this call.
         """
         before, self._arguments = len(self._imported), argument_order(model, args, kwargs)
-        with quietly():
+        with pause_listener():
             capture(model, args, kwargs, recorder=self._recorder(callable_name(model)))
         return self.imported_graphs[before:]
 
@@ -224,22 +224,21 @@ class DynamoCompiler:
         Sizes that `dynamic_shapes` names, with `torch.export.Dim`, are determined at each call of the compiled graph.
         """
         before, name, self._arguments = len(self._imported), callable_name(module), ()
-        with quietly():
+        with pause_listener():
             export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
         return self.imported_graphs[before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:
-        """The last imported graph in its current state, compiled.
+        """Compiles the last imported graph in its current state.
 
-        Takes its inputs, or parameters, buffers and then inputs.
-
-        Raises `ValueError` if nothing has been imported, and at a call with another number of tensors; `GraphError` if
-        `trace` names a node that the graph does not have.
+        The returned function takes the inputs, or parameters, buffers and then inputs; it raises `ValueError` for
+        another number of tensors. Raises `ValueError` if nothing has been imported, and `GraphError` if `trace` names a
+        node that the graph does not have.
         """
         if not self._imported:
             raise ValueError("nothing has been imported yet: call importer(model, *inputs) first")
         imported = list(self._imported.values())[-1]
-        program = imported.eager if recording() else imported.compiled(self._first_registry(), self.trace)
+        program = imported.eager if is_recording() else imported.compiled(self._first_registry(), self.trace)
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             return program(imported.all_tensors(tensors))
@@ -264,7 +263,7 @@ class DynamoCompiler:
         def record(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> None:
             record_inference(static, tensors, self._recorder(self._func_name))
 
-        if recording():
+        if is_recording():
             record(module, inputs)
             return module.forward
         own = CompilerOverrides(self._ops_map, self._first_registry())
@@ -320,7 +319,7 @@ class DynamoCompiler:
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
 
     def _first_registry(self) -> Any:
-        """The lowerings with priority over all our registries; None if there are none."""
+        """The lowerings with priority over the registries of this package; None if there are none."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.registry import Registry
 
@@ -335,20 +334,20 @@ class DynamoCompiler:
     # ---- capture -----------------------------------------------------------------------------------------------------
 
     def _recorder(self, name: str) -> GraphRecorder:
-        return GraphRecorder(name, self._func_name, self._ops_map, self._decompositions(), on_graph=self._keep)
+        return GraphRecorder(name, self._func_name, self._ops_map, self._decompositions(), on_graph=self._add_import)
 
     def _decompositions(self) -> Mapping[Any, Callable[..., Any]]:
         table = self.aot_autograd_decomposition
-        return default_decompositions(self._ops_map) if table is None else without_inductors_own(table, self._ops_map)
+        return default_decompositions(self._ops_map) if table is None else without_inductor_rules(table, self._ops_map)
 
-    def _keep(self, captured: CapturedGraph) -> None:
+    def _add_import(self, captured: CapturedGraph) -> None:
         if self.verbose:
             self._print(captured.table)
-        if recording():
+        if is_recording():
             # The script may rewrite its graph, so listeners get a copy of the captured one.
             copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
-            tell(replace(captured, graph=copied, first=self._first_registry))
-        imported = Imported(captured, self._arguments)
+            notify_listener(replace(captured, graph=copied, first=self._first_registry))
+        imported = ImportedGraph(captured, self._arguments)
         imported.graph.settings = self._settings()
         self._imported[imported.graph] = imported
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
-from buddy.compiler.frontend.aten import AtenGraph, plain_index
+from buddy.compiler.frontend.aten import AtenGraph, description_index
 from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
@@ -56,7 +56,7 @@ def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 
 
 
 class _AtenProgram:
-    """Runs the ATen graph, op by op. The last `constants` tensors are the graph's own."""
+    """Runs the ATen graph, op by op; the last `constants` tensors of a call are constants that the graph holds."""
 
     def __init__(self, module: torch.fx.GraphModule, constants: int) -> None:
         self._module = module
@@ -67,7 +67,7 @@ class _AtenProgram:
 
 
 class _DynamoProgram:
-    """Runs the Dynamo graph on clones of what it mutates, and orders results like the ATen graph."""
+    """Runs the Dynamo graph on clones of the inputs that it mutates, and orders results like the ATen graph."""
 
     def __init__(self, aten: AtenGraph, mapping: list[tuple[str, int]]) -> None:
         self._module = aten.dynamo
@@ -87,10 +87,7 @@ class _DynamoProgram:
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
-    """For each ATen result the corresponding Dynamo output or mutated input.
-
-    None if there is another kind of result.
-    """
+    """The Dynamo output or mutated input of each ATen result; None if a result is neither."""
     if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
         return None
     output = next(iter(reversed(aten.module.graph.nodes)))
@@ -99,10 +96,10 @@ def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
 
 
 def _output_source(description: Any) -> tuple[str, int] | None:
-    index = plain_index(description, "PlainAOTOutput")
+    index = description_index(description, "PlainAOTOutput")
     if index is not None:
         return ("output", index)
-    index = plain_index(getattr(description, "mutated_input", None), "PlainAOTInput")
+    index = description_index(getattr(description, "mutated_input", None), "PlainAOTInput")
     return None if index is None else ("input", index)
 
 
@@ -114,7 +111,7 @@ _KEYS = {"node", "id", "tag"}
 
 
 class Trace:
-    """Node names with the tags to record their values under. `values` are those of the last call, by tag.
+    """Names of nodes whose values are recorded, each with its tag. `values` are those of the last call, by tag.
 
     Constructed from None, a mapping from node name to a tag, an id or `{"id": 1, "tag": "conv1"}`, the path of a TOML
     file with a `[[trace]]` table for each (`node`, and `id` or `tag`), or an object with such a mapping as
@@ -129,7 +126,7 @@ class Trace:
     def of(cls, value: Any) -> Trace:
         """Raises `ValueError` for any other type, and for two nodes with one tag."""
         if isinstance(value, (str, Path)):
-            value = _from_file(Path(value))
+            value = _read_tags(Path(value))
         found = getattr(value, "trace_config", {} if value is None else value)
         if not isinstance(found, Mapping):
             raise ValueError(f"trace is {value!r}; give a mapping from node names to tags, or the path of a TOML file")
@@ -139,7 +136,7 @@ class Trace:
             raise ValueError(f"trace has two nodes under the tag {twice[0]!r}; give each a different tag")
         return cls(tags)
 
-    def added_to(self, graph: Graph) -> Graph:
+    def add_to(self, graph: Graph) -> Graph:
         """A copy of `graph` that also returns the traced nodes, after its own results.
 
         Raises `GraphError` for an unknown name, and for a node that is not a single tensor.
@@ -162,7 +159,7 @@ class Trace:
         found.link()
         return found
 
-    def taken_off(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def split_results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the graph's own results, and stores those of the traced nodes in `values`."""
         own = len(results) - len(self.tags)
         self.values = dict(zip(self.tags.values(), results[own:], strict=True))
@@ -177,7 +174,7 @@ def _tag(name: str, entry: Any) -> str:
     return str(entry)
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def _read_tags(path: Path) -> dict[str, Any]:
     """Raises `ValueError` for a file that cannot be read, is not TOML, or has no `[[trace]]`."""
     try:
         entries = msgspec.toml.decode(path.read_bytes()).get("trace")

@@ -14,7 +14,7 @@ class FrontendError(Exception):
 
 
 class UnsupportedGraphError(FrontendError):
-    """The Buddy graph does not support some part of the graph, so the whole graph runs in eager."""
+    """A Buddy graph cannot represent some part of the captured graph."""
 
 
 class FallbackError(FrontendError):
@@ -26,4 +26,4 @@ class VerificationError(FrontendError):
 
 
 class OptionError(ValueError):
-    """An option of the caller does not apply to a graph; this never causes a fallback to eager."""
+    """An option of the caller does not apply to a graph; the error always reaches the caller."""

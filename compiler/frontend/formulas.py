@@ -25,7 +25,8 @@ FROM_TORCH = [
 def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch.Tensor:
     """The distances between the rows of `x` [..., n, width] and of `y` [..., m, width], as [..., n, m].
 
-    By differences, whatever `mode` says: products, which eager uses for long lists, are less accurate.
+    The result is computed from differences for every `mode`: products, which eager uses for many rows, are less
+    accurate.
     """
     apart = x.unsqueeze(-2) - y.unsqueeze(-3)
     if not apart.size(-1):  # a norm may be undefined for empty vectors; a distance is 0
@@ -58,7 +59,7 @@ def cdist_backward(
 
 
 def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
-    """What the distances of `pdist` pass back to `x`: as those of `cdist`, each from the earlier to the later row."""
+    """The gradient of `x`, from `gradient`, that of the distances between each row and those after it."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
     def square(values: torch.Tensor) -> torch.Tensor:
@@ -69,7 +70,7 @@ def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances:
 
 
 def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """The gradient of the values that `masked_scatter` takes in order; those that it does not take have 0."""
+    """The gradient of the values that `masked_scatter` reads in order; unused values have the gradient 0."""
     line = torch.cat([gradient.reshape(-1), gradient.new_zeros([1])])
     marked = mask.expand_as(gradient).reshape(-1)
     places = aten.nonzero_static.default(marked, size=math.prod(sizes), fill_value=gradient.numel())
@@ -77,7 +78,7 @@ def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: S
 
 
 def zeros_without_memory(size: Sequence[int], **options: Any) -> torch.Tensor:
-    """Autograd's zeros that eager multiplies with without computing."""
+    """Zeros of autograd's `_efficientzerotensor`, which eager does not store."""
     return torch.zeros(size, dtype=options.get("dtype"))
 
 
@@ -102,8 +103,8 @@ def attention_backward(
 ) -> Any:  # fmt: skip
     """The gradients of q, k and v [batch, heads, length, width], from the forward's `out` and logarithms of sums.
 
-    The weights are recomputed from those (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row
-    has weights 0. Several heads of q may read one of k and v.
+    Recomputes the weights from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row
+    has the weights 0. Several heads of q may read one head of k and v.
     """
     if dropout_p:
         return NotImplemented
@@ -117,7 +118,7 @@ def attention_backward(
     of_weights = g_ @ v_.transpose(-2, -1)
     of_scores = weights * (of_weights - (g_ * out_).sum(-1, keepdim=True)) * factor
     found = (of_scores @ k_, of_scores.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
-    gathered = (found[0], *(_over_repeats(t, repeats) for t in found[1:]))
+    gathered = (found[0], *(_sum_over_repeats(t, repeats) for t in found[1:]))
     # In eager's results, the heads are the inner dim, after the length.
     return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gathered)
 
@@ -147,17 +148,15 @@ def attention(
     return out, torch.logsumexp(scores, -1)
 
 
-def _over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
+def _sum_over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
     """The sum over the heads that read one head of k or v."""
     return gradient.unflatten(1, (-1, repeats)).sum(2) if repeats > 1 else gradient
 
 
 def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of scores [classes] or [rows, classes], and which classes are targets.
+    """The loss of scores [classes] or [rows, classes], and the mask of the target classes.
 
-    The list of targets ends at -1.
-
-    Torch's rule reads past the end of a list, as class 0.
+    A list of targets ends at -1; torch's rule reads the rest of the list as class 0.
     """
     scores, labels = (value.reshape(-1, value.size(-1) if value.dim() else 1) for value in (x, target))
     classes, places = scores.size(1), torch.arange(scores.size(1), device=x.device)
@@ -172,7 +171,7 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     return total, is_target.to(x.dtype).reshape(target.shape)
 
 
-def computed_wide(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, which rounds half precision after each step, in float32 with one rounding, like eager."""
 
     def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
@@ -186,7 +185,9 @@ def computed_wide(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     return decomposed
 
 
-def of_halves(ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def for_half_precision(
+    ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]
+) -> Callable[..., torch.Tensor]:
     """`ours` for half precision, with numbers in that type, else torch's `rule`.
 
     Torch's rules compute in float32 and round once, whereas eager rounds after each step.
@@ -221,11 +222,11 @@ def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 
 def assert_nonzero(condition: torch.Tensor) -> None:
-    """The overload with eager's message: torch drops the one without, as if it had no effect."""
+    """Calls the overload with a message, which is eager's; torch removes the one without as dead code."""
     aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
 
 
-def within_0_and_1(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule` for a loss whose input and target eager rejects outside of [0, 1]; NaN is outside."""
 
     def decomposed(x: torch.Tensor, target: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
@@ -238,7 +239,7 @@ def within_0_and_1(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
-    """In the promoted type of both, like eager; torch's rule uses the gradient's type."""
+    """Computes in the promoted type of both operands, like eager; torch's rule uses the gradient's type."""
     found = torch.where(x <= threshold, 0, gradient)
     return found.to(torch.result_type(gradient, x))
 
@@ -247,14 +248,14 @@ def rrelu_backward(
     gradient: torch.Tensor, x: torch.Tensor, noise: torch.Tensor, lower: float, upper: float, training: bool,
     self_is_result: bool,
 ) -> torch.Tensor:  # fmt: skip
-    """With the slopes that were drawn; if none were, with their mean, like eager."""
+    """Multiplies by the slopes that were drawn in training, otherwise by their mean, like eager."""
     if training and upper - lower > 1e-6:
         return gradient * noise
     return aten.leaky_relu_backward(gradient, x, (lower + upper) / 2, self_is_result)
 
 
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Torch's own rule reads the number in an index without dims, which does not exist while tracing."""
+    """Indexes the flattened tensor; torch's own rule reads the value of an index without dims while tracing."""
     return aten.index.Tensor(x.reshape(-1), [index])
 
 
@@ -272,7 +273,7 @@ def index_put_impl(
     return aten.index_put.default(x, indices, values, accumulate)
 
 
-def copied(view: Callable[..., Any]) -> Callable[..., Any]:
+def copy_result(view: Callable[..., Any]) -> Callable[..., Any]:
     """The result of `view`, tensor or tensors, as a contiguous copy."""
 
     def copy(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
@@ -281,7 +282,7 @@ def copied(view: Callable[..., Any]) -> Callable[..., Any]:
     return copy
 
 
-def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, whose result is contiguous, for an op whose result has channels last if its operand does."""
 
     def unpool(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -290,8 +291,8 @@ def in_format_of_operand(rule: Callable[..., torch.Tensor]) -> Callable[..., tor
     return unpool
 
 
-def of_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `rule`, which fails for complex numbers; those are computed by their parts."""
+def for_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch's `rule`, which fails for complex numbers, for real numbers only."""
 
     def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
         return NotImplemented if x.is_complex() else rule(x, *rest, **named)
@@ -299,7 +300,7 @@ def of_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-softshrink = computed_wide(torch._decomp.decomposition_table[aten.softshrink.default])
+softshrink = compute_in_float32(torch._decomp.decomposition_table[aten.softshrink.default])
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: cdist,
     aten._cdist_backward.default: cdist_backward,
@@ -311,29 +312,29 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.embedding_renorm.default: embedding_renorm,
     aten.take.default: take,
     aten.conv_tbc.default: conv_tbc,
-    aten.detach_copy.default: copied(aten.detach.default),
-    aten.slice_copy.Tensor: copied(aten.slice.Tensor),
-    aten.select_copy.int: copied(aten.select.int),
-    aten.split_copy.Tensor: copied(aten.split.Tensor),
-    aten._conj_copy.default: copied(aten._conj.default),
-    aten._neg_view_copy.default: copied(aten._neg_view.default),
-    aten.view_as_real_copy.default: copied(aten.view_as_real.default),
-    aten.view_as_complex_copy.default: copied(aten.view_as_complex.default),
-    aten._reshape_copy.default: copied(aten.reshape.default),
-    aten._reshape_alias_copy.default: copied(aten._reshape_alias.default),
+    aten.detach_copy.default: copy_result(aten.detach.default),
+    aten.slice_copy.Tensor: copy_result(aten.slice.Tensor),
+    aten.select_copy.int: copy_result(aten.select.int),
+    aten.split_copy.Tensor: copy_result(aten.split.Tensor),
+    aten._conj_copy.default: copy_result(aten._conj.default),
+    aten._neg_view_copy.default: copy_result(aten._neg_view.default),
+    aten.view_as_real_copy.default: copy_result(aten.view_as_real.default),
+    aten.view_as_complex_copy.default: copy_result(aten.view_as_complex.default),
+    aten._reshape_copy.default: copy_result(aten.reshape.default),
+    aten._reshape_alias_copy.default: copy_result(aten._reshape_alias.default),
     aten._index_put_impl.default: index_put_impl,
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,
     aten.threshold_backward.default: threshold_backward,
-    aten.binary_cross_entropy.default: within_0_and_1(
+    aten.binary_cross_entropy.default: check_unit_interval(
         torch._decomp.decomposition_table[aten.binary_cross_entropy.default]
     ),
-    aten.addcmul.default: of_reals(torch._decomp.decomposition_table[aten.addcmul.default]),
-    aten.addcdiv.default: of_reals(computed_wide(torch._decomp.decomposition_table[aten.addcdiv.default])),
+    aten.addcmul.default: for_reals(torch._decomp.decomposition_table[aten.addcmul.default]),
+    aten.addcdiv.default: for_reals(compute_in_float32(torch._decomp.decomposition_table[aten.addcdiv.default])),
     aten.softshrink.default: softshrink,
-    aten.logit.default: of_halves(logit, torch._decomp.decomposition_table[aten.logit.default]),
+    aten.logit.default: for_half_precision(logit, torch._decomp.decomposition_table[aten.logit.default]),
     **{
-        overload: of_halves(times_logarithm(logarithm), torch._decomp.decomposition_table[overload])
+        overload: for_half_precision(times_logarithm(logarithm), torch._decomp.decomposition_table[overload])
         for logarithm, overloads in (
             (torch.log, (aten.xlogy.Tensor, aten.xlogy.Scalar_Self, aten.xlogy.Scalar_Other)),
             (
@@ -345,8 +346,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     },
     aten.multilabel_margin_loss_forward.default: multilabel_margin_loss,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
-    aten.nan_to_num.default: of_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
-    aten.max_unpool2d.default: in_format_of_operand(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
+    aten.nan_to_num.default: for_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
+    aten.max_unpool2d.default: keep_format(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
 }
 
 

@@ -22,7 +22,7 @@ NO_BREAK = GraphBreak()
 
 
 def graph_break(aten: AtenGraph) -> GraphBreak:
-    """Where the Dynamo graph of `aten` ended, or why `aten` is a piece of one.
+    """The position at which the Dynamo graph of `aten` ended, or the reason why `aten` is a piece of a graph.
 
     A backward graph ends with its forward graph, which has the break.
     """
@@ -33,10 +33,10 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
         return NO_BREAK
     frames = [frame for frame in found.user_stack if not is_library(frame.filename)]
     line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return GraphBreak(_in_words(str(found.reason)), line)
+    return GraphBreak(_first_line(str(found.reason)), line)
 
 
-def _in_words(reason: str) -> str:
+def _first_line(reason: str) -> str:
     """The first line of Dynamo's message; hints and links follow it."""
     first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
     return _BRANCH if first.startswith(_JUMP) else first

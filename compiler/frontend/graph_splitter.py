@@ -1,6 +1,7 @@
 """Cuts an ATen graph into pieces: unsupported nodes run in eager, the graph around them is compiled.
 
-It is also cut where a number is read out of a tensor: the rest is compiled with that number as a symbolic size.
+The graph is also cut where a number is read out of a tensor: the nodes after it are compiled with that number as a
+symbolic size.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
-from buddy.compiler.frontend.control_flow import has_control_flow, is_control_flow, with_compiled_bodies
+from buddy.compiler.frontend.control_flow import compile_bodies, has_control_flow, is_control_flow
 from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import base_of_views
@@ -48,7 +49,7 @@ class GraphPiece:
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A graph in pieces, and by node name the reasons for eager."""
+    """A graph in pieces, and the reason why each node in eager is not compiled, by node name."""
 
     aten: AtenGraph
     pieces: tuple[GraphPiece, ...]
@@ -61,7 +62,7 @@ class GraphCut:
     @property
     def in_eager(self) -> Mapping[str, str]:
         """The reasons of nodes that compute with tensors in eager; control flow has compiled bodies."""
-        between = {node.name for node in computing(self.aten.module) if gives_numbers(node) or is_control_flow(node)}
+        between = {node.name for node in computing(self.aten.module) if computes_numbers(node) or is_control_flow(node)}
         return {name: why for name, why in self.refused.items() if name not in between}
 
     @property
@@ -75,8 +76,8 @@ class GraphCut:
             by = "by control flow" if has_control_flow(self.aten.module) else "by numbers"
             return f"a graph of {len(self.aten.module.graph.nodes)} nodes is compiled in {parts} pieces, {by}"
         pieces = "1 piece" if parts == 1 else f"{parts} pieces"
-        fate = f"is compiled in {pieces} around eager" if parts else "runs in eager"
-        return f"a graph of {len(self.aten.module.graph.nodes)} nodes {fate}: {reasons}"
+        result = f"is compiled in {pieces} around eager" if parts else "runs in eager"
+        return f"a graph of {len(self.aten.module.graph.nodes)} nodes {result}: {reasons}"
 
 
 def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> GraphCut:
@@ -86,73 +87,77 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     """
     pieces: tuple[GraphPiece, ...] = ()
     refused: Refused = {}
-    found = _named(aten.module, refusal)
+    found = _rejected_nodes(aten.module, refusal)
     if found:  # a check reports one node at a time; there may be hundreds
-        found |= unsupported_nodes(aten.module.graph.nodes) | _reads(aten.module)
+        found |= unsupported_nodes(aten.module.graph.nodes) | _number_reads(aten.module)
     while found:
-        refused |= found | _memory_read(aten.module, found)
+        refused |= found | _views_of_storage_read(aten.module, found)
         pieces = _pieces(aten, refused)
         found = {}
         for piece in pieces:
             if not piece.eager:
-                found |= _refusals(piece.aten, check)
+                found |= _find_rejections(piece.aten, check)
     return GraphCut(aten, pieces, refused or {"": refusal.diagnostic.what})
 
 
-def _reads(module: GraphModule) -> Refused:
+def _number_reads(module: GraphModule) -> Refused:
     """The nodes that read a number out of a tensor."""
-    return {node.name: _why_read(node) for node in module.graph.nodes if node.target is _READ}
+    return {node.name: _read_reason(node) for node in module.graph.nodes if node.target is _READ}
 
 
-def _why_read(node: Node) -> str:
+def _read_reason(node: Node) -> str:
     return f"{node.name} ({node.target}) reads a number out of a tensor"
 
 
-def gives_numbers(node: Node) -> bool:
+def computes_numbers(node: Node) -> bool:
     """Whether a node reads a number out of a tensor, or computes with numbers only."""
     kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     return node.target in _LOOK or isinstance(node.meta.get("val"), kinds)
 
 
-def _refusals(aten: AtenGraph, check: Check) -> Refused:
+def _find_rejections(aten: AtenGraph, check: Check) -> Refused:
     try:
         check(aten)
     except UnsupportedGraphError as error:
         # If a piece is rejected as a whole, all of its nodes run in eager.
-        return _named(aten.module, error) or dict.fromkeys(map(str, computing(aten.module)), error.diagnostic.what)
+        return _rejected_nodes(aten.module, error) or dict.fromkeys(
+            map(str, computing(aten.module)), error.diagnostic.what
+        )
     return {}
 
 
-def _named(module: GraphModule, error: UnsupportedGraphError) -> Refused:
-    """The nodes that `error` rejects: the named one, or its readers if it computes nothing."""
+def _rejected_nodes(module: GraphModule, error: UnsupportedGraphError) -> Refused:
+    """The nodes that `error` rejects: the node that it names, or the users of that node if it is an input."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
     what = error.diagnostic.what
-    return {node.name: _why_decided(node) if is_control_flow(node) else what for node in refused if node.op != "output"}
+    return {
+        node.name: _control_flow_reason(node) if is_control_flow(node) else what
+        for node in refused
+        if node.op != "output"
+    }
 
 
-def _why_decided(node: Node) -> str:
+def _control_flow_reason(node: Node) -> str:
     return f"{node.name} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
 
 
-def _memory_read(module: GraphModule, refused: Refused) -> Refused:
+def _views_of_storage_read(module: GraphModule, refused: Refused) -> Refused:
     """The views between nodes that read a tensor's storage in eager and that storage."""
     readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
-    return {found.name: refused[node.name] for node in readers for found in _makers_of_memory(node.args[0])}
+    return {found.name: refused[node.name] for node in readers for found in _views_to(node.args[0])}
 
 
-def _makers_of_memory(operand: Node) -> list[Node]:
-    """The views that lead from some memory to `operand`.
+def _views_to(operand: Node) -> list[Node]:
+    """The views between a storage and `operand`; if the storage has gaps, also its producer.
 
-    If the memory has gaps, also its producer, as a copy of other memory.
-
-    A view that compiled code returns has its own memory, with nothing before, between or after its elements.
+    All of these run in eager: a view that compiled code returns has a separate storage without gaps.
     """
     base, found = base_of_views(operand)
     value = base.meta.get("val")
     if base.op != "call_function" or not isinstance(value, torch.Tensor) or has_storage_of_its_own(value):
         return found
-    return [*found, base, *(maker for parent in base.all_input_nodes[:1] for maker in _makers_of_memory(parent))]
+    return [*found, base, *(maker for parent in base.all_input_nodes[:1] for maker in _views_to(parent))]
 
 
 class SplitGraph:
@@ -171,7 +176,7 @@ class SplitGraph:
             if not piece.eager:
                 return compile_piece(piece.aten)
             if has_control_flow(piece.aten.module):
-                return with_compiled_bodies(piece.aten, compile_body)
+                return compile_bodies(piece.aten, compile_body)
             return piece.aten.module
 
         self._steps = [(piece, made(piece)) for piece in cut.pieces]
@@ -180,12 +185,12 @@ class SplitGraph:
     @property
     def in_eager(self) -> list[Node]:
         """The nodes that run in eager, except for those that only read numbers, and control flow."""
-        return [node for node in self._not_compiled() if not gives_numbers(node) and not is_control_flow(node)]
+        return [node for node in self._not_compiled() if not computes_numbers(node) and not is_control_flow(node)]
 
     @property
     def between(self) -> list[Node]:
         """The nodes between compiled pieces that read a number out of a tensor, or compute with numbers."""
-        return [node for node in self._not_compiled() if gives_numbers(node)]
+        return [node for node in self._not_compiled() if computes_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
         left = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
@@ -258,7 +263,7 @@ def _has_effect(node: Node) -> bool:
     return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _numbers_behind(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
+def _size_nodes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
     """The nodes of the numbers in the sizes of `nodes`."""
     sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
     reads = (node for node in module.graph.nodes if node.target is _READ) if sizes else ()
@@ -273,7 +278,7 @@ def _unbacked(value: Any) -> set[Any]:
 def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
     inside = set(nodes)
     read = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
-    read |= dict.fromkeys(node for node in _numbers_behind(aten.module, nodes) if node not in inside)
+    read |= dict.fromkeys(node for node in _size_nodes(aten.module, nodes) if node not in inside)
     inputs = tuple(node for node in read if node.op != "get_attr")
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
     graph, copies = Graph(), dict[Node, Node]()

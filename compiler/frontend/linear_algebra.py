@@ -10,20 +10,21 @@ aten = torch.ops.aten
 
 
 def det(a: torch.Tensor) -> Any:
-    factors, pivots, _ = aten.linalg_lu_factor_ex(_as_eager_factorises(a))
+    factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * _parity(pivots), factors, pivots
 
 
 def slogdet(a: torch.Tensor) -> Any:
-    factors, pivots, _ = aten.linalg_lu_factor_ex(_as_eager_factorises(a))
+    factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     diagonal = factors.diagonal(dim1=-2, dim2=-1)
     return diagonal.sgn().prod(-1) * _parity(pivots), diagonal.abs().log().sum(-1), factors, pivots
 
 
-def _as_eager_factorises(a: torch.Tensor) -> torch.Tensor:
-    """Row-major rows are columns to LAPACK, which saves eager a copy; rounding and info are affected.
+def _order_like_eager(a: torch.Tensor) -> torch.Tensor:
+    """The matrix that eager factorizes: the transpose of a contiguous real matrix.
 
-    For complex matrices, whose gradients need factors of the matrix itself, eager makes the copy.
+    LAPACK reads row-major memory as the transpose, which saves eager a copy and affects rounding and `info`. Eager
+    copies complex matrices, since their gradients need factors of the matrix itself.
     """
     return a.mT if a.is_contiguous() and not a.is_complex() else a
 
@@ -40,9 +41,9 @@ def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
 
 
 def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """Right sides are vectors if there is one for each matrix, as in NumPy.
+    """Solves `a x = b`; as in NumPy, `b` holds vectors if there is one for each matrix.
 
-    The factors are those of `a` in any memory layout, since its gradient solves with them again.
+    The factors are those of `a` in any memory layout, since the gradient solves with them again.
     """
     if check_errors:
         return NotImplemented
@@ -62,11 +63,11 @@ def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> Any:
 
 def qr(a: torch.Tensor, mode: str = "reduced") -> Any:
     if any(isinstance(size, torch.SymInt) for size in a.shape):
-        return NotImplemented  # torch has no shape function of `geqrf`, and tries it instead
+        return NotImplemented  # torch has no shape function of `geqrf` and would run it
     rows, columns = a.shape[-2:]
     rank = min(rows, columns)
     packed, taus = aten.geqrf(a)
-    r = _in_columns(packed[..., : rows if mode == "complete" else rank, :].triu())
+    r = _to_column_major(packed[..., : rows if mode == "complete" else rank, :].triu())
     if mode == "r":
         return a.new_empty(0), r
     return _first_columns(packed, taus, rows if mode == "complete" else rank), r
@@ -82,7 +83,7 @@ def _first_columns(packed: torch.Tensor, taus: torch.Tensor, columns: int) -> to
     return aten.ormqr(packed[..., : taus.size(-1)], taus, ones.expand(*packed.shape[:-2], -1, -1))
 
 
-def _in_columns(a: torch.Tensor) -> torch.Tensor:
+def _to_column_major(a: torch.Tensor) -> torch.Tensor:
     """The same matrices in column-major order."""
     return a.mT.contiguous().mT
 
@@ -94,7 +95,7 @@ def triangular_solve(
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a
     x = aten.linalg_solve_triangular(triangle, b, upper=upper != transpose, unitriangular=unitriangular)
-    return _in_columns(x), _in_columns(a.expand(*batch, -1, -1).clone())
+    return _to_column_major(x), _to_column_major(a.expand(*batch, -1, -1).clone())
 
 
 DECOMPOSITIONS: dict[Any, Any] = {

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
-    """For operands that are not contiguous, eager's way: the two parts concatenated, dim by dim.
+    """Concatenates the two parts, dim by dim, like eager does for operands that are not contiguous.
 
     The concatenation has the format of its parts; the op itself reports a contiguous result.
     """
@@ -35,7 +35,7 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
     return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
 
 
-def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
+def make_first_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's `rule` for an op whose first result is always contiguous."""
 
     def decomposed(x: torch.Tensor, *rest: Any) -> Any:
@@ -45,7 +45,7 @@ def first_is_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
     return decomposed
 
 
-def of_dense_operand(rule: Callable[..., Any]) -> Callable[..., Any]:
+def keep_format_if_dense(rule: Callable[..., Any]) -> Callable[..., Any]:
     """`rule` of an op whose result is contiguous, or has channels last if the operand seems to."""
 
     def decomposed(x: torch.Tensor, *rest: Any) -> Any:
@@ -69,10 +69,10 @@ _BATCH_NORMS = [
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.channel_shuffle.default: channel_shuffle,
     aten.native_channel_shuffle.default: channel_shuffle,
-    aten.log_sigmoid_forward.default: first_is_contiguous(
+    aten.log_sigmoid_forward.default: make_first_contiguous(
         torch._decomp.decomposition_table[aten.log_sigmoid_forward.default]
     ),
-    **{op: of_dense_operand(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
+    **{op: keep_format_if_dense(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
 }
 # For ops with a class; the rules return `NotImplemented` if the reported format is right.
 BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
@@ -91,7 +91,7 @@ def base_of_views(node: Node) -> tuple[Node, list[Node]]:
     while node.op == "call_function" and storage is not None:
         maker = node.args[0] if node.target is getitem else node
         parents = [parent for parent in maker.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
-        # PyTorch traces a quantised tensor as the floats that it stands for; in eager these are other memory.
+        # PyTorch traces a quantised tensor as the floats that it represents; in eager these are in a separate storage.
         if not parents or maker.target is torch.ops.aten.dequantize.self:
             break
         views.append(maker)
@@ -106,21 +106,18 @@ def storage_of(value: Any) -> int | None:
     return int(value.untyped_storage()._cdata)
 
 
-def copied(module: GraphModule) -> GraphModule:
-    """A module with a copy of the graph that can be changed independently.
-
-    AOTAutograd's metadata of the output is kept.
-    """
+def copy_graph(module: GraphModule) -> GraphModule:
+    """A module with a separate copy of the graph, which includes AOTAutograd's metadata of the output."""
     graph, output = Graph(), module.graph.output_node()
     graph.output(graph.graph_copy(module.graph, {})).meta = dict(output.meta)
     return GraphModule(module, graph)
 
 
-def strided_from_memory(module: GraphModule) -> None:
-    """Makes each `as_strided` and `as_strided_scatter` of an ATen graph read a dense vector, its operand's memory.
+def rebase_strided(module: GraphModule) -> None:
+    """Makes each `as_strided` and `as_strided_scatter` of an ATen graph read its operand's memory as a dense vector.
 
-    Memory that the tensor behind the views does not cover is left out (an input that is itself a view of something
-    larger, or one with gaps).
+    Nodes are unchanged if the base of the views does not cover its storage: it is a view of a larger tensor, or has
+    gaps.
     """
     found = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
     for node in found:
@@ -129,23 +126,23 @@ def strided_from_memory(module: GraphModule) -> None:
         module.recompile()
 
 
-def offsets_relied_on(module: GraphModule) -> dict[int, int]:
-    """The storage offset of each input, by its number, whose storage is read from an absolute position.
+def required_offsets(module: GraphModule) -> dict[int, int]:
+    """The storage offset of each input, by its number, that `as_strided` reads from an absolute position.
 
-    Compiled code has memory from an input's first element on; `as_strided` with an offset counts from the storage's
-    start.
+    Such a position counts from the start of the storage; compiled code only gets the address of the input's first
+    element.
     """
     inputs = {node: number for number, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
     found = {}
     for node in module.graph.nodes:
-        if node.target in (_READ, _WRITE) and _given(node).get("storage_offset") is not None:
+        if node.target in (_READ, _WRITE) and _arguments_by_name(node).get("storage_offset") is not None:
             base, _ = base_of_views(node.args[0])
             if base in inputs:
                 found[inputs[base]] = base.meta["val"].storage_offset()
     return found
 
 
-def or_in_eager(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
+def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
     """`run`, or `module` if the storage offset of an input differs from that at tracing."""
 
     def either(*arguments: Any) -> Sequence[Any]:
@@ -174,11 +171,11 @@ def _rewrite(module: GraphModule, node: Node) -> None:
     value, memory = operand.meta["val"], base.meta["val"]
     if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
         return
-    given = _given(node)
+    given = _arguments_by_name(node)
     if given.get("storage_offset") is None:
         given["storage_offset"] = value.storage_offset()
     with module.graph.inserting_before(node):
-        vector = _vector(module, base, node)
+        vector = _flatten_memory(module, base, node)
         rest = [given[name] for name in _names(node) if name != "self"]
         if node.target is _READ:
             made = _call(module, node, _READ, vector, *rest)
@@ -191,7 +188,7 @@ def _rewrite(module: GraphModule, node: Node) -> None:
             module.graph.erase_node(dead)
 
 
-def _given(node: Node) -> dict[str, Any]:
+def _arguments_by_name(node: Node) -> dict[str, Any]:
     return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
 
 
@@ -204,7 +201,7 @@ def _layout_of(value: torch.Tensor) -> tuple[list[Any], list[Any], Any]:
     return list(value.shape), list(value.stride()), value.storage_offset()
 
 
-def _vector(module: GraphModule, base: Node, like: Node) -> Node:
+def _flatten_memory(module: GraphModule, base: Node, like: Node) -> Node:
     """All elements of a dense tensor in memory order."""
     value = base.meta["val"]
     order = sorted(range(value.dim()), key=lambda dim: (-value.stride(dim), value.shape[dim] == 1))

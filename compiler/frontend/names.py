@@ -1,4 +1,4 @@
-"""Names that survive renumbering, from a node's place in the model, and the schemas of torch's ops as plain data."""
+"""Stable names of nodes, from their module paths, which survive renumbering; and schemas of torch's ops as data."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def module_path(node: Any) -> str:
     if not stack:
         return ""
     path, _ = list(stack.values())[-1]
-    return _dotted(_ROOT.sub("", path))
+    return _to_dotted(_ROOT.sub("", path))
 
 
-def _dotted(path: str) -> str:
+def _to_dotted(path: str) -> str:
     """`layer['0'].dense` as `layer.0.dense`."""
     return _PART.sub(lambda found: "." + next(filter(None, found.groups())), path).lstrip(".")
 

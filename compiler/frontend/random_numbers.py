@@ -1,7 +1,7 @@
-"""Decomposes random ops of an ATen graph, dropout among them, to counter-based random bits of compiled code.
+"""Decomposes random ops of an ATen graph, including dropout, to counter-based random bits of compiled code.
 
-Each graph has one seed, its last input, drawn from PyTorch's default generator at each call, and each random node has a
-separate stream, so `torch.manual_seed` makes results reproducible. Distributions are eager's; the numbers differ. Ops
+Each graph has one seed, its last input, which each call draws from PyTorch's default generator, so `torch.manual_seed`
+makes results reproducible. Each random node has a separate stream. Distributions are eager's; the numbers differ. Ops
 without a rule in `distributions` run in eager with PyTorch's generator.
 """
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.distributions import RULES, RandomBits
-from buddy.compiler.frontend.memory_formats import copied
+from buddy.compiler.frontend.memory_formats import copy_graph
 
 aten = torch.ops.aten
 
@@ -45,11 +45,11 @@ def with_seed(run: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arguments: run(*arguments, new_seed())
 
 
-def in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
+def decompose_random_in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
     """Replaces random ops in branches and bodies of control flow by counter-based bits, with a seed for each body."""
     for inner in module.modules():
         if isinstance(inner, GraphModule) and inner is not module:
-            by_counter(inner, table, draws_seed=True)
+            decompose_random(inner, table, draws_seed=True)
 
 
 def draws_seeds(module: GraphModule) -> bool:
@@ -58,9 +58,9 @@ def draws_seeds(module: GraphModule) -> bool:
     return any(SEED in node.meta for body in bodies for node in body.graph.nodes if node.op == "call_function")
 
 
-def seed_as_input(body: GraphModule) -> GraphModule | None:
-    """A body that draws a seed, with the seed as its last input instead; None for another."""
-    body = copied(body)
+def take_seed_as_input(body: GraphModule) -> GraphModule | None:
+    """A body that draws a seed, rewritten to take the seed as its last input; None if the body draws no seed."""
+    body = copy_graph(body)
     seed = next((node for node in body.graph.nodes if SEED in node.meta and node.op == "call_function"), None)
     if seed is None:
         return None
@@ -73,21 +73,20 @@ def seed_as_input(body: GraphModule) -> GraphModule | None:
     return body
 
 
-def by_counter(
+def decompose_random(
     module: GraphModule, table: Mapping[Any, Callable[..., Any]], *, draws_seed: bool = False
 ) -> GraphModule | None:
-    """Replaces the random ops of an ATen graph by counter-based bits.
-
-    Returns the original graph if it needs a seed now.
+    """Replaces the random ops of an ATen graph in place by counter-based bits.
 
     The replacements are decomposed by `table`. The seed is the last input, or with `draws_seed` the graph's first node.
+    Returns a copy of the graph as it was before, None if the graph needs no seed.
     """
-    drawing = [node for node in module.graph.nodes if _drawn(node).op in RULES and SEED not in node.meta]
+    drawing = [node for node in module.graph.nodes if _random_op(node).op in RULES and SEED not in node.meta]
     read = [parent for node in drawing for parent in (node, *node.all_input_nodes)]
     mode = detect_fake_mode([leaf for node in read for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return None
-    before = copied(module)
+    before = copy_graph(module)
     rewriting = _Rewriting(module, ComplexEmitter(module.graph, mode, table), draws_seed)
     for node in drawing:
         rewriting.replace(node)
@@ -95,11 +94,11 @@ def by_counter(
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _RandomOp:
     """The random op that a node calls.
 
-    Recomputed values (`torch.utils.checkpoint`) are drawn twice: the first call saves the generator's state, which is
-    the `state` of the second.
+    Recomputed values (`torch.utils.checkpoint`) are drawn twice: the first call, with `keeps`, returns the generator's
+    state, which is the `state` of the second.
     """
 
     op: Any
@@ -108,13 +107,13 @@ class _Drawn:
     state: Node | None = None
 
 
-def _drawn(node: Node) -> _Drawn:
+def _random_op(node: Node) -> _RandomOp:
     if node.target is _KEEPING:
-        return _Drawn(node.args[0], node.args[1:], keeps=True)
+        return _RandomOp(node.args[0], node.args[1:], keeps=True)
     if node.target is _AGAIN:
         state, op, *args = node.args
-        return _Drawn(op, tuple(args), state=state)
-    return _Drawn(node.target, node.args)
+        return _RandomOp(op, tuple(args), state=state)
+    return _RandomOp(node.target, node.args)
 
 
 def restores_states(module: GraphModule) -> bool:
@@ -144,7 +143,7 @@ class _Rewriting:
         if not node.users:
             self._module.graph.erase_node(node)
             return
-        drawn = _drawn(node)
+        drawn = _random_op(node)
         value = self._value(node, drawn)
         made = value[0] if isinstance(value, (list, tuple)) else value
         if not isinstance(made, torch.Tensor) or made.device.type != "cpu" or made.is_complex():
@@ -156,7 +155,7 @@ class _Rewriting:
         with self._module.graph.inserting_before(node), self._emitter.at(node):
             args, named = map_arg((drawn.args, known), self._operand)
             seed = self._emitter.know(self._form(), drawn.state or self._seed)
-            # Numbers that are drawn twice have a separate seed, derived from the graph's.
+            # Numbers that are drawn twice have a separate seed, which is derived from the graph's seed.
             kept = torch.ops.buddy.philox64.default(seed, self._streams, []) if drawn.keeps else None
             own = kept is not None or drawn.state is not None
             found = RULES[drawn.op](
@@ -170,14 +169,14 @@ class _Rewriting:
         else:
             drawn.state.meta["val"] = self._form()
         if kept is None:
-            self._put(node, found)
+            self._replace_results(node, found)
             return
         for picked in node.users:
-            if picked.args[1] == 0:  # was the whole state of a generator
+            if picked.args[1] == 0:  # originally the state of a generator
                 picked.meta["val"] = self._form()
-        self._put(node, (kept, found))
+        self._replace_results(node, (kept, found))
 
-    def _value(self, node: Node, drawn: _Drawn) -> Any:
+    def _value(self, node: Node, drawn: _RandomOp) -> Any:
         """The result of the op: PyTorch records none for calls that save the generator's state."""
         if node.target is drawn.op:
             return node.meta["val"]
@@ -195,7 +194,7 @@ class _Rewriting:
             if node not in known:
                 self._module.graph.erase_node(node)
 
-    def _put(self, node: Node, found: Any) -> None:
+    def _replace_results(self, node: Node, found: Any) -> None:
         if isinstance(found, torch.Tensor):
             self._replace(node, found)
             return
@@ -231,11 +230,11 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     if p == 1:
         return x * 0.0, torch.zeros_like(x, dtype=torch.bool)
-    noise = _kept(x, 1 - p)
+    noise = _draw_mask(x, 1 - p)
     return x * (noise / (1 - p)), noise.to(torch.bool)
 
 
-def _kept(x: torch.Tensor, p: float) -> torch.Tensor:
+def _draw_mask(x: torch.Tensor, p: float) -> torch.Tensor:
     """Ones with probability `p`, else zeros, drawn in the memory order of a tensor like `x`."""
     strides = torch.empty_like(x).stride()
     order = sorted(range(x.dim()), key=lambda dim: -strides[dim])

@@ -1,9 +1,8 @@
-"""Rejects what eager rejects, with eager's own error, by running suspected graphs in eager.
+"""Rejects calls that eager rejects, with eager's own error, by running suspected graphs in eager.
 
-Two checks lead there. While AOTAutograd traces, each ATen op of a small graph is called once in eager on plain values
-of the same shapes and dtypes; if it raises, its form is suspected. And compiled code checks indices and other values,
-and calls eager if one is out of range. Neither decides: the Dynamo graph is then run in eager on the values of the
-call, and its error, or result, is the right one in any case.
+A graph becomes suspected by two checks. While AOTAutograd traces a small graph, each ATen op is called once in eager on
+plain values of the same shapes and dtypes, and is suspected if it raises. Compiled code checks indices and other
+values. In both cases the Dynamo graph runs in eager on the values of the call, which raises or returns the result.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ Table = Mapping[Any, Callable[..., Any]]
 
 # Maximum number of elements of arguments and results for a trial call; larger calls would take time.
 MOST_ELEMENTS = 1 << 16
-# What these reject depends on values, which plain ones do not represent.
+# The errors of these ops depend on values, which the plain values of a trial call do not represent.
 _BY_VALUE = {
     "_assert_async", "_assert_scalar", "_local_scalar_dense", "sym_constrain_range", "sym_constrain_range_for_size",
     "segment_reduce", "repeat_interleave", "lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "_linalg_check_errors",
 }  # fmt: skip
-# Some of eager's kernels for these read beyond the end of tensors whose widths are not multiples of a block.
+# Some kernels of these ops in eager read beyond the end of tensors whose widths are not multiples of a block.
 _UNSAFE = {"_weight_int8pack_mm"}
-# Integers are divisors in these, and positions or sizes elsewhere.
+# Integer operands of these ops are divisors; those of other ops are positions or sizes.
 _DIVIDE = ("div", "floor_divide", "remainder", "fmod", "true_divide")
 _BAGS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
 _GREATEST = 2  # the mode of bags for maxima
@@ -49,10 +48,10 @@ class SuspectedError(Exception):
 
 def with_form_checks(table: Table) -> dict[Any, Callable[..., Any]]:
     """The decompositions of `table`, which raise `SuspectedError` for calls with a form that eager rejects."""
-    return {op: _watched(op, rule) for op, rule in table.items()}
+    return {op: _add_form_check(op, rule) for op, rule in table.items()}
 
 
-def _watched(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _add_form_check(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(rule)
     def watched(*args: Any, **kwargs: Any) -> Any:
         depth = getattr(_inside, "depth", 0)
@@ -61,7 +60,7 @@ def _watched(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             result = rule(*args, **kwargs)
         finally:
             _inside.depth = depth
-        # Calls inside the rule are not checked, and neither are backward formulas.
+        # Calls inside the rule and backward formulas are not checked.
         if not depth and result is not NotImplemented and torch._C._current_autograd_node() is None:
             check_form(op, args, kwargs, result)
         return result
@@ -83,7 +82,7 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
         return
     name = op._schema.name.removeprefix("aten::")
-    if name in _BY_VALUE | _UNSAFE or Tag.nondeterministic_seeded in op.tags or _by_mask(name, args):
+    if name in _BY_VALUE | _UNSAFE or Tag.nondeterministic_seeded in op.tags or _has_mask_subscript(name, args):
         return
     leaves = tree_leaves((list(args), dict(kwargs), result))
     if any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves):
@@ -95,12 +94,12 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
     if key not in _known:
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
-        _known[key] = _is_refused(op, args, kwargs, 1 if name in _DIVIDE else 0)
+        _known[key] = _is_rejected(op, args, kwargs, 1 if name in _DIVIDE else 0)
     if _known[key]:
         raise SuspectedError(str(op))
 
 
-def _by_mask(name: str, args: Sequence[Any]) -> bool:
+def _has_mask_subscript(name: str, args: Sequence[Any]) -> bool:
     """Whether a mask determines how many elements are read or written."""
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
@@ -108,7 +107,7 @@ def _by_mask(name: str, args: Sequence[Any]) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a dense CPU tensor with static sizes can represent it."""
+    """Whether a dense CPU tensor with static sizes can represent the tensor."""
     sizes_known = all(type(size) is int for size in tensor.shape)
     return sizes_known and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
@@ -117,7 +116,7 @@ def _form(value: Any) -> Any:
     return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _is_refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: int) -> bool:
+def _is_rejected(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: int) -> bool:
     def plain(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
@@ -136,7 +135,7 @@ def _is_refused(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: 
 # ---- at a call -------------------------------------------------------------------------------------------------------
 
 
-class _Told(Interpreter):
+class _LocatingInterpreter(Interpreter):
     """Runs a Dynamo graph node by node, so that an error names its op and the calling line."""
 
     def run_node(self, n: Node) -> Any:
@@ -144,11 +143,11 @@ class _Told(Interpreter):
             with _OrderedBags() if "embedding_bag" in str(n.target) else nullcontext():
                 return super().run_node(n)
         except Exception as error:
-            _tell(error, n)
+            _add_location(error, n)
             raise
 
 
-def _tell(error: Exception, node: Node) -> None:
+def _add_location(error: Exception, node: Node) -> None:
     """Adds the op and its Python line to the message of `error`, and keeps its type."""
     line = python_line(node)
     if line and error.args and isinstance(error.args[0], str):
@@ -159,7 +158,7 @@ def _tell(error: Exception, node: Node) -> None:
 class _OrderedBags(TorchDispatchMode):
     """Raises for sums and means of bags whose offsets decrease.
 
-    Eager rejects these with several threads only. With one thread, it reads memory outside of the tensors.
+    Eager only rejects these with several threads. With one thread, it reads memory outside of the tensors.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -173,14 +172,14 @@ class _OrderedBags(TorchDispatchMode):
 
 def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
     """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
-    interpreter = _Told(module)
+    interpreter = _LocatingInterpreter(module)
     interpreter.extra_traceback = False
     with torch.fx.traceback.preserve_node_meta(False):
         return interpreter.run(*args)
 
 
-def with_eager_refusals(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, but if it rejects a value, eager runs instead: it raises, or returns the result."""
+def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, except that eager runs if `compiled` rejects a value: eager then raises or returns the result."""
 
     def run(*args: Any) -> Any:
         try:

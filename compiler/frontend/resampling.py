@@ -1,12 +1,8 @@
-"""Resamples images: with weights known at compile time, and at given positions.
+"""Decomposes resampling of images (`upsample_*`) and `grid_sample` to the steps of eager's kernels, in their order.
 
-This covers bytes, which eager resamples in fixed point; antialiasing; and scales that eager ignores. PyTorch decomposes
-bilinear and bicubic resampling through kernels of the Python dispatcher, which have priority over any table of
-decompositions, and in f32, which is off by one for bytes. `resampled_as_in_eager` overrides these while a graph is
-traced.
-
-Torch's own decomposition computes in f32; eager's kernels round every step to the dtype of the grid, which for half
-precision moves a position by up to an eighth of a pixel. Every step here is one of theirs, in their order.
+PyTorch's own decompositions compute in f32: they are off by one for bytes, which eager resamples in fixed point, and in
+half precision by up to an eighth of a pixel. The Python dispatcher gives those of bilinear and bicubic resampling
+priority over any table of decompositions; `resample_like_eager` overrides them while a graph is traced.
 """
 
 from __future__ import annotations
@@ -34,9 +30,9 @@ _DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImp
 
 @dataclass(frozen=True)
 class ResamplingFilter:
-    """A kernel of `taps` elements without downscaling, and its weight at a distance (in elements).
+    """A kernel that spans `taps` elements without downscaling; a call returns its weight at a distance in elements.
 
-    Cubic ones are Keys' (1981); eager sets the parameter to -0.75, and to -0.5 for antialiasing.
+    Cubic kernels are those of Keys (1981); eager sets their parameter to -0.75, and to -0.5 for antialiasing.
     """
 
     taps: int
@@ -65,10 +61,10 @@ class ResamplingScale:
 def resampled(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """`x` [n, channels, height, width] with `sizes` for the last two dims; a scale that is not None sets the step.
+    """`x` [n, channels, height, width] resampled to `sizes`, those of the last two dims; a scale sets the step.
 
-    One dim after the other, the last first; bytes are rounded in between. For bytes, which have no other rule, symbolic
-    sizes become those of this call, and Dynamo recompiles for others. Otherwise symbolic sizes are unchanged, and so is
+    The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes become those of this
+    call, and Dynamo recompiles for others. For other dtypes, an op with symbolic sizes is unchanged, and so is one on
     half precision, which eager rejects.
     """
     whole = all(type(size) is int for size in (*x.shape[2:], *sizes))
@@ -79,7 +75,7 @@ def resampled(
         source, result, scale = int(x.size(dim)), int(sizes[dim - 2]), scales[dim - 2]
         step = _step(source, result, align_corners, scale)
         rows = _rows(ResamplingScale(source, result, step, align_corners), kernel)
-        x = _bytes_along(x, dim, rows) if x.dtype == torch.uint8 else _summed(x, dim, rows, float)
+        x = _resample_bytes(x, dim, rows) if x.dtype == torch.uint8 else _weighted_sums(x, dim, rows, float)
     return x.contiguous(memory_format=layout)
 
 
@@ -90,13 +86,13 @@ def _step(source: int, result: int, align_corners: bool, scale: float | None) ->
 
 
 def _rows(scale: ResamplingScale, kernel: ResamplingFilter) -> list[dict[int, float]]:
-    """For each element of the result its weights by source position."""
+    """The weights of each element of the result, by source position."""
     row = _antialiased_row if kernel.antialias else _row
     return [row(at, scale, kernel) for at in range(scale.result)]
 
 
 def _row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """Positions outside count for the nearest inside."""
+    """The weights of element `at`; those of positions outside of the source are added to the nearest element."""
     place = scale.step * at if scale.align_corners else scale.step * (at + 0.5) - 0.5
     if kernel.taps == 2:
         place = max(place, 0.0)
@@ -110,7 +106,7 @@ def _row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int,
 
 
 def _antialiased_row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """The kernel is as wide as a step; weights outside are left out, and the rest normalized to 1."""
+    """The weights of element `at` for a kernel as wide as a step, normalized to the sum 1 inside the source."""
     wide = max(scale.step, 1.0)
     centre, support = scale.step * (at + 0.5), kernel.taps * 0.5 * wide
     first, end = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), scale.source)
@@ -119,20 +115,22 @@ def _antialiased_row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) 
     return {place: weight / total for place, weight in weights.items()} if total else weights
 
 
-def _bytes_along(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
-    """In fixed point: weights are 16-bit integers, with as many fraction bits as the largest one permits."""
+def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
+    """Resamples in fixed point: weights are 16-bit integers, with as many fraction bits as the largest one permits."""
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
     digits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
 
     def whole(weight: float) -> int:
         return int(weight * (1 << digits) + (0.5 if weight >= 0 else -0.5))
 
-    total = _summed(x.to(torch.int32), dim, rows, whole) + (1 << (digits - 1))
+    total = _weighted_sums(x.to(torch.int32), dim, rows, whole) + (1 << (digits - 1))
     return (total >> digits).clamp(0, 255).to(torch.uint8)
 
 
-def _summed(x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callable[[float], float]) -> torch.Tensor:
-    """The weighted sums along `dim`, tap by tap; rows with fewer taps end in weights of 0."""
+def _weighted_sums(
+    x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callable[[float], float]
+) -> torch.Tensor:
+    """The weighted sums along `dim`, tap by tap; shorter rows are padded with weights of 0."""
     taps = max((len(row) for row in rows), default=0)
     listed = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
@@ -147,7 +145,7 @@ def _summed(x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callabl
 
 
 def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-    """Made outside the trace: `torch.tensor` would add an in-place op, which decompositions must not contain."""
+    """A constant created outside of the trace: there, `torch.tensor` would add an in-place op, which is not allowed."""
     with _disable_current_modes():
         found = torch.tensor(values, dtype=dtype)
     return aten.lift_fresh_copy(found)
@@ -164,25 +162,25 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 
 
 @contextmanager
-def resampled_as_in_eager() -> Iterator[None]:
-    """While active, traced graphs use our rules in place of PyTorch's where those differ from eager."""
+def resample_like_eager() -> Iterator[None]:
+    """While active, traced graphs use the rules of this module in place of PyTorch's, which differ from eager."""
     before = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     try:
         for overload, key, rule in before:
             if key in _DECOMPOSING:
-                _put(overload, key, _instead_of(rule, _RULES[overload]))
+                _install_kernel(overload, key, _try_first(rule, _RULES[overload]))
         yield
     finally:
         for overload, key, rule in before:
-            _put(overload, key, rule)
+            _install_kernel(overload, key, rule)
 
 
-def _put(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
+def _install_kernel(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
     overload.py_kernels[key] = rule
     overload._dispatch_cache.clear()
 
 
-def _instead_of(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def _try_first(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
     """The first result of `ours` that is not `NotImplemented`, else `rule`."""
 
     def dispatched(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
@@ -193,15 +191,15 @@ def _instead_of(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) ->
     return dispatched
 
 
-def _of_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
+def _decompose_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
     def for_bytes(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
         return rule(x, *rest, **further) if x.dtype == torch.uint8 else NotImplemented
 
     return for_bytes
 
 
-def _without_idle_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
-    """The overload `vec`, by `overload`, which takes a scale for each dim; scales that eager ignores are left out.
+def _drop_ignored_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
+    """The overload `vec`, computed by `overload`, which takes a scale for each dim, without scales that eager ignores.
 
     Eager copies along a dim whose size is unchanged, whatever the scale, and, for nearest resampling, `doubles`
     elements if the size doubles.
@@ -221,8 +219,8 @@ def _without_idle_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
     return resample
 
 
-def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The overload `vec`: both scales in a list, which may determine the sizes."""
+def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The overload `vec` of `resample`: it takes both scales as a list, which may determine the sizes."""
 
     def from_list(
         x: torch.Tensor, sizes: Sequence[int] | None, align_corners: bool, scales: Sequence[float] | None = None
@@ -238,17 +236,18 @@ def _from_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
 # Rules with priority over PyTorch's own, by overload.
 _RULES: dict[Any, list[Callable[..., Any]]] = {
-    aten.upsample_bilinear2d.default: [_of_bytes(_linear)],
+    aten.upsample_bilinear2d.default: [_decompose_bytes(_linear)],
     aten.upsample_bilinear2d.vec: [
-        _of_bytes(_from_list(_linear)), _without_idle_scales(aten.upsample_bilinear2d.default, doubles=False),
+                _decompose_bytes(_accept_scale_list(_linear)),
+        _drop_ignored_scales(aten.upsample_bilinear2d.default, doubles=False),
     ],
-    aten.upsample_bicubic2d.default: [_of_bytes(_cubic)],
-    aten.upsample_bicubic2d.vec: [_of_bytes(_from_list(_cubic))],
-    aten.upsample_linear1d.vec: [_without_idle_scales(aten.upsample_linear1d.default, doubles=False)],
-    aten.upsample_trilinear3d.vec: [_without_idle_scales(aten.upsample_trilinear3d.default, doubles=False)],
-    # For nearest resampling, only eager's kernel for images does so; those for lines and volumes always use the scale.
-    aten.upsample_nearest2d.vec: [_without_idle_scales(aten.upsample_nearest2d.default, doubles=True)],
-    # Not resampling, but PyTorch's rule is applied in the same way.
+    aten.upsample_bicubic2d.default: [_decompose_bytes(_cubic)],
+    aten.upsample_bicubic2d.vec: [_decompose_bytes(_accept_scale_list(_cubic))],
+    aten.upsample_linear1d.vec: [_drop_ignored_scales(aten.upsample_linear1d.default, doubles=False)],
+    aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
+    # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
+    aten.upsample_nearest2d.vec: [_drop_ignored_scales(aten.upsample_nearest2d.default, doubles=True)],
+    # This is not resampling, but PyTorch installs its rule in the same way.
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
@@ -271,40 +270,40 @@ def grid_sample(
     (two dims only); padding outside is 0 for zeros, 1 for the nearest edge, 2 for reflection.
     """
     sizes = x.shape[2:]
-    scaled = _scaled if len(sizes) == 2 else _scaled_volume
+    scaled = _to_elements if len(sizes) == 2 else _to_volume_elements
     places = [scaled(grid[..., -1 - dim], size, align_corners) for dim, size in enumerate(sizes)]
 
     def padded(place: torch.Tensor, size: int) -> torch.Tensor:
-        return _padded(place, size, padding, align_corners)
+        return _pad_position(place, size, padding, align_corners)
 
     if interpolation == 2:
         return _sample_cubic(x, places, padded)
     places = [padded(place, size) for place, size in zip(places, sizes, strict=True)]
     if interpolation == 1:
-        return _taken(x, [place.round() for place in places])
+        return _gather_elements(x, [place.round() for place in places])
     return _sample_linear(x, places)
 
 
-def _scaled(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
+def _to_elements(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
     """Maps [-1, 1] to elements."""
     return (place + 1) * ((size - 1) / 2) if align_corners else (place + 1) * (size / 2) - 0.5
 
 
-def _scaled_volume(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """The same for volumes, where eager uses another order."""
+def _to_volume_elements(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
+    """Like `_to_elements`, in the order of operations of eager's kernel for volumes."""
     return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
 
 
-def _padded(place: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
+def _pad_position(place: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
     if padding == 0:
         return place
     if padding == 2:
-        place = _mirrored(place, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
+        place = _reflect(place, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
     # In this form, NaN becomes 0.
     return torch.where(place > 0, place, 0).clamp_max(size - 1)
 
 
-def _mirrored(place: torch.Tensor, low: float, period: int) -> torch.Tensor:
+def _reflect(place: torch.Tensor, low: float, period: int) -> torch.Tensor:
     if period == 0:
         return torch.zeros_like(place)
     away = (place - low).abs() if low else place.abs()
@@ -313,7 +312,7 @@ def _mirrored(place: torch.Tensor, low: float, period: int) -> torch.Tensor:
     return rest + low if low else rest
 
 
-def _taken(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
+def _gather_elements(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
     """The elements at integer positions `places`, 0 outside."""
     whole = [place.to(torch.int64).unsqueeze(1) for place in places]
     sizes = x.shape[2:]
@@ -331,7 +330,7 @@ def _sample_linear(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Ten
         # The factor of the last dim comes first.
         weights = [share[side] for share, side in zip(shares, corner, strict=True)][::-1]
         at = [low + 1 if side else low for low, side in zip(lows, corner, strict=True)]
-        terms.append(_taken(x, at) * reduce(mul, weights).unsqueeze(1))
+        terms.append(_gather_elements(x, at) * reduce(mul, weights).unsqueeze(1))
     return reduce(add, terms)
 
 
@@ -341,7 +340,10 @@ def _sample_cubic(x: torch.Tensor, places: Sequence[torch.Tensor], padded: Place
     rows, columns = (
         [padded(low + tap, size) for tap in (-1, 0, 1, 2)] for low, size in zip(lows, x.shape[2:], strict=True)
     )
-    along = [reduce(add, [w * _taken(x, [row, c]) for w, c in zip(weights[1], columns, strict=True)]) for row in rows]
+    along = [
+        reduce(add, [w * _gather_elements(x, [row, c]) for w, c in zip(weights[1], columns, strict=True)])
+        for row in rows
+    ]
     return reduce(add, map(mul, weights[0], along))
 
 

@@ -1,7 +1,7 @@
 """Maps the results of compiled code to those of a graph: repeated results, views, inputs, numbers, strides.
 
-Results that share memory in eager share it here. If none of them covers all of that memory, its producer is computed as
-one more result, a base, of which they are views.
+Results that share memory in eager also share it in compiled code. If none of them covers that memory, its producer is
+computed as an additional result, a base, and the others are views of it.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class _View:
 
     def of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         if isinstance(self.base, _Input):
-            return self._seen(base, symbols)
+            return self._view_of(base, symbols)
         if self.detached:  # a view returned by an autograd function must not be written to
-            return self._seen(base, symbols).detach()
-        # AOTAutograd runs this without gradients, and a view made so must not be written to with gradients.
+            return self._view_of(base, symbols).detach()
+        # AOTAutograd runs this without gradients, and a view created so must not be written to with gradients.
         with torch.enable_grad():
-            return self._seen(base, symbols)
+            return self._view_of(base, symbols)
 
-    def _seen(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+    def _view_of(self, base: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         shape, strides = _values(self.shape, symbols), _values(self.strides, symbols)
         typed = base if base.dtype == self.dtype else _as_type(base, self.dtype)
         view = typed.as_strided(shape, strides, typed.storage_offset() + value_of(self.offset, symbols))
@@ -81,7 +81,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
     """`to_buddy`, with the bases of viewed results as `bases` further results."""
-    bases = _bases_missing(aten.module)
+    bases = _missing_bases(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
     graph, copies = Graph(), dict[Node, Node]()
@@ -94,8 +94,8 @@ def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> C
     return found
 
 
-def _bases_missing(module: GraphModule) -> list[Node]:
-    """The nodes whose memory results are views of, if the results reveal that and are not the base themselves.
+def _missing_bases(module: GraphModule) -> list[Node]:
+    """The nodes of whose memory results are views, if the results reveal that and no result is the base itself.
 
     A result that shares its memory with no other and starts at its beginning is indistinguishable from a base, unless
     it is lazily conjugated or negated.
@@ -109,12 +109,12 @@ def _bases_missing(module: GraphModule) -> list[Node]:
             views.setdefault(root, []).append(node)
     return [
         root for root, nodes in views.items()
-        if root not in nodes and (len(nodes) > 1 or _is_seen_to_be_a_view(nodes[0].meta["val"]))
+        if root not in nodes and (len(nodes) > 1 or _is_visible_view(nodes[0].meta["val"]))
     ]  # fmt: skip
 
 
-def _is_seen_to_be_a_view(value: torch.Tensor) -> bool:
-    return value.is_conj() or value.is_neg() or not _begins_its_memory(value)
+def _is_visible_view(value: torch.Tensor) -> bool:
+    return value.is_conj() or value.is_neg() or not _starts_at_memory(value)
 
 
 class GraphResults:
@@ -134,18 +134,18 @@ class GraphResults:
             (known.get(result) or memory.view(result, known)) if isinstance(result, Op) else result
             for result in graph.results[: len(graph.results) - conversion.bases]
         ]
-        self._strides = [_needed(memory.strides(op), op.tensor_meta.shape) for op in computed]
+        self._strides = [_strides_to_set(memory.strides(op), op.tensor_meta.shape) for op in computed]
         graph.output._arguments = [tuple(computed)]
 
-    def given(
+    def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
     ) -> list[Any]:
         """The results of a call of the graph on `inputs`, where compiled code returned `computed`."""
-        laid_out = [_with_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
-        return [_picked(source, laid_out, inputs, symbols) for source in self._plan]
+        laid_out = [_set_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
+        return [_select_result(source, laid_out, inputs, symbols) for source in self._plan]
 
 
-def _picked(
+def _select_result(
     source: Any, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
 ) -> Any:
     """The value at one position of the results.
@@ -153,7 +153,7 @@ def _picked(
     Not a recursive closure: that is a reference cycle, which keeps tensors alive until garbage collection.
     """
     if isinstance(source, _View):
-        return source.of(_picked(source.base, computed, inputs, symbols), symbols)
+        return source.of(_select_result(source.base, computed, inputs, symbols), symbols)
     if isinstance(source, Size):
         return value_of(source, symbols)
     if isinstance(source, _Computed):
@@ -199,7 +199,7 @@ class _Memory:
         return self._conversion.strides(self._nodes[op])
 
     def _form(self, op: Op) -> object:
-        """A key shared by all views of the same memory: the memory, and its content."""
+        """A key that all views of the same memory with the same content share."""
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None:
@@ -213,9 +213,9 @@ class _Memory:
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():
-            return False  # compiled code writes resolved values, so a view without the flag would have to be
+            return False  # compiled code writes resolved values, so a view without the flag would have to be flagged
         makes = _root(node) is node.meta.get(STANDS_FOR, node)
-        return (makes and _begins_its_memory(value)) or self._fills(op)
+        return (makes and _starts_at_memory(value)) or self._fills(op)
 
     def _fills(self, op: Op) -> bool:
         """Whether every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
@@ -238,7 +238,7 @@ def _root(node: Node) -> Node:
     return _root(node) if STANDS_FOR in node.meta else node
 
 
-def _begins_its_memory(value: torch.Tensor) -> bool:
+def _starts_at_memory(value: torch.Tensor) -> bool:
     """Whether a tensor starts at its memory's first element, for all sizes; checked without adding a guard."""
     offset = value.storage_offset()
     return isinstance(offset, int) and offset == 0
@@ -247,7 +247,7 @@ def _begins_its_memory(value: torch.Tensor) -> bool:
 # ---- strides ---------------------------------------------------------------------------------------------------------
 
 
-def _needed(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
+def _strides_to_set(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
     moving = [
         (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
     ]
@@ -256,14 +256,14 @@ def _needed(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
     return tuple(strides)
 
 
-def _with_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, int]) -> torch.Tensor:
+def _set_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, int]) -> torch.Tensor:
     wanted = None if strides is None else _values(strides, symbols)
     if wanted is None or wanted == tensor.stride():
         return tensor
-    # An expanded dim is one element, seen from every position.
+    # All positions of an expanded dim are one element.
     once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
     laid_out = torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once)
-    # `expand` to the same shape is a view too, and autograd forbids writes to a view returned by a compiled function.
+    # `expand` to the same shape returns a view too, and autograd forbids writes to a view from a compiled function.
     return laid_out if laid_out.shape == tensor.shape else laid_out.expand(tensor.shape)
 
 

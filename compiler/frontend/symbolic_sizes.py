@@ -1,10 +1,7 @@
-"""Symbolic sizes of torch's graphs: `SymInt` to `Size`, floats computed from sizes, and slices at sizes.
+"""Converts symbolic sizes of torch's graphs: `SymInt` to `Size`, and floats that are computed from sizes to tensors.
 
-Sizes of compiled code are whole numbers (`graph/sizes.py`), so a symbolic float has to be data.
-
-inputs.
-
-Symbols that may be negative, such as numbers among the inputs, are named `i0`, `i1`, ….
+Symbols are named after their kind: `s0`, `s1`, … are sizes, and `i0`, `i1`, … may be negative, such as numbers among
+the inputs. Sizes of compiled code are integers (`graph/sizes.py`), so a symbolic float has to be data.
 """
 
 from __future__ import annotations
@@ -28,20 +25,21 @@ _COMPUTED: dict[Any, Any] = {
     operator.sub: aten.sub.Tensor, operator.pow: aten.pow.Tensor_Tensor, operator.neg: aten.neg.default,
     torch._sym_sqrt: aten.sqrt.default, math.sqrt: aten.sqrt.default,
 }  # fmt: skip
-# Ops with a number as second argument, and those that compute the same with a tensor.
+# Ops whose second argument may be a number, and the ops that compute the same with a tensor.
 _READ: dict[Any, Any] = {
     aten.mul.Scalar: aten.mul.Tensor, aten.add.Scalar: aten.add.Tensor, aten.sub.Scalar: aten.sub.Tensor,
     aten.div.Scalar: aten.div.Tensor,
 } | {op: op for op in (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor)}  # fmt: skip
 _FILL = (aten.full.default, aten.full_like.default)
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-# With results of 16 bits, eager rounds the number that it adds, and multiplies or divides by that of 32 bits.
+# For 16-bit results, eager multiplies and divides by a number in 32 bits, but rounds a number that it adds to 16 bits.
 _WIDENED = (aten.mul.Tensor, aten.div.Tensor)
 
 
-def computed_in_tensors(module: GraphModule) -> None:
-    """Compute the symbolic floats that arithmetic ops and `full` read in float64, as Python does. Those that other ops
-    read are left as they are.
+def compute_floats_as_tensors(module: GraphModule) -> None:
+    """Computes symbolic floats that arithmetic ops and `full` read as float64 tensors, with the precision of Python.
+
+    Floats that other ops read are unchanged.
     """
     nodes = list(module.graph.nodes)
     if not any(isinstance(node.meta.get("val"), torch.SymFloat) for node in nodes):
@@ -54,7 +52,7 @@ def computed_in_tensors(module: GraphModule) -> None:
 
 
 def _read_tensor(node: Node, tensors: dict[Node, Node | None]) -> bool:
-    """Make `node` read a tensor where it reads a symbolic float; whether it did."""
+    """Replaces a symbolic float that `node` reads by a tensor; returns whether it was replaced."""
     fills = node.target in _FILL
     if (not fills and node.target not in _READ) or len(node.args) != 2:
         return False
@@ -69,13 +67,13 @@ def _read_tensor(node: Node, tensors: dict[Node, Node | None]) -> bool:
         return False
     with node.graph.inserting_before(node):
         if fills:
-            zeros = _called(node, node.target, (first, 0), {**node.kwargs, "dtype": value.dtype})
-            made = _called(node, aten.add.Tensor, (zeros, _cast(node, tensor, value.dtype)), {})
+            zeros = _add_call(node, node.target, (first, 0), {**node.kwargs, "dtype": value.dtype})
+            made = _add_call(node, aten.add.Tensor, (zeros, _cast(node, tensor, value.dtype)), {})
         else:
             op = _READ[node.target]
             inner = torch.float32 if value.dtype.itemsize == 2 and op in _WIDENED else value.dtype
             pair = [_cast(node, item, inner) for item in (first, tensor)]
-            made = _cast(node, _called(node, op, pair, dict(node.kwargs)), value.dtype)
+            made = _cast(node, _add_call(node, op, pair, dict(node.kwargs)), value.dtype)
     node.replace_all_uses_with(made)
     return True
 
@@ -83,17 +81,17 @@ def _read_tensor(node: Node, tensors: dict[Node, Node | None]) -> bool:
 def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
     if tensor.meta["val"].dtype == dtype:
         return tensor
-    return _called(node, aten._to_copy.default, (tensor,), {"dtype": dtype})
+    return _add_call(node, aten._to_copy.default, (tensor,), {"dtype": dtype})
 
 
 def _as_tensor(node: Any, tensors: dict[Node, Node | None]) -> Node | None:
-    """A node that computes a symbolic float as a tensor; None where it is made by what has no counterpart."""
+    """A node that computes a symbolic float as a tensor; None if an op of its computation has no tensor counterpart."""
     if node not in tensors:
-        tensors[node] = _converted(node, tensors)
+        tensors[node] = _convert_float(node, tensors)
     return tensors[node]
 
 
-def _converted(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
+def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
     target = torch.sym_float if node.target is float else node.target
     if node.op != "call_function" or (target is not torch.sym_float and target not in _COMPUTED):
         return None
@@ -103,27 +101,27 @@ def _converted(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
     if target is torch.sym_float:
         return operands[0]
     with node.graph.inserting_before(node):
-        return _called(node, _COMPUTED[target], operands, {})
+        return _add_call(node, _COMPUTED[target], operands, {})
 
 
 def _operand(node: Node, item: Any, tensors: dict[Node, Node | None]) -> Node | None:
-    """What `node` reads as float64: a symbolic float, a size or a number."""
+    """An operand of `node` (a symbolic float, a size or a number) as a float64 tensor."""
     if _is_symbolic_float(item):
         return _as_tensor(item, tensors)
     kwargs = {"dtype": torch.float64}
     with node.graph.inserting_before(node):
         if isinstance(item, Node):
-            size = _called(node, aten.scalar_tensor.default, (item,), {"dtype": torch.int64})
-            return _called(node, aten._to_copy.default, (size,), kwargs)
-        return _called(node, aten.scalar_tensor.default, (float(item),), kwargs)
+            size = _add_call(node, aten.scalar_tensor.default, (item,), {"dtype": torch.int64})
+            return _add_call(node, aten._to_copy.default, (size,), kwargs)
+        return _add_call(node, aten.scalar_tensor.default, (float(item),), kwargs)
 
 
 def _is_symbolic_float(item: Any) -> bool:
     return isinstance(item, Node) and isinstance(item.meta.get("val"), torch.SymFloat)
 
 
-def _called(node: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
-    """A new call at the place of `node`, of its line of the program."""
+def _add_call(node: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
+    """Adds a call at the insertion point, with the provenance of `node`."""
     made = node.graph.call_function(target, tuple(args), kwargs)
     values = torch.fx.node.map_arg((made.args, made.kwargs), lambda item: item.meta["val"])
     with _fake_mode(node):
@@ -133,7 +131,7 @@ def _called(node: Node, target: Callable[..., Any], args: Sequence[Any], kwargs:
 
 
 def _fake_mode(node: Node) -> Any:
-    """The mode in which the graph's tensors are fakes."""
+    """The fake mode of the graph's tensors."""
     return next(found.fake_mode for item in node.graph.nodes if hasattr(found := item.meta.get("val"), "fake_mode"))
 
 
@@ -142,9 +140,9 @@ class UnknownSymbolError(ValueError):
 
 
 class GraphSymbols:
-    """The symbols of one graph. `sources` say where a call finds their values, in the order of their names.
+    """The symbols of one graph; `sources` are the positions of their values in a call, in the order of their names.
 
-    A number among the inputs that is not determined by others, such as a rounded float, is a separate symbol.
+    A number among the inputs that other inputs do not determine, such as a rounded float, is a separate symbol.
     """
 
     def __init__(self, placeholders: Iterable[Node]) -> None:
@@ -160,7 +158,7 @@ class GraphSymbols:
         for place, number in enumerate(numbers):
             self._bind(number, "", place)
         for place, number in enumerate(numbers):
-            if isinstance(number, torch.SymInt) and not self._tells(number):
+            if isinstance(number, torch.SymInt) and not self._determines(number):
                 self._name(number, "", place)
 
     @property
@@ -172,7 +170,7 @@ class GraphSymbols:
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._name(size, node, index)
 
-    def _tells(self, size: torch.SymInt) -> bool:
+    def _determines(self, size: torch.SymInt) -> bool:
         try:
             self.size(size)
         except UnknownSymbolError:
@@ -198,9 +196,9 @@ class GraphSymbols:
         """
         if isinstance(value, int):
             return value
-        return self._converted(_expression(value))
+        return self._convert(_expression(value))
 
-    def _converted(self, expression: Any) -> Dim:
+    def _convert(self, expression: Any) -> Dim:
         kind = type(expression).__name__
         if expression.is_Integer:
             return int(expression)
@@ -209,12 +207,12 @@ class GraphSymbols:
         if str(expression) in self._defined:
             return self._defined[str(expression)]
         if kind == "Symbol":
-            raise UnknownSymbolError(f"the size {expression}, which no input tells")
+            raise UnknownSymbolError(f"the size {expression}, which no input determines")
         if kind == "Pow" and expression.exp.is_Integer and expression.exp > 0:
-            return functools.reduce(operator.mul, [self._converted(expression.base)] * int(expression.exp))
+            return functools.reduce(operator.mul, [self._convert(expression.base)] * int(expression.exp))
         if kind not in _FUNCTIONS:
             raise UnknownSymbolError(f"the size {expression}")
-        return functools.reduce(_FUNCTIONS[kind], [self._converted(part) for part in expression.args])
+        return functools.reduce(_FUNCTIONS[kind], [self._convert(part) for part in expression.args])
 
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {

@@ -25,15 +25,15 @@ _ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 def fx_table(conversion: Conversion) -> str:
     """A header line, a line of dashes, and one line per node, in the order of the Buddy graph."""
-    return _tabulated([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
+    return _format_table([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
 
 
 def rows_table(rows: Sequence[NodeRow]) -> str:
     """Like `fx_table`, from the rows of a graph."""
-    return _tabulated([[row.opcode, row.name, row.target, row.args, row.kwargs] for row in rows])
+    return _format_table([[row.opcode, row.name, row.target, row.args, row.kwargs] for row in rows])
 
 
-def _tabulated(cells: Sequence[Sequence[str]]) -> str:
+def _format_table(cells: Sequence[Sequence[str]]) -> str:
     return tabulate(cells, headers=["opcode", "name", "target", "args", "kwargs"], disable_numparse=True) + "\n"
 
 
@@ -44,7 +44,7 @@ def fx_code(conversion: Conversion) -> str:
 
 
 def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
-    """For each line of `fx_code` the number, from 1, of its node's row; 0 for other lines."""
+    """For each line of `fx_code`, the number of its node's row, from 1; 0 for other lines."""
     numbers = {row.name: number for number, row in enumerate(rows, 1) if row.opcode != "output"}
     matches = (_ASSIGNED.match(line) for line in code.splitlines())
     return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
@@ -88,12 +88,12 @@ def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
     )
 
 
-def given_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
-    """The rows of a graph that starts as IR, in the phase `enters`; nodes have their own descriptions."""
+def ir_graph_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
+    """The rows of a graph that starts as IR, in the phase `enters`; each node describes itself."""
     places = {op: place for place, op in enumerate(graph.body)}
     return GraphInfo(
         name,
-        tuple(_given_row(place, op, places) for op, place in places.items()),
+        tuple(_ir_row(place, op, places) for op, place in places.items()),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
@@ -102,7 +102,7 @@ def given_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] =
     )
 
 
-def _given_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
+def _ir_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
     metas = [meta for meta in op.metas if meta is not None]
     sizes = [size for meta in metas for size in meta.shape]
     known = all(isinstance(size, int) for size in sizes)

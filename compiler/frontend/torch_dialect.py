@@ -43,7 +43,7 @@ _IN_CHILD = Words(
 )
 
 
-def of_captured(captured: CapturedGraph) -> ImportedIR:
+def import_captured(captured: CapturedGraph) -> ImportedIR:
     """Imports a captured graph into the torch dialect. Raises `UnsupportedGraphError` for a piece of a graph."""
     if captured.torch_dialect is None:
         raise UnsupportedGraphError(
@@ -57,8 +57,8 @@ def of_captured(captured: CapturedGraph) -> ImportedIR:
 
 
 def import_in_child(channel: Channel, captured: CapturedGraph) -> GraphImported | Refused:
-    """What torch-mlir's importer makes of a graph, in a child of this process, which alone has MLIR."""
-    reply = reply_in_child(channel, lambda _: GraphImported(of_captured(captured)), _IN_CHILD)
+    """Imports a graph by torch-mlir in a child process, so that this process does not load MLIR."""
+    reply = reply_in_child(channel, lambda _: GraphImported(import_captured(captured)), _IN_CHILD)
     assert isinstance(reply, GraphImported | Refused)
     return reply
 
@@ -71,27 +71,27 @@ def import_graph(graph: Graph, nodes: Sequence[Node]) -> ImportedIR:
     """
     _check(graph)
     named = {node.name: node for node in nodes}
-    module, fakes = _self_contained(graph, named)
+    module, fakes = _make_self_contained(graph, named)
     stable = [op.stable for op in graph.body]
     try:
-        decomposed = _decomposed(module, fakes)
+        decomposed = _decompose(module, fakes)
         _check_results(graph, named, decomposed)
-        text = _written(decomposed, stable)
+        text = _to_mlir(decomposed, stable)
     except UnsupportedGraphError:
         raise
     except Exception as error:  # the importer raises assertion and lookup errors for unsupported ops
         what = f"torch-mlir's importer rejects the graph: {type(error).__name__}: {_first_line(error)}"
-        raise _refused(graph, what) from error
+        raise _rejection(graph, what) from error
     return ImportedIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
 
 
 def _check(graph: Graph) -> None:
     if graph.symbols:
-        raise _refused(
+        raise _rejection(
             graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes"
         )
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
-        raise _refused(graph, "an input has no elements, which the frontend torch-mlir does not support")
+        raise _rejection(graph, "an input has no elements, which the frontend torch-mlir does not support")
 
 
 def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule) -> None:
@@ -104,10 +104,10 @@ def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule)
         wanted, found = nodes[op.name].meta["val"], made.meta["val"]
         if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
             kinds = (f"{value.dtype} of {list(value.shape)}" for value in (found, wanted))
-            raise _refused(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(kinds)}")
+            raise _rejection(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(kinds)}")
 
 
-def _refused(graph: Graph, what: str, todo: str = _TODO) -> UnsupportedGraphError:
+def _rejection(graph: Graph, what: str, todo: str = _TODO) -> UnsupportedGraphError:
     return UnsupportedGraphError(Diagnostic(what, f"the graph {graph.name}", todo))
 
 
@@ -115,7 +115,7 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
-def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[Any]]:
+def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[Any]]:
     """The FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
 
     The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
@@ -124,7 +124,7 @@ def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModul
     for number, op in enumerate(graph.body):
         node = nodes.get(op.name)
         if node is None:
-            raise _refused(graph, f"{op.name} was added to the graph after capture")
+            raise _rejection(graph, f"{op.name} was added to the graph after capture")
         if isinstance(op, PlaceholderOp):
             new = made.placeholder(node.name)
             fakes.append(node.meta["val"])
@@ -137,7 +137,7 @@ def _self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModul
     return GraphModule(torch.nn.Module(), made), fakes
 
 
-def _decomposed(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+def _decompose(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     """The graph with torch-mlir's own decompositions; replacements keep a node's stack trace."""
     mode = torch._guards.detect_fake_mode(inputs)
     mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
@@ -161,13 +161,13 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
-    """A view was captured with eager's strides, and a decomposition may have others; MLIR values have no strides."""
+    """`view` for any strides: those of a decomposition may differ from the captured ones, and MLIR values have none."""
     if tensor.is_contiguous():
         return NotImplemented
     return torch.ops.aten.view.default(tensor.clone(memory_format=torch.contiguous_format), size)
 
 
-def _written(module: GraphModule, stable: Sequence[str]) -> str:
+def _to_mlir(module: GraphModule, stable: Sequence[str]) -> str:
     """The module as MLIR text, with the node's name as the location of each op."""
     from buddy.compiler.mlir.bindings import ir  # imported only here: capture needs no MLIR
 

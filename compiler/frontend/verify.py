@@ -28,12 +28,11 @@ _log = logging.getLogger("buddy.frontend")
 
 
 class VerifiedGraph:
-    """A compiled graph that is trusted once it has matched eager.
+    """A compiled graph whose calls are compared with eager until one matches.
 
-    Eager is the Dynamo graph, PyTorch's own calls, if its results are those of the ATen graph; otherwise, as in
-    training, the ATen graph. Both sides draw random numbers from the same state of the generator. Calls are compared
-    until one matches. With `mode` "error", a mismatch raises `VerificationError`; with "warn", the graph then runs in
-    eager, with one warning.
+    Eager runs the Dynamo graph, PyTorch's own calls, if its results are those of the ATen graph; otherwise, as in
+    training, the ATen graph. Both sides draw random numbers from the same state of the generator. With `mode` "error",
+    a mismatch raises `VerificationError`; with "warn", the graph then runs in eager, with one warning.
 
     `recipe` and the lowerings `first`, which have priority over all others, are those of `compiled`: the graph is
     compiled again with them to find the first node that differs.
@@ -46,18 +45,18 @@ class VerifiedGraph:
         self._run: Runner | None = None
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
-        return self._verified(arguments) if self._run is None else self._run(*arguments)
+        return self._verify_call(arguments) if self._run is None else self._run(*arguments)
 
-    def _verified(self, arguments: Sequence[Any]) -> Sequence[Any]:
+    def _verify_call(self, arguments: Sequence[Any]) -> Sequence[Any]:
         before = torch.get_rng_state()
         results = self._compiled(*arguments)
         after = torch.get_rng_state()
         torch.set_rng_state(before)
         try:
-            expected = self._eager(arguments)
+            expected = self._run_eager(arguments)
             difference = _difference(results, expected)
             if difference is not None:  # beyond the tolerance: compare with the program's own sensitivity to rounding
-                captured = self._captured(arguments)
+                captured = self._as_captured(arguments)
                 spreads(captured, expected, before)
                 difference = _difference(results, expected, captured)
         finally:
@@ -74,12 +73,12 @@ class VerifiedGraph:
         torch.set_rng_state(before)
         return self._run(*arguments)
 
-    def _eager(self, arguments: Sequence[Any]) -> list[Any]:
+    def _run_eager(self, arguments: Sequence[Any]) -> list[Any]:
         with torch.no_grad():
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
-    def _captured(self, arguments: Sequence[Any]) -> CapturedGraph:
-        """The compiled graph, on the inputs of a call."""
+    def _as_captured(self, arguments: Sequence[Any]) -> CapturedGraph:
+        """The compiled graph as a captured graph, on the inputs of a call."""
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
@@ -106,7 +105,7 @@ class VerifiedGraph:
         from buddy.compiler.runtime.nodes import compare_nodes
 
         try:
-            captured = self._captured(arguments)
+            captured = self._as_captured(arguments)
             graph = captured.graph
             registry = Registry(dict(self._first)) if self._first else None
             with _disable_current_modes():
@@ -131,9 +130,9 @@ def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
 def _difference(
     results: Sequence[Any], expected: Sequence[Any], captured: CapturedGraph | None = None
 ) -> tuple[int, str] | None:
-    """The first result that is not what is expected, by its number, and in which way; `None` where all are.
+    """The number of the first result that differs from `expected`, and a description; `None` if all match.
 
-    Without the program, `captured`, a result is right that is so in any program.
+    Without the program `captured`, the tolerances are those that hold for any program.
     """
     deviations = ErrorMetrics()
     for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
@@ -151,7 +150,7 @@ def _difference(
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not allowed_margin(captured, choice, ours, theirs, MULTIPLE):
-            return index, _in_words(deviation, limit_in_words(theirs.dtype, spread, deviation.ok))
+            return index, _describe_deviation(deviation, limit_in_words(theirs.dtype, spread, deviation.ok))
     return None
 
 
@@ -161,7 +160,7 @@ def _form(value: Any) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
 
 
-def _in_words(deviation: Deviation, tolerance: str) -> str:
+def _describe_deviation(deviation: Deviation, tolerance: str) -> str:
     place = f" (first at {deviation.where})" if deviation.where else ""
     if deviation.share < 0:
         return f"an element is infinite or NaN on one side only{place}"

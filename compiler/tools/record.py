@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from buddy.compiler.driver.compilation import Compilation, Compiler
-from buddy.compiler.frontend.capture import recording, tell
+from buddy.compiler.frontend.capture import is_recording, notify_listener
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_own_names
 from buddy.compiler.importers.sources.program import SourceError
@@ -48,7 +48,7 @@ for name, module in GRAPHS.items():
 
 
 class Recording:
-    """The recorded `graphs` in program order, those that it compiled itself first, and `notes` on what was left out.
+    """The recorded `graphs` in program order, those compiled by the program itself first, and `notes` on omissions.
 
     `recipe` is the default recipe to compile and open graphs with.
     """
@@ -101,37 +101,35 @@ class Recording:
             except ExtractionError as error:
                 self.notes.append(f"{captured.info.name} was not saved: {error}")
         if not modules:
-            raise SourceError(self._nothing())
+            raise SourceError(self._empty_error())
         lines = "\n".join(f"    {name!r}: {module!r}," for name, module in modules.items())
         (folder / SCRIPT).write_text(_SESSION.format(graphs=lines), "utf-8")
         (folder / RECIPE).write_text(to_toml(self.recipe), "utf-8")
         return folder / SCRIPT
 
     def open(self, *words: str) -> int:
-        """Opens the workbench on the recorded graphs, in this terminal, and waits for its end.
+        """Opens the workbench on the recorded graphs in this terminal, and returns its exit code.
 
-        Returns its exit code.
-
-        `words` are further command-line arguments: `session.open("--web")` serves it to a browser. In a script that is
-        itself open in the workbench, this does nothing. Raises `SourceError` if there is nothing to open, or this is
-        not a terminal.
+        `words` are further command-line arguments: `session.open("--web")` serves the workbench to a browser. In a
+        script that is itself open in the workbench, this does nothing. Raises `SourceError` if there is nothing to
+        open, or no terminal.
         """
-        if recording():
+        if is_recording():
             return 0
         if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
             todo = f"call session.save(folder) and open folder/{SCRIPT} in one, or session.open('--web') for a browser"
-            raise SourceError(Diagnostic("the workbench needs a terminal, which this is not", "session.open()", todo))
+            raise SourceError(Diagnostic("the workbench needs a terminal", "session.open()", todo))
         with tempfile.TemporaryDirectory(prefix="buddy-session-") as folder:
             script = self.save(folder)
             command = [sys.executable, "-m", "buddy_tui", str(script), "--recipe", str(script.with_name(RECIPE))]
             return subprocess.run([*command, *words], check=False).returncode
 
-    def _nothing(self) -> Diagnostic:
+    def _empty_error(self) -> Diagnostic:
         what = "no graph was recorded" if not self.graphs else "no recorded graph can be saved"
         todo = "call a torch.nn.Module, or a function given to torch.compile, inside `with record()`"
         return Diagnostic(what, "session", todo, detail="\n".join(self.notes))
 
-    def _take(self, tape: Tape) -> None:
+    def _take_graphs(self, tape: Tape) -> None:
         self.graphs[:] = with_own_names([*tape.asked, *tape.called])
         self.notes[:] = dict.fromkeys(tape.notes)
 
@@ -140,18 +138,18 @@ class Recording:
 def record() -> Iterator[Recording]:
     """Records the graphs of the code inside; they are available after the context ends.
 
-    Records what is passed to `torch.compile` inside, what was compiled with `backend="buddy"` before, and plain
-    outermost calls of modules; if the code calls backward, the graphs of training. All of it runs in eager meanwhile.
-    TorchDynamo is reset on both ends, and PyTorch's own entry points are replaced, for the whole process.
+    Records functions that are passed to `torch.compile` inside, functions that were compiled with `backend="buddy"`
+    before, and plain outermost calls of modules; if the code calls backward, training graphs. All of these run in eager
+    meanwhile. TorchDynamo is reset at both ends, and PyTorch's own entry points are replaced, for the whole process.
     """
     session, tape = Recording(), Tape()
     try:
         with tape.running():
             yield session
     finally:
-        session._take(tape)
+        session._take_graphs(tape)
         for graph in session.graphs:
-            tell(graph)
+            notify_listener(graph)
 
 
 def _write(folder: Path, number: int, captured: CapturedGraph) -> str:

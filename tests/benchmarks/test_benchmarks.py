@@ -112,5 +112,5 @@ def test_a_turn_is_one_long_call_or_many_short_ones(
 ) -> None:
     made: list[float] = []
     monkeypatch.setattr(worker, "time", SimpleNamespace(perf_counter=lambda: sum(made)))
-    assert worker.turn_seconds(lambda: made.append(seconds)) == pytest.approx(seconds)
+    assert worker.seconds_per_call(lambda: made.append(seconds)) == pytest.approx(seconds)
     assert len(made) in calls

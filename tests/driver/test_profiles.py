@@ -263,7 +263,7 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
 
 def test_addresses_belong_to_the_function_that_they_are_in() -> None:
     sampler = SimpleNamespace(addresses=Counter({104: 3, 110: 1, 4: 2}), lost=0, hertz=100)
-    found = hot._told(sampler, [hot.CodeRange("g", 110, 5), hot.CodeRange("f", 100, 8)])  # type: ignore[arg-type]
+    found = hot._summarize(sampler, [hot.CodeRange("g", 110, 5), hot.CodeRange("f", 100, 8)])  # type: ignore[arg-type]
     assert found.spots == (HotSpot("f", 4, 3), HotSpot("g", 0, 1))
     assert (found.samples, found.inside, found.elsewhere) == (6, 4, (("", 2),))
 

@@ -36,13 +36,13 @@ def fresh_dynamo() -> Iterator[None]:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
     """What has been compiled, or found in the cache of programs, since the test began."""
     found: list[Artifact] = []
-    loaded = backend._loaded
+    loaded = backend._load
 
     def watched(artifact: Artifact, frozen: bool) -> Any:
         found.append(artifact)
         return loaded(artifact, frozen)
 
-    monkeypatch.setattr(backend, "_loaded", watched)
+    monkeypatch.setattr(backend, "_load", watched)
     return found
 
 

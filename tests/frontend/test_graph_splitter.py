@@ -42,7 +42,7 @@ def drawn_between(x: torch.Tensor) -> torch.Tensor:
 
 REASONS: dict[Callable[..., Any], str] = {
     eight_bits: "has the element type torch.float8_e8m0fnu",
-    selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input tells",
+    selected_from_columns: "index (aten.index.Tensor) has the size u0, which no input determines",
     read_by_strides: "reads the strides of a tensor that is not contiguous",
     drawn_between: "has the element type torch.float8_e8m0fnu",
 }

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from buddy.compiler.driver.compilation import CompilationError, Compiler
-from buddy.compiler.frontend.torch_dialect import of_captured
+from buddy.compiler.frontend.torch_dialect import import_captured
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import TORCH_MLIR, prefix_keys
 from buddy.compiler.runtime.executable import LoadedProgram
@@ -65,7 +65,7 @@ def imported() -> Any:
     """A graph with what torch-mlir makes of it."""
     torch.manual_seed(0)
     found = captured(_program, torch.randn(4, 8), torch.randn(8, 8))
-    found.graph.given = of_captured(found)
+    found.graph.given = import_captured(found)
     return found
 
 
@@ -106,7 +106,7 @@ def test_what_attention_keeps_for_its_gradient_is_eagers() -> None:
     """Of PyTorch's own rule it is the weights, which whoever calls has no room for."""
     inputs = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.rand(5, 5)
     found = captured(_attention, *inputs)
-    found.graph.given = of_captured(found)
+    found.graph.given = import_captured(found)
     artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
     assert_same(LoadedProgram(artifact)(found.tensors), _attention(*inputs))
 
@@ -117,7 +117,7 @@ def _dropped(x: torch.Tensor) -> torch.Tensor:
 
 def test_random_numbers_by_torch_mlir_are_those_of_the_seed() -> None:
     found = captured(_dropped, torch.ones(16, 16))
-    found.graph.given = of_captured(found)
+    found.graph.given = import_captured(found)
     artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
     assert found.eager is not None
     assert_same(LoadedProgram(artifact)(found.tensors), found.eager(found.tensors))
@@ -155,7 +155,7 @@ def test_frontends_have_keys_of_their_own() -> None:
 
 def test_same_graph_same_text() -> None:
     inputs = torch.ones(4, 8), torch.ones(8, 8)
-    assert of_captured(captured(_program, *inputs)) == of_captured(captured(_program, *inputs))
+    assert import_captured(captured(_program, *inputs)) == import_captured(captured(_program, *inputs))
 
 
 def test_what_torch_mlir_does_not_import_is_refused_with_a_way_out() -> None:
@@ -164,4 +164,4 @@ def test_what_torch_mlir_does_not_import_is_refused_with_a_way_out() -> None:
 
     found = captured(program, torch.ones(0, 3))
     with pytest.raises(Exception, match=r"no elements.*frontend dynamo"):
-        of_captured(found)
+        import_captured(found)

@@ -125,7 +125,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     with monkeypatch.context() as patch:
         patch.setattr(apart, "_torch_mlir", [apart._Process()])
         patch.setattr(apart, "SECONDS", 0.0)
-        backend._made(line.program.graph, recipe, backend.BackendSettings(), None)
+        backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert compile_graph.find_program(line.program.graph, recipe) is None
         patch.setattr(apart, "SECONDS", 60.0)
         (text,) = apart._torch_mlir[0]._known
@@ -136,7 +136,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     assert worker is not None
     worker.kill()
     assert "linalg.generic" in apart.lowered(text)
-    backend._made(line.program.graph, recipe, backend.BackendSettings(), None)
+    backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
     assert compile_graph.find_program(line.program.graph, recipe) is not None
 
 

@@ -52,9 +52,9 @@ class Keeping(GraphRecorder):
 
     aten: list[AtenGraph] = field(default_factory=list)
 
-    def _recorded(self, aten: AtenGraph) -> Runner:
+    def _record_at_call(self, aten: AtenGraph) -> Runner:
         self.aten.append(aten)
-        return super()._recorded(aten)
+        return super()._record_at_call(aten)
 
 
 @dataclass(frozen=True)

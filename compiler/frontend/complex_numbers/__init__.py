@@ -1,9 +1,7 @@
-"""Rewrites complex ops of an ATen graph to ops on real and imaginary parts, and Fourier transforms to matrix
-products.
-"""
+"""Rewrites complex ops of ATen graphs to ops on real and imaginary parts, and Fourier transforms to matrix products."""
 
 from buddy.compiler.frontend.complex_numbers import arithmetic, fourier, functions, layout, reductions
 from buddy.compiler.frontend.complex_numbers.pair import RULES
-from buddy.compiler.frontend.complex_numbers.rewriting import by_parts
+from buddy.compiler.frontend.complex_numbers.rewriting import decompose_complex
 
-__all__ = ["RULES", "arithmetic", "by_parts", "choice", "fourier", "functions", "layout", "products", "reductions"]
+__all__ = ["RULES", "arithmetic", "decompose_complex", "fourier", "functions", "layout", "reductions"]

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from buddy.compiler.frontend.complex_numbers.functions import modulus, power, square_root
-from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, made, pair_of, part_type, rule
+from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, pair_of, part_type, rule, to_pair_like
 
 aten = torch.ops.aten
 
 
 def _operands(out: torch.Tensor, *values: Any) -> list[ComplexPair]:
-    """The operands in the type of the result's parts; eager converts them first, too."""
+    """The operands as pairs in the type of the result's parts; eager converts operands first, too."""
     return [pair_of(value, part_type(out.dtype)) for value in values]
 
 
@@ -76,7 +76,7 @@ def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Comple
 
 @rule(aten.lerp.Tensor, aten.lerp.Scalar)
 def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> ComplexPair:
-    """From the nearer end, like eager: from the far end if the modulus of the weight is 0.5 or more."""
+    """Interpolates from the nearer end, like eager: from `end` if the modulus of the weight is 0.5 or more."""
     a, b, w = _operands(out, start, end, weight)
     near, far = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
     if not isinstance(w.re, torch.Tensor):
@@ -98,7 +98,7 @@ def pow_(out: torch.Tensor, base: Any, exponent: Any) -> ComplexPair:
 
 @rule(aten.ldexp.Tensor)
 def ldexp(out: torch.Tensor, x: Any, exponent: Any) -> ComplexPair:
-    """The product with a power of 2; one whose exponent is real has the imaginary part 0, as in eager."""
+    """The product with a power of 2; with a real exponent, the power has the imaginary part 0, as in eager."""
     factor = pow_(out, 2.0, exponent) if isinstance(exponent, ComplexPair) else torch.pow(2.0, exponent)
     return pair_of(x) * factor
 
@@ -220,7 +220,7 @@ def isinf(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
 
 @rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def where(out: torch.Tensor, chosen: torch.Tensor, x: Any, y: Any) -> ComplexPair:
-    a, b = made(out, x), made(out, y)
+    a, b = to_pair_like(out, x), to_pair_like(out, y)
     return ComplexPair(torch.where(chosen, a.re, b.re), torch.where(chosen, a.im, b.im))
 
 

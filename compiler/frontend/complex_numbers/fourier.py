@@ -21,25 +21,25 @@ from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, Interleave
 
 aten = torch.ops.aten
 
-# Up to this length one product is faster than two with a transposition between them.
+# Up to this length, one matrix product is faster than two with a transposition between them.
 DIRECT = 64
-# Larger factors are not multiplied directly: the product would cost more than Bluestein's three transforms.
+# For larger factors, the product with the DFT matrix would cost more than Bluestein's three transforms.
 LARGEST_FACTOR = 256
 
 
 @rule(aten._fft_c2c.default)
 def c2c(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool) -> Any:
-    if not _are_known(x.re, dims):
+    if not _are_static(x.re, dims):
         return NotImplemented
     sign, factor = -1 if forward else 1, _factor_of(x.re, dims, normalization)
-    if x.both is not None and _is_last_alone(x.re, dims) and x.re.size(-1) <= DIRECT:
+    if x.both is not None and _is_only_last_dim(x.re, dims) and x.re.size(-1) <= DIRECT:
         size = x.re.size(-1)
         found = _product(x.both.flatten(-2), _interleaved(size, size, sign, factor, x.re.dtype))
         return Interleaved(found.unflatten(-1, (size, 2)))
     found = x
     for dim in dims:
-        found = _along(found, dim, sign)
-    return _scaled(found, factor)
+        found = _transform_dim(found, dim, sign)
+    return _scale(found, factor)
 
 
 @rule(aten._fft_r2c.default)
@@ -48,73 +48,73 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
 
     Numbers that are their own conjugates are real, even if a sum of imaginary parts would be NaN.
     """
-    if not _are_known(x, dims):
+    if not _are_static(x, dims):
         return NotImplemented
     *others, last = dims
     count, factor = out.size(last), _factor_of(x, dims, normalization)
     is_real = _own_conjugates(out, {dim % x.dim(): x.size(dim) for dim in dims})
-    if _is_last_alone(x, dims) and x.size(-1) <= DIRECT:
+    if _is_only_last_dim(x, dims) and x.size(-1) <= DIRECT:
         table = _interleaved(x.size(-1), count, -1, factor, x.dtype)[::2].contiguous()
         both = _product(x, table).unflatten(-1, (count, 2))
         imaginary = numpy.stack([numpy.zeros_like(is_real), is_real], -1)
         return Interleaved(torch.where(_constant(imaginary), 0.0, both))
-    found = _moved(_of_real(_to_last(x, last), -1, count), last)
+    found = _move_last_to(_transform_real(_move_to_last(x, last), -1, count), last)
     for dim in others:
-        found = _along(found, dim, -1)
-    return _scaled(ComplexPair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
+        found = _transform_dim(found, dim, -1)
+    return _scale(ComplexPair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
 
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> Any:
     """The last of `dims` is transformed last: its missing numbers are the conjugates of the given ones."""
-    if not _are_known(x.re, dims) or not isinstance(last_size, int):
+    if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
     found = x
     for dim in others:
-        found = _along(found, dim, 1)
-    real = _to_real(found.map(lambda part: _to_last(part, last)), last_size)
-    real = real if _is_last_alone(real, [last]) else real.movedim(-1, last)
+        found = _transform_dim(found, dim, 1)
+    real = _invert_to_real(found.map(lambda part: _move_to_last(part, last)), last_size)
+    real = real if _is_only_last_dim(real, [last]) else real.movedim(-1, last)
     factor = _factor_of(real, dims, normalization)
     return real if factor == 1 else real * factor
 
 
-def _are_known(x: torch.Tensor, dims: list[int]) -> bool:
+def _are_static(x: torch.Tensor, dims: list[int]) -> bool:
     """Whether the lengths of the transforms, which need tables, are static."""
     return all(isinstance(x.size(dim), int) for dim in dims)
 
 
 def _factor_of(x: torch.Tensor, dims: list[int], normalization: int) -> float:
-    """The factor 1, the root of the number of elements, or that number, by PyTorch's numbering."""
+    """The factor of a normalization in PyTorch's numbering: 1, 1 / sqrt(n) or 1 / n for n transformed elements."""
     count = math.prod(x.size(dim) for dim in dims)
     return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
 
 
-def _scaled(x: ComplexPair, factor: float) -> ComplexPair:
+def _scale(x: ComplexPair, factor: float) -> ComplexPair:
     return x if factor == 1 else x.scaled(factor)
 
 
-def _is_last_alone(x: torch.Tensor, dims: list[int]) -> bool:
+def _is_only_last_dim(x: torch.Tensor, dims: list[int]) -> bool:
     return len(dims) == 1 and dims[0] % x.dim() == x.dim() - 1
 
 
-def _to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
-    return x if _is_last_alone(x, [dim]) else x.movedim(dim, -1)
+def _move_to_last(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x if _is_only_last_dim(x, [dim]) else x.movedim(dim, -1)
 
 
-def _moved(x: ComplexPair, dim: int) -> ComplexPair:
+def _move_last_to(x: ComplexPair, dim: int) -> ComplexPair:
     """`x` with its last dim moved to `dim`."""
-    return x if _is_last_alone(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
+    return x if _is_only_last_dim(x.re, [dim]) else x.map(lambda part: part.movedim(-1, dim))
 
 
-def _along(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
-    return _moved(_last(x.map(lambda part: _to_last(part, dim)), sign), dim)
+def _transform_dim(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
+    return _move_last_to(_transform_last_dim(x.map(lambda part: _move_to_last(part, dim)), sign), dim)
 
 
 # ---- along the last dim ----------------------------------------------------------------------------------------------
 
 
-def _last(x: ComplexPair, sign: int) -> ComplexPair:
+def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
     """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
 
     An imaginary part of 0 is a Python number.
@@ -124,11 +124,15 @@ def _last(x: ComplexPair, sign: int) -> ComplexPair:
         return ComplexPair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
     factor = _factor(size)
     if size <= DIRECT or (factor == size and size <= LARGEST_FACTOR):
-        return _by_matrix(x, sign, size)
-    return _by_convolution(x, sign) if factor > LARGEST_FACTOR or factor == size else _by_factors(x, sign, factor)
+        return _transform_by_matrix(x, sign, size)
+    return (
+        _transform_by_convolution(x, sign)
+        if factor > LARGEST_FACTOR or factor == size
+        else _transform_by_factors(x, sign, factor)
+    )
 
 
-def _by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
+def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
     size = x.re.size(-1)
     table = _matrix(size, count, sign, x.re.dtype)
@@ -145,14 +149,14 @@ def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
     return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
-def _by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
+def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
     """With n = b n1 + n2 and k = k1 + a k2: transforms over n1, twiddle factors n2 k1 / N, transforms over n2."""
     size = x.re.size(-1)
     b = size // a
     columns = ComplexPair(*(_split(part, a, b) for part in (x.re, x.im)))
-    inner = _last(columns, sign)  # [..., n2, k1]
-    turned = inner * ComplexPair(*_turns(a, b, sign, x.re.dtype))
-    outer = _last(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
+    inner = _transform_last_dim(columns, sign)  # [..., n2, k1]
+    turned = inner * ComplexPair(*_twiddle_factors(a, b, sign, x.re.dtype))
+    outer = _transform_last_dim(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
     return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
 
 
@@ -161,24 +165,24 @@ def _split(part: Any, a: int, b: int) -> Any:
     return part.unflatten(-1, (a, b)).transpose(-1, -2) if isinstance(part, torch.Tensor) else part
 
 
-def _by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
+def _transform_by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
     """With n k = (n^2 + k^2 - (k - n)^2) / 2 the transform is a convolution with a chirp, a product of transforms."""
     size = x.re.size(-1)
     length = 1 << (2 * size - 2).bit_length()
     chirp, of_chirp = (ComplexPair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
     padded = (x * chirp).map(lambda part: torch.nn.functional.pad(part, (0, length - size)))
-    found = _last(_last(padded, -1) * of_chirp, 1)
+    found = _transform_last_dim(_transform_last_dim(padded, -1) * of_chirp, 1)
     return found.map(lambda part: part.narrow(-1, 0, size)) * chirp
 
 
-def _of_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
+def _transform_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform of real numbers."""
     if 1 < x.size(-1) <= DIRECT:
-        return _by_matrix(ComplexPair(x, 0.0), sign, count)
-    return _last(ComplexPair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
+        return _transform_by_matrix(ComplexPair(x, 0.0), sign, count)
+    return _transform_last_dim(ComplexPair(x, 0.0), sign).map(lambda part: part.narrow(-1, 0, count))
 
 
-def _to_real(x: ComplexPair, size: int) -> torch.Tensor:
+def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
     """The unnormalized real inverse transform, from the first `size // 2 + 1` numbers.
 
     The rest are their conjugates. Imaginary parts of numbers that are their own conjugates are not read.
@@ -192,7 +196,7 @@ def _to_real(x: ComplexPair, size: int) -> torch.Tensor:
     inner = half.im.narrow(-1, 1, (size - 1) // 2)
     zero = torch.zeros_like(half.im.narrow(-1, 0, 1))
     im = torch.cat([zero, inner, *([zero] if size % 2 == 0 else []), -mirrored.im], -1)
-    return _last(ComplexPair(torch.cat([half.re, mirrored.re], -1), im), 1).re
+    return _transform_last_dim(ComplexPair(torch.cat([half.re, mirrored.re], -1), im), 1).re
 
 
 # ---- numbers on the unit circle --------------------------------------------------------------------------------------
@@ -265,7 +269,7 @@ def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.T
 
 
 @lru_cache(maxsize=64)
-def _turns(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """[b, a]: at (n2, k1) the twiddle factor of n2 k1 / (a b)."""
     cosines, sines = _circle(numpy.outer(range(b), range(a)), a * b, sign)
     return _tensor(cosines, dtype), _tensor(sines, dtype)

@@ -40,7 +40,7 @@ def _infinite_like(part: torch.Tensor) -> torch.Tensor:
     return torch.copysign(torch.full_like(part, math.inf), part)
 
 
-def _grown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _split_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Two numbers with the sum |x| such that `exp` of the first does not overflow.
 
     Their exponentials are applied as separate factors, since a small sine between them keeps a product finite.
@@ -50,7 +50,7 @@ def _grown(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def exp(x: ComplexPair) -> ComplexPair:
-    near, rest = _grown(x.re)
+    near, rest = _split_exponent(x.re)
     length, more = torch.where(x.re < 0, x.re, near).exp(), torch.where(x.re < 0, 0.0, rest).exp()
     endless, nowhere = x.re.isinf(), ~x.im.isfinite()
     re = torch.where(endless & nowhere, x.re.exp(), length * x.im.cos() * more)
@@ -139,7 +139,7 @@ def cos(x: ComplexPair) -> ComplexPair:
 
 def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Three factors: the first times the last is sinh(x), the second times the last is cosh(x), without overflow."""
-    near, rest = _grown(x)
+    near, rest = _split_exponent(x)
     return torch.copysign(near.sinh(), x), near.cosh(), rest.exp()
 
 
@@ -213,7 +213,7 @@ def atanh(x: ComplexPair) -> ComplexPair:
     return ComplexPair(torch.copysign(re, x.re), im)
 
 
-def _of_swapped(function: Function) -> Function:
+def _swap_parts(function: Function) -> Function:
     """Turns sinh into sin, asin into asinh, and so on: by -i f(ix), which for these is f of the swapped parts,
     swapped.
     """
@@ -238,16 +238,16 @@ _FUNCTIONS: dict[object, Function] = {
     aten.log1p.default: log1p,
     aten.sqrt.default: square_root,
     aten.rsqrt.default: lambda x: ComplexPair(1.0, 0.0) / square_root(x),
-    aten.sin.default: _of_swapped(sinh),
+    aten.sin.default: _swap_parts(sinh),
     aten.cos.default: cos,
-    aten.tan.default: _of_swapped(tanh),
+    aten.tan.default: _swap_parts(tanh),
     aten.sinh.default: sinh,
     aten.cosh.default: cosh,
     aten.tanh.default: tanh,
     aten.asin.default: asin,
     aten.acos.default: acos,
-    aten.atan.default: _of_swapped(atanh),
-    aten.asinh.default: _of_swapped(asin),
+    aten.atan.default: _swap_parts(atanh),
+    aten.asinh.default: _swap_parts(asin),
     aten.acosh.default: acosh,
     aten.atanh.default: atanh,
     aten.sigmoid.default: sigmoid,

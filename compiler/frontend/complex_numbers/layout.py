@@ -1,4 +1,4 @@
-"""Views, copies, factories and writes: data movement is applied to both parts."""
+"""Rules for views, copies, factories and writes of complex tensors: data movement is applied to both parts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, made, pair_of, part_type, rule
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, part_type, rule, to_pair_like
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -35,13 +35,13 @@ def part_by_part(op: Any) -> Any:
     """The rule of an op that treats real and imaginary parts alike, with any number of tensors."""
 
     def apply(out: Any, *args: Any, **kwargs: Any) -> Any:
-        re, im = (op(*_taken(args, name), **_taken(kwargs, name)) for name in ("re", "im"))
+        re, im = (op(*_select_part(args, name), **_select_part(kwargs, name)) for name in ("re", "im"))
         return list(map(ComplexPair, re, im)) if isinstance(re, (list, tuple)) else ComplexPair(re, im)
 
     return apply
 
 
-def _taken(nest: Any, name: str) -> Any:
+def _select_part(nest: Any, name: str) -> Any:
     """The part `name` of each pair in a nested value, and part types in place of complex ones."""
 
     def take(value: Any) -> Any:
@@ -56,7 +56,7 @@ for _op in _MOVES:
 
 
 @rule(getitem)
-def one_of(out: torch.Tensor, values: Any, index: int) -> Any:
+def select_result(out: torch.Tensor, values: Any, index: int) -> Any:
     return NotImplemented if values is None else values[index]
 
 
@@ -82,7 +82,7 @@ def _own(part: torch.Tensor) -> torch.Tensor:
 
 @rule(aten.cat.default)
 def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> ComplexPair:
-    pairs = [made(_form(t), pair_of(t, part_type(out.dtype))) for t in tensors]
+    pairs = [to_pair_like(_form(t), pair_of(t, part_type(out.dtype))) for t in tensors]
     return ComplexPair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
 
 
@@ -101,13 +101,13 @@ def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
     """Casts between complex types, from real numbers, to the real part, or to bool: whether a part is not 0."""
     pair = pair_of(x)
     if out.dtype.is_complex:
-        return made(out, pair)
+        return to_pair_like(out, pair)
     return (pair.re != 0) | (pair.im != 0) if out.dtype == torch.bool else pair.re.to(out.dtype)
 
 
 @rule(aten.copy.default)
 def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False) -> Any:
-    found = made(out, pair_of(source))
+    found = to_pair_like(out, pair_of(source))
     return found if out.dtype.is_complex else found.re
 
 
@@ -117,13 +117,15 @@ def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False
 def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     number = next((value for value in reversed(args) if isinstance(value, (int, float, complex))), None)
     if number is None:
-        return NotImplemented  # an offset known only at the call
-    return made(out, complex(number)) if out.dtype.is_complex else torch.full(out.shape, number, dtype=out.dtype)
+        return NotImplemented  # the value is known only at the call
+    return (
+        to_pair_like(out, complex(number)) if out.dtype.is_complex else torch.full(out.shape, number, dtype=out.dtype)
+    )
 
 
 @rule(aten.fill.Tensor)
 def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
-    return made(out, pair_of(value)) if out.dtype.is_complex else NotImplemented
+    return to_pair_like(out, pair_of(value)) if out.dtype.is_complex else NotImplemented
 
 
 @rule(
@@ -132,10 +134,10 @@ def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
     aten.new_empty_strided.default, aten.empty_permuted.default,
 )  # fmt: skip
 def zeros(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Uninitialized memory may be zeros as well."""
-    return made(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
+    """The rule also covers `empty`: uninitialized memory may be zeros."""
+    return to_pair_like(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
 
 
 @rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
 def ones(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    return made(out, 1.0) if out.dtype.is_complex else torch.ones(out.shape, dtype=out.dtype)
+    return to_pair_like(out, 1.0) if out.dtype.is_complex else torch.ones(out.shape, dtype=out.dtype)

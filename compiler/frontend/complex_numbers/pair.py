@@ -36,8 +36,8 @@ def rule(*ops: Any) -> Callable[[Rule], Rule]:
 class ComplexPair:
     """Real and imaginary part, tensors of one shape and type; arithmetic also accepts numbers and real tensors.
 
-    A real operand has the imaginary part 0, which takes part as in eager: infinity times `2 + 0j` has the imaginary
-    part NaN. `both`, if known, has the two along a last dim.
+    A real operand has the imaginary part 0, and computations use this 0 like eager: infinity times `2 + 0j` has the
+    imaginary part NaN. `both`, if known, has the two parts along an additional last dim.
     """
 
     re: Part
@@ -81,10 +81,10 @@ class ComplexPair:
         return ComplexPair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
 
     def __truediv__(self, other: Any) -> ComplexPair:
-        """R.
+        """Divides like eager, by the algorithm of Robert L. Smith (1962).
 
-        L. Smith's division (1962), like eager's: by the larger part of the divisor first, so that no square overflows.
-        Division by 0 is done part by part.
+        Its first quotient is by the larger part of the divisor, so that no square overflows. Division by 0 is done part
+        by part.
         """
         y = pair_of(other)
         c, d = y.re, y.im
@@ -134,7 +134,7 @@ def part_type(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def made(out: torch.Tensor, value: Any) -> ComplexPair:
+def to_pair_like(out: torch.Tensor, value: Any) -> ComplexPair:
     """`value` with parts that are tensors of the shape and part type of `out`."""
     dtype = part_type(out.dtype)
 
@@ -146,7 +146,7 @@ def made(out: torch.Tensor, value: Any) -> ComplexPair:
     return pair_of(value).map(tensor)
 
 
-# ---- on parts that may be numbers ------------------------------------------------------------------------------------
+# ---- parts that may be numbers ---------------------------------------------------------------------------------------
 
 
 def absolute(part: Part) -> Part:
@@ -195,7 +195,7 @@ class ComplexEmitter(TorchDispatchMode):
             yield
 
     def drop_unused(self) -> None:
-        """Take off emitted nodes that nobody reads, but assertions."""
+        """Removes emitted nodes without users, except for assertions."""
         for node in reversed(self._emitted):
             if not node.users and not node.is_impure():
                 self.graph.erase_node(node)
@@ -223,9 +223,9 @@ class ComplexEmitter(TorchDispatchMode):
         elif torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels or op._can_decompose():
             with self:
                 found = op.decompose(*args, **kwargs)
-        return self._called(op, args, kwargs) if found is NotImplemented else found
+        return self._call(op, args, kwargs) if found is NotImplemented else found
 
-    def _called(self, op: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = tree_map_only(torch.Tensor, self._fake, (args, kwargs))
         value = op(*args, **kwargs)
         node = self.emit(op, args, kwargs, value)

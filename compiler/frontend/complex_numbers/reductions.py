@@ -1,4 +1,4 @@
-"""Sums, means, norms, and ops that are linear in each of two operands, of complex numbers."""
+"""Rules for reductions of complex numbers, and for products, convolutions and other bilinear ops."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def _product(op: Bilinear, x: Any, y: Any) -> ComplexPair:
-    """Four real products: three lose digits if the parts differ in size."""
+    """Uses four real products: the algorithm with three loses digits if the parts differ in magnitude."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
         raise TypeError("a product of matrices has operands of one type")
     return ComplexPair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
 
 
-def _bilinear(op: Any) -> Any:
+def _bilinear_rule(op: Any) -> Any:
     return lambda out, x, y: _product(op, x, y)
 
 
 for _op in (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default):
-    RULES[_op] = _bilinear(_op)
+    RULES[_op] = _bilinear_rule(_op)
 
 
 @rule(aten.vdot.default)
@@ -36,7 +36,7 @@ def vdot(out: torch.Tensor, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     return _product(aten.dot.default, x.conj(), y)
 
 
-def _added(op: Any, summed: bool = False) -> Any:
+def _addend_rule(op: Any, summed: bool = False) -> Any:
     """The rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
 
     def apply(
@@ -52,10 +52,10 @@ def _added(op: Any, summed: bool = False) -> Any:
     return apply
 
 
-RULES[aten.addmm.default] = _added(aten.mm.default)
-RULES[aten.baddbmm.default] = _added(aten.bmm.default)
-RULES[aten.addmv.default] = _added(aten.mv.default)
-RULES[aten.addbmm.default] = _added(aten.bmm.default, summed=True)
+RULES[aten.addmm.default] = _addend_rule(aten.mm.default)
+RULES[aten.baddbmm.default] = _addend_rule(aten.bmm.default)
+RULES[aten.addmv.default] = _addend_rule(aten.mv.default)
+RULES[aten.addbmm.default] = _addend_rule(aten.bmm.default, summed=True)
 
 
 @rule(aten.convolution.default)
@@ -66,7 +66,7 @@ def convolution(out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: An
     return product + bias.map(lambda part: part.reshape([-1] + [1] * (out.dim() - 2)))
 
 
-def _sums(op: Any) -> Any:
+def _linear_rule(op: Any) -> Any:
     """The rule of an op that is linear in its operand: applied to both parts, in the type of the result's parts."""
 
     def apply(out: torch.Tensor, x: Any, *args: Any, dtype: Any = None) -> Any:
@@ -79,7 +79,7 @@ def _sums(op: Any) -> Any:
 
 
 for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default):
-    RULES[_op] = _sums(_op)
+    RULES[_op] = _linear_rule(_op)
 
 
 @rule(aten.var.correction)
@@ -109,10 +109,10 @@ def vector_norm(
 
 @rule(aten.cumprod.default)
 def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
-    """By doubling: each step doubles the number of factors in every product."""
+    """Computes in steps, each of which doubles the number of factors in every product."""
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
-    found, reach = _begun(pair_of(x, part_type(out.dtype))), 1
+    found, reach = _multiply_by_one(pair_of(x, part_type(out.dtype))), 1
     while x.re.dim() and reach < (size := x.re.size(dim)):
         first, before, behind = (
             found.map(lambda part, at=at, count=count: part.narrow(dim, at, count))  # type: ignore[misc]
@@ -128,24 +128,24 @@ def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
 def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
-    return _reduce_product(_begun(pair_of(x, part_type(out.dtype))).map(torch.flatten), 0)
+    return _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))).map(torch.flatten), 0)
 
 
 @rule(aten.prod.dim_int)
 def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
     if not isinstance(x, ComplexPair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
         return NotImplemented
-    found = _reduce_product(_begun(pair_of(x, part_type(out.dtype))), dim)
+    found = _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))), dim)
     return found.map(lambda part: part.unsqueeze(dim)) if keepdim and out.dim() else found
 
 
-def _begun(x: ComplexPair) -> ComplexPair:
-    """Eager's products start with complex 1: an imaginary part `inf` makes the real part NaN."""
+def _multiply_by_one(x: ComplexPair) -> ComplexPair:
+    """Multiplies by complex 1, as eager's products do: an infinite imaginary part makes the real part NaN."""
     return x * ComplexPair(1.0, 0.0)
 
 
 def _reduce_product(x: ComplexPair, dim: int) -> ComplexPair:
-    """Pairwise products of halves, in as many steps as the length has bits."""
+    """Multiplies the two halves of `dim` elementwise until one element is left, in log2(length) steps."""
     if not x.re.dim():
         return x
     while (size := x.re.size(dim)) > 1:

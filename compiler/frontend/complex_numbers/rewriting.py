@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, f
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
-from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexEmitter, ComplexPair, Interleaved, made
+from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexEmitter, ComplexPair, Interleaved, to_pair_like
 
 aten = torch.ops.aten
 
@@ -25,20 +25,20 @@ STANDS_FOR = "buddy.stands_for"
 _KNOWN = (torch.complex64, torch.complex128)
 
 
-def by_parts(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
+def decompose_complex(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
     """`module` with its complex ops decomposed into real ones; unchanged if none can be.
 
     Ops without a rule stay, between conversions of the parts to complex and back. Ops are decomposed by `table`.
     Remaining nodes keep their names and metas.
     """
     nodes = list(module.graph.nodes)
-    if not any(_ruled(node) for node in nodes):
+    if not any(_has_rule(node) for node in nodes):
         return module
     mode = detect_fake_mode([value for node in nodes for value in tree_leaves(node.meta.get("val"))])
     return module if mode is None else _Rewriting(module, ComplexEmitter(Graph(), mode, table)).run()
 
 
-def _ruled(node: Node) -> bool:
+def _has_rule(node: Node) -> bool:
     """Whether a node works on complex numbers, and there is a rule for it."""
     if node.target not in RULES:
         return False
@@ -65,7 +65,7 @@ class _Rewriting:
             constant = getattr(self.module, node.target) if node.op == "get_attr" else None
             if isinstance(constant, torch.Tensor) and "val" not in node.meta:
                 node.meta["val"] = self.emitter.fake(constant)
-            if self._is_plain(node) or not (_ruled(node) and self._apply(node)):
+            if self._is_plain(node) or not (_has_rule(node) and self._apply(node)):
                 self._copy(node)
         self.emitter.drop_unused()
         names = {node.target for node in self.emitter.graph.nodes if node.op == "get_attr"}
@@ -74,7 +74,7 @@ class _Rewriting:
         return GraphModule(held, self.emitter.graph)
 
     def _is_plain(self, node: Node) -> bool:
-        """Whether the node only reads or makes pairs that are stored as pairs."""
+        """Whether the node reads a complex tensor that is already stored as interleaved pairs."""
         return node.target is aten.view_as_real.default and node.args[0] in self.wholes
 
     def _copy(self, node: Node) -> None:
@@ -82,7 +82,7 @@ class _Rewriting:
         new.meta = {**node.meta, STANDS_FOR: node} if _is_complex(node) else dict(node.meta)
         size = node.meta.get("val")
         if isinstance(size, torch.SymInt) and free_unbacked_symbols(size) and size.node.expr.is_symbol:
-            new.meta.setdefault("unbacked_bindings", {size.node.expr: ()})  # by which FX finds what gives it
+            new.meta.setdefault("unbacked_bindings", {size.node.expr: ()})  # FX finds the producer of the symbol by it
         self.wholes[node] = new
 
     def _apply(self, node: Node) -> bool:
@@ -92,19 +92,19 @@ class _Rewriting:
             try:
                 result = RULES[node.target](node.meta["val"], *args, **kwargs)
             except GuardOnDataDependentSymNode:
-                result = NotImplemented  # it asks for a size that depends on data
+                result = NotImplemented  # the rule needs a data-dependent size
             if result is NotImplemented:
                 return False
             if isinstance(result, torch.Tensor):
                 self.wholes[node] = self._real(node, result)
             elif isinstance(result, Interleaved):
-                self._put_together(node, result.both)
+                self._join_parts(node, result.both)
             else:
-                self.pairs[node] = result if isinstance(result, list) else made(node.meta["val"], result)
+                self.pairs[node] = result if isinstance(result, list) else to_pair_like(node.meta["val"], result)
         return True
 
     def _real(self, node: Node, result: torch.Tensor) -> Node:
-        """The node of a real result. It has the strides and the memory of the original's, if it is returned."""
+        """The node of a real result; if the graph returns it, it has the strides and the memory of the original."""
         value, found = node.meta["val"], self.emitter.node_of(result)
         if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
             if found.name.startswith(f"{node.name}_part"):
@@ -143,10 +143,10 @@ class _Rewriting:
         if node not in self.wholes:
             pair = self.pairs[node]
             with self.emitter.at(node):
-                self._put_together(node, torch.stack([pair.re, pair.im], -1))
+                self._join_parts(node, torch.stack([pair.re, pair.im], -1))
         return self.wholes[node]
 
-    def _put_together(self, node: Node, both: torch.Tensor) -> None:
+    def _join_parts(self, node: Node, both: torch.Tensor) -> None:
         value = node.meta["val"]
         self.boths[node] = both
         self.wholes[node] = self.emitter.emit(aten.view_as_complex.default, (both,), {}, value, node.name)

@@ -1,4 +1,4 @@
-"""Ops on quantised numbers as ops on integers and floats: `fake_quantize_*`, `quantized_decomposed`, products."""
+"""Decomposes ops on quantised numbers (`fake_quantize_*`, `quantized_decomposed`, products) to integers and floats."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,9 +1,8 @@
-"""Decompositions of quantisation ops: ATen's, which round like its kernels, and those of `quantized_decomposed`.
+"""Decompositions of quantisation ops of ATen and of `quantized_decomposed`, which round like eager.
 
-Eager's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
-
-PyTorch defines these ops by Python functions (torch/ao/quantization/fx/_decomposed.py). A function that only calls
-other ops is its op's decomposition; those below stand for the ones that read numbers out of tensors.
+ATen's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch. PyTorch defines the
+ops of `quantized_decomposed` by Python functions (torch/ao/quantization/fx/_decomposed.py), which are used as
+decompositions; the functions below replace those that read numbers out of tensors.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from torch.ao.quantization.fx import _decomposed as eager
 aten = torch.ops.aten
 Quantised = tuple[torch.Tensor, torch.Tensor]
 
-# Beyond int64, to which eager converts between rounding and clamping per channel.
+# The first float beyond int64, to which eager converts between rounding and clamping per channel.
 _BEYOND_INT64 = 2.0**63
 
 
-def _rounded(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
+def _round_to_steps(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor) -> torch.Tensor:
     """`x` in steps of `scale`, in float32 or wider; ties round to even."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return zero_point.to(wide.dtype) + torch.round(wide * scale.to(torch.float32).reciprocal())
 
 
-def _back(
+def _convert_back(
     x: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int
 ) -> Quantised:
-    """The clamped `steps` converted back, in the type of `scale`, and the mask of steps that were in range."""
+    """Clamps `steps` and converts them back to the type of `scale`; also returns the mask of steps within the range."""
     kept = torch.where(steps.isnan(), low, steps.clamp(low, high))
     numbers = (kept - zero_point.to(steps.dtype)).to(scale.dtype) * scale
     return numbers.to(x.dtype), (steps >= low) & (steps <= high)
@@ -38,16 +37,16 @@ def _back(
 
 def per_tensor(x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Quantised:
     step, zero = torch.full([], scale, dtype=torch.float32), torch.full([], zero_point, dtype=torch.int64)
-    return _back(x, _rounded(x, step, zero), step, zero, quant_min, quant_max)
+    return _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
 
 
 def per_tensor_of_tensors(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, quant_min: int,
     quant_max: int,
 ) -> Quantised:  # fmt: skip
-    """`scale`, `zero_point` and `enabled` have one element each; if the last one is 0, `x` is unchanged."""
+    """`scale`, `zero_point` and `enabled` have one element each; if `enabled` is 0, `x` is unchanged."""
     step, zero, on = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
-    numbers, inside = _back(x, _rounded(x, step, zero), step, zero, quant_min, quant_max)
+    numbers, inside = _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
     return torch.where(on, numbers, x), inside | ~on
 
 
@@ -59,9 +58,9 @@ def per_channel(
     form = [-1 if dim == axis else 1 for dim in range(x.dim())]
     # Per channel, eager converts the scales to the promoted type; a single scale stays in float32.
     step, zero = scale.reshape(form).to(torch.promote_types(x.dtype, scale.dtype)), zero_point.reshape(form)
-    steps = _rounded(x, step, zero)
+    steps = _round_to_steps(x, step, zero)
     steps = torch.where(steps.abs() < _BEYOND_INT64, steps, float("nan"))
-    return _back(x, steps, step, zero, quant_min, quant_max)
+    return _convert_back(x, steps, step, zero, quant_min, quant_max)
 
 
 def scaled_mm(
@@ -101,8 +100,8 @@ ops = torch.ops.quantized_decomposed
 Parameters = tuple[torch.Tensor, torch.Tensor]
 
 
-def _single(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
-    """The number in a tensor of one element, as an operand that takes no part in the promotion of types."""
+def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
+    """The number in a tensor of one element, without dims, so that it does not affect type promotion."""
     return parameter.reshape([]).to(like)
 
 
@@ -113,13 +112,13 @@ def quantize_per_tensor(
     wide = x.to(torch.float32)
     # Eager divides in double precision, in Python, and multiplies in that of `wide`.
     inverse = scale.to(torch.float64).reciprocal()
-    steps = torch.round(wide * _single(inverse, wide.dtype)) + _single(zero_point, wide.dtype)
-    return _clamped(steps, low, high).to(dtype)
+    steps = torch.round(wide * _single_number(inverse, wide.dtype)) + _single_number(zero_point, wide.dtype)
+    return _clamp(steps, low, high).to(dtype)
 
 
-def _clamped(steps: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
+def _clamp(steps: torch.Tensor, low: Any, high: Any) -> torch.Tensor:
     if isinstance(low, torch.Tensor):
-        return torch.clamp(steps, _single(low, steps.dtype), _single(high, steps.dtype))
+        return torch.clamp(steps, _single_number(low, steps.dtype), _single_number(high, steps.dtype))
     return torch.clamp(steps, low, high)
 
 
@@ -128,20 +127,20 @@ def dequantize_per_tensor(
     *, out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
     number = out_dtype or torch.float32
-    # Eager's scalar operands are of float32 where the others are halves.
+    # If the tensors are half precision, eager's scalar operands are float32.
     wide = torch.promote_types(number, torch.float32)
-    above = (q.to(number).to(wide) - _single(zero_point, wide)).to(number)
-    return (above.to(wide) * _single(scale, wide)).to(number)
+    above = (q.to(number).to(wide) - _single_number(zero_point, wide)).to(number)
+    return (above.to(wide) * _single_number(scale, wide)).to(number)
 
 
 def _ranges(x: torch.Tensor) -> Parameters:
-    """The least and the greatest of `x` and 0, without dims."""
+    """The minimum and the maximum of `x` and 0, without dims."""
     least, most = torch.aminmax(x)
     return torch.minimum(least, torch.zeros_like(least)), torch.maximum(most, torch.zeros_like(most))
 
 
 def choose_qparams(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> Parameters:
-    """A scale, float64, and a zero point, int64, with one element each, by which `x` covers `low` to `high`."""
+    """The scale (float64) and the zero point (int64), of one element each, that map the range of `x` to [low, high]."""
     least, most = _ranges(x)
     scale = torch.maximum((most - least) / float(high - low), torch.full([1], eps, dtype=torch.float32))
     zero_point = low - torch.round(least / scale).to(torch.int32)
@@ -163,7 +162,7 @@ def quantize_per_channel_group(
 ) -> torch.Tensor:  # fmt: skip
     """Each `group_size` elements along the rows of `x` [m, n] have a scale and a zero point, [m, n / group_size].
 
-    As in eager, NaN is refused.
+    As in eager, NaN raises an error.
     """
     size = x.shape[-1] if group_size > x.shape[-1] and scales.shape[-1] == 1 else group_size
     torch.ops.aten._assert_async.msg(x.isnan().logical_not().all(), "to_quant must not contain NaNs")

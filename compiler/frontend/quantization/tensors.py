@@ -1,9 +1,8 @@
-"""Quantised tensors inside an ATen graph as tensors of integers, with scale and zero point beside them.
+"""Rewrites quantised tensors inside an ATen graph to tensors of integers with separate scale and zero point.
 
-PyTorch traces a quantised tensor as one of float32, so what it is has to be known from the op that made it. Those of
-`torch.quantize_per_tensor` are rewritten where all that reads them moves elements, takes the positive part or
-converts back. Values are those of AVX2's kernels in
-aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
+PyTorch traces a quantised tensor as float32, so only its producer shows that it is quantised. The result of
+`torch.quantize_per_tensor` is rewritten if each of its users is data movement, `relu` or `dequantize`. Values are those
+of the AVX2 kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.memory_formats import copied
+from buddy.compiler.frontend.memory_formats import copy_graph
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.protocol import Diagnostic
 
 aten = torch.ops.aten
 
-# What reads a quantised tensor and gives one with the same scale and zero point, each element one of the first's.
+# Data movement: ops whose result has the scale and the zero point of their quantised operand.
 _MOVES = frozenset({
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "permute", "reshape", "select", "slice", "squeeze",
     "t", "transpose", "unflatten", "unsqueeze", "view", "_unsafe_view",
@@ -52,10 +51,10 @@ class Quantised:
 
 
 def quantised(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
-    """`x`, float32, in steps of `scale`; the parameters are numbers or tensors with one element.
+    """Quantises `x`, which is float32; the parameters are numbers or tensors with one element.
 
-    NaN is the highest integer of 8 bits and the lowest of 32. The sum of quotient and zero point is rounded, halves to
-    even. What eager refuses is refused at the call.
+    NaN becomes the highest integer of 8 bits, or the lowest of 32 bits. The sum of quotient and zero point is rounded,
+    with ties to even. A call raises an error for a zero point that eager rejects.
     """
     integer = _INTEGERS[dtype]
     low, high = torch.iinfo(integer).min, torch.iinfo(integer).max
@@ -79,13 +78,13 @@ def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 def dequantised(q: Quantised) -> torch.Tensor:
-    """The numbers, float32; as in eager, dense in memory."""
+    """The numbers as a dense float32 tensor, as in eager."""
     numbers = (q.integers.to(torch.int32) - q.zero_point).to(torch.float32) * q.scale
     return numbers.contiguous(memory_format=suggest_memory_format(q.integers))
 
 
 def _name(target: Any) -> str:
-    """What a node of a Dynamo graph or of an ATen graph calls; an op of ATen's without namespace and overload."""
+    """The name of the callee of a node of a Dynamo graph or an ATen graph; ATen ops without namespace and overload."""
     if isinstance(target, torch._ops.OpOverload):
         target = target.overloadpacket
     if isinstance(target, torch._ops.OpOverloadPacket):
@@ -97,9 +96,9 @@ def _name(target: Any) -> str:
 
 
 def check_quantised(module: GraphModule) -> None:
-    """Raises `UnsupportedGraphError` for a Dynamo graph that reads or returns a quantised tensor in a way unknown here.
+    """Raises `UnsupportedGraphError` for a Dynamo graph that uses a quantised tensor in an unsupported way.
 
-    Such a graph must not be traced: decompositions would compute with the floats that PyTorch takes the tensor for.
+    Such a graph must not be traced: decompositions would compute with the floats that tracing shows.
     """
     made: set[Node] = set()
     for node in module.graph.nodes:
@@ -114,7 +113,7 @@ def check_quantised(module: GraphModule) -> None:
 
 
 def _is_plain_subscript(node: Node) -> bool:
-    """Whether a node reads a part of its only tensor by numbers, slices and new dims."""
+    """Whether a node subscripts its only tensor by numbers, slices and new dims."""
     return node.target is getitem and len(node.all_input_nodes) == 1
 
 
@@ -147,18 +146,18 @@ def mark_quantised(nodes: Iterable[Node]) -> None:
 
 
 def is_marked(node: Any) -> bool:
-    """Whether `mark_quantised` found that a node gives a quantised tensor."""
+    """Whether `mark_quantised` has marked a node as returning a quantised tensor."""
     return isinstance(node, Node) and bool(node.meta.get(_QUANTISED))
 
 
-def by_integers(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> GraphModule:
-    """`module` with integers in the place of quantised tensors; itself where it has none that can be rewritten.
+def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> GraphModule:
+    """`module` with integers in place of quantised tensors; `module` itself if none can be rewritten.
 
-    What the ops become is decomposed by `table`. Other nodes keep their names and metas.
+    The new ops are decomposed by `table`. Other nodes keep their names and metas.
     """
     if not any(_is_plain(node) or _group(node) for node in module.graph.nodes):
         return module
-    module = copied(module)
+    module = copy_graph(module)
     nodes = list(module.graph.nodes)
     mode = detect_fake_mode([leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
@@ -176,11 +175,11 @@ def by_integers(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) ->
 
 
 def _group(maker: Node) -> list[Node]:
-    """`maker` and all that reads the quantised tensor it makes, in order; nothing where that cannot be rewritten."""
+    """`maker` and all users of its quantised tensor, in order; empty if they cannot be rewritten."""
     if maker.target not in _MAKES or maker.args[3] not in _INTEGERS:
         return []
     made, reading = {maker}, []
-    for node in _after(maker):
+    for node in _following_nodes(maker):
         if not any(parent in made for parent in node.all_input_nodes):
             continue
         name = _name(node.target) if node.op == "call_function" else ""
@@ -192,7 +191,7 @@ def _group(maker: Node) -> list[Node]:
     return [maker, *reading]
 
 
-def _after(node: Node) -> Iterator[Node]:
+def _following_nodes(node: Node) -> Iterator[Node]:
     while (node := node.next).op != "root":
         yield node
 
@@ -206,16 +205,16 @@ def _rewrite(module: GraphModule, emitter: ComplexEmitter, group: list[Node]) ->
         of, name = found[node.args[0]], _name(node.target)
         with module.graph.inserting_before(node), emitter.at(node):
             if name == _CONVERTS:
-                _put(emitter, node, dequantised(of))
+                _replace_node(emitter, node, dequantised(of))
             else:
-                moved = _moved(emitter, node, of)
+                moved = _apply_to_integers(emitter, node, of)
                 found[node] = Quantised(moved, of.scale, of.zero_point)
     for node in reversed(group):
         if not node.users:
             module.graph.erase_node(node)
 
 
-def _moved(emitter: ComplexEmitter, node: Node, of: Quantised) -> torch.Tensor:
+def _apply_to_integers(emitter: ComplexEmitter, node: Node, of: Quantised) -> torch.Tensor:
     if _name(node.target) == _RELU:
         return torch.maximum(of.integers, of.zero_point.to(of.integers.dtype))
     rest = [_operand(emitter, argument) for argument in node.args[1:]]
@@ -229,7 +228,7 @@ def _operand(emitter: ComplexEmitter, argument: Any) -> Any:
     return list(argument) if isinstance(argument, (list, tuple)) else argument
 
 
-def _put(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> None:
+def _replace_node(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> None:
     new = emitter.node_of(result)
     node.replace_all_uses_with(new)
     if new.name.startswith(f"{node.name}_part"):
@@ -238,7 +237,7 @@ def _put(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> None:
 
 
 def _is_plain(node: Node) -> bool:
-    """Whether a node asks for the floats of what has never been quantised."""
+    """Whether a node dequantises a tensor that is not quantised."""
     return node.target is aten.dequantize.self and not is_marked(node.args[0])
 
 
@@ -246,5 +245,5 @@ def _convert_plain(module: GraphModule, emitter: ComplexEmitter) -> None:
     for node in list(module.graph.nodes):
         if _is_plain(node):
             with module.graph.inserting_before(node), emitter.at(node):
-                _put(emitter, node, _operand(emitter, node.args[0]).to(torch.float32, copy=True))
+                _replace_node(emitter, node, _operand(emitter, node.args[0]).to(torch.float32, copy=True))
             module.graph.erase_node(node)

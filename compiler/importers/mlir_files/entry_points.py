@@ -1,4 +1,4 @@
-"""The programs in an MLIR file, read in a one-shot process, since bad input may crash readers."""
+"""Reads the programs in an MLIR file, in a one-shot process, since bad input may crash MLIR's readers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from buddy.compiler.importers.mlir_files.signatures import (
     SignatureValue,
     WriteEffects,
     argument_types,
-    closed,
     dialects_of,
+    fix_sizes,
     phase_of,
     values_of,
 )
@@ -28,7 +28,7 @@ from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_word
 
 MAX_ENTRIES = 32
-# CPU time limit for a file in seconds, and the number of bytes per additional second: some bytecode is read forever.
+# CPU time limit for a file in seconds, and bytes per additional second: MLIR never finishes reading some bytecode.
 # CPU time does not depend on the load of the machine.
 SECONDS, BYTES = 20, 1 << 20
 
@@ -52,7 +52,7 @@ def answer(question: ReadRequest) -> ReadAnswer:
     try:
         with context:
             parts = parts_of(question.content, question.title, context)
-            return _entered(question, parts, words)
+            return _open_entries(question, parts, words)
     except UnreadableError as error:
         return ReadAnswer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
@@ -60,7 +60,7 @@ def answer(question: ReadRequest) -> ReadAnswer:
         return ReadAnswer(problem=Diagnostic(what, question.title, "check that the file is complete"))
 
 
-def _entered(question: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
+def _open_entries(question: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
     names = [(number, name) for number, part in enumerate(parts) for name in _entries(part.module, question.entry)]
     if not names:
         return ReadAnswer(problem=_no_entry(question, parts))
@@ -73,7 +73,7 @@ def _entered(question: ReadRequest, parts: list[ModulePart], words: list[ShapeWo
     found = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
-        found.append(_opened(parts[number], name, title, question, words))
+        found.append(_open_entry(parts[number], name, title, question, words))
     return ReadAnswer(tuple(found), notes=notes)
 
 
@@ -94,15 +94,15 @@ def _is_public(function: Any) -> bool:
 
 
 def _entries(module: Any, wanted: str) -> list[str]:
-    """The entry functions; those that no other function calls come first, because they are whole programs."""
+    """The names of entry functions; those without callers come first, because they are whole programs."""
     names = [name_of(function) for function in _functions(module) if wanted or _is_public(function)]
     if wanted:
         return [name for name in names if name == wanted]
-    called = _called(module)
+    called = _called_functions(module)
     return [*(name for name in names if name not in called), *(name for name in names if name in called)]
 
 
-def _called(module: Any) -> set[str]:
+def _called_functions(module: Any) -> set[str]:
     found: set[str] = set()
 
     def visit(op: Any) -> Any:
@@ -126,7 +126,7 @@ def _no_entry(question: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
     return Diagnostic(what, question.title, f"name the one to call: {question.title}:{have[0]} (there are {names})")
 
 
-def _opened(part: ModulePart, name: str, title: str, question: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
+def _open_entry(part: ModulePart, name: str, title: str, question: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
     """One function as a program, in a copy of its module."""
     module = _copy(part.module)
     text, dialects, enters = str(part.module), dialects_of(module), phase_of(module)
@@ -134,11 +134,14 @@ def _opened(part: ModulePart, name: str, title: str, question: ReadRequest, word
     notes: list[str] = []
     try:
         signature = _signature(entry, module, name, words)
-        arguments, notes = closed(signature.arguments), _on_sizes(signature)
+        arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
         table = ModuleTable(module, entry, arguments, question.title, part.lines_before)
         outs, called = signature.results, name
         if not signature.fits:
-            outs, called = wrap(module, signature, [tuple(map(_known, value.shape)) for value in arguments]), WRAPPER
+            outs, called = (
+                wrap(module, signature, [tuple(map(_static_size, value.shape)) for value in arguments]),
+                WRAPPER,
+            )
     except NotRunnableError as error:
         notes = [f"@{name} cannot be run: {error}"]
         module = _copy(part.module)
@@ -155,7 +158,7 @@ def _copy(module: Any) -> Any:
     return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
 
 
-def _known(size: int | None) -> int:
+def _static_size(size: int | None) -> int:
     assert size is not None
     return size
 
@@ -173,14 +176,16 @@ def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> Fu
     return FunctionSignature(name, tuple(arguments), tuple(given), written)
 
 
-def _on_sizes(signature: FunctionSignature) -> list[str]:
-    """The notes on sizes that were chosen here."""
-    names = [value.name for value in signature.arguments if value.is_open]
+def _default_size_notes(signature: FunctionSignature) -> list[str]:
+    """The notes on dynamic sizes that are set to the default."""
+    names = [value.name for value in signature.arguments if value.is_dynamic]
     if not names:
         return []
-    options = " ".join(f"--shape {value.name}={_with_default(value)}" for value in signature.arguments if value.is_open)
+    options = " ".join(
+        f"--shape {value.name}={_default_option(value)}" for value in signature.arguments if value.is_dynamic
+    )
     return [f"sizes of {', '.join(names)} that are dynamic in the file are {DEFAULT_SIZE}; {options} sets others"]
 
 
-def _with_default(value: SignatureValue) -> str:
+def _default_option(value: SignatureValue) -> str:
     return "x".join(str(DEFAULT_SIZE if size is None else size) for size in value.shape)

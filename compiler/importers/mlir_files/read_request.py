@@ -24,7 +24,7 @@ class ReadRequest:
 class EntryPoint:
     """One function as a program: `graph` is a serialized Buddy graph that starts as IR.
 
-    `enters` is the phase of its IR, `dialects` those of its ops. `text` is the printed part of the file.
+    `enters` is the phase of its IR, `dialects` are those of its ops. `text` is its module in the file, printed.
     """
 
     name: str

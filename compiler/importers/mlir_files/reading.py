@@ -39,8 +39,8 @@ class ModulePart:
 def new_context() -> Any:
     """A context with every dialect of the bindings.
 
-    Attributes of unknown dialects are allowed, since they change nothing; unknown ops are reported later, with a
-    clearer message than the parser's.
+    Attributes of unknown dialects are allowed, since they do not affect compilation; unknown ops are reported later,
+    with a clearer message than the parser's.
     """
     context = ir.Context()
     context.allow_unregistered_dialects = True
@@ -52,9 +52,9 @@ def new_context() -> Any:
 def parts_of(content: bytes, title: str, context: Any) -> list[ModulePart]:
     """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
-        found = [ModulePart(_parsed(content, title, context))]
+        found = [ModulePart(_parse(content, title, context))]
     else:
-        found = [ModulePart(_parsed(text, title, context, before), before) for text, before in _texts(content, title)]
+        found = [ModulePart(_parse(text, title, context, before), before) for text, before in _texts(content, title)]
     for part in found:
         _check_registered(part, title, context)
     return found
@@ -80,25 +80,25 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
     return found
 
 
-def _parsed(content: str | bytes, title: str, context: Any, lines_before: int = 0) -> Any:
+def _parse(content: str | bytes, title: str, context: Any, lines_before: int = 0) -> Any:
     try:
         return ir.Module.parse(content, context)
     except (ir.MLIRError, ValueError) as error:
         line, column, message = parse_problem(error)
         said = [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [message]
         where = f"{title}:{line + lines_before}:{column}" if line else title
-        raise UnreadableError(_told("\n".join(said), title, where)) from error
+        raise UnreadableError(_parse_diagnostic("\n".join(said), title, where)) from error
     except RuntimeError as error:  # raised by the bindings if MLIR's message quotes invalid text
         what = f"{title} cannot be read: MLIR's reader rejects it with a message that is not valid text"
         raise UnreadableError(Diagnostic(what, title, "check that the file is complete")) from error
 
 
-def _told(said: str, title: str, where: str) -> Diagnostic:
-    """The error of MLIR's reader, with a hint if one is known."""
+def _parse_diagnostic(said: str, title: str, where: str) -> Diagnostic:
+    """Converts a message of MLIR's parser, with a hint if one is known."""
     first = said.partition("\n")[0]
     if (found := _NO_DIALECT.search(said)) is not None:
         return _unregistered({next(filter(None, found.groups()))}, title, where, first)
-    # An op without a dialect is a truncated word, or not an op.
+    # An op name without a dialect is a truncated word, or not an op.
     if (found := _NO_OP.search(said)) is not None and "." in next(filter(None, found.groups())):
         return _unknown_ops({next(filter(None, found.groups()))}, where, first)
     if _NEWER.search(said) is not None:

@@ -1,4 +1,4 @@
-"""The signature of a function in a file: arguments, results, written arguments, and its phase."""
+"""Determines the signature of a function in a file, the arguments that it may write to, and the phase of its module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NotRunnableError(Exception):
 
 @dataclass(frozen=True)
 class SignatureValue:
-    """An argument or a result: its type in the function, and its sizes (`None` for dynamic ones)."""
+    """An argument or a result: its type in the function, and its sizes (None for dynamic ones)."""
 
     name: str
     holder: Holder
@@ -35,7 +35,7 @@ class SignatureValue:
     kind: Any
 
     @property
-    def is_open(self) -> bool:
+    def is_dynamic(self) -> bool:
         return None in self.shape
 
     @property
@@ -64,7 +64,7 @@ def _llvm_result(text: str) -> Any:
 
 
 def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
-    """Arguments or results of those types, named `stem` and a number; `words` are the given shapes.
+    """Arguments or results of the given types, named `stem` and a number; `words` are shapes that the user gives.
 
     Raises `NotRunnableError` for a type that a run cannot pass.
     """
@@ -82,19 +82,21 @@ def _value(name: str, kind: Any, said: ShapeWord | None) -> SignatureValue:
     if isinstance(kind, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(kind, ir.MemRefType) else "tensor"
         shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
-        return SignatureValue(name, holder, _sized(name, shape, said), _dtype(name, str(kind.element_type), kind), kind)
+        return SignatureValue(
+            name, holder, _apply_shape(name, shape, said), _dtype(name, str(kind.element_type), kind), kind
+        )
     text = str(kind)
     if (found := _TORCH.fullmatch(text)) is not None:
         shape = tuple(None if size == "?" else int(size) for size in found[1].split(",") if size)
         dtype = _dtype(name, _TORCH_DTYPES.get(found[2], found[2]), kind)
-        return SignatureValue(name, "tensor", _sized(name, shape, said), dtype, kind)
+        return SignatureValue(name, "tensor", _apply_shape(name, shape, said), dtype, kind)
     if text.startswith("!llvm.ptr"):
         return _pointer(name, kind, said)
     return SignatureValue(name, "number", (), _dtype(name, text, kind), kind)
 
 
-def _sized(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> tuple[int | None, ...]:
-    """The shape with the given sizes."""
+def _apply_shape(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> tuple[int | None, ...]:
+    """The shape with the sizes that the user gives."""
     if said is None:
         return shape
     pairs = list(zip(shape, said.shape, strict=False))
@@ -117,7 +119,7 @@ def _dtype(name: str, text: str, kind: Any) -> TensorDType:
     return found
 
 
-def closed(values: Sequence[SignatureValue]) -> list[SignatureValue]:
+def fix_sizes(values: Sequence[SignatureValue]) -> list[SignatureValue]:
     """The values with default sizes for all dynamic ones."""
     return [
         SignatureValue(
@@ -144,7 +146,7 @@ _VIEWS = frozenset({
 
 
 class WriteEffects:
-    """Answers for the functions of one module. Anything not known to be read-only counts as written."""
+    """Determines which memory the functions of one module may write to: any op may that is not known to only read."""
 
     def __init__(self, module: Any) -> None:
         self._functions = {
@@ -156,9 +158,9 @@ class WriteEffects:
 
     def may_write(self, value: Any) -> bool:
         """Whether users of `value` may write to its memory."""
-        return any(self._by_use(use) for use in value.uses)
+        return any(self._use_may_write(use) for use in value.uses)
 
-    def _by_use(self, use: Any) -> bool:
+    def _use_may_write(self, use: Any) -> bool:
         op, place = use.owner.operation, use.operand_number
         if op.name in _READERS:
             return False
@@ -167,19 +169,19 @@ class WriteEffects:
         if op.name in ("memref.copy", "llvm.intr.memcpy"):
             return place == (1 if op.name == "memref.copy" else 0)
         if op.name.startswith("linalg."):
-            return place >= self._inputs(op)
+            return place >= self._count_inputs(op)
         if op.name in ("func.call", "llvm.call"):
-            return self._by_call(op, place)
+            return self._call_may_write(op, place)
         return True
 
     @staticmethod
-    def _inputs(op: Any) -> int:
+    def _count_inputs(op: Any) -> int:
         """The number of inputs of a structured op."""
         if "operandSegmentSizes" not in op.attributes:
             return 0
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
 
-    def _by_call(self, op: Any, place: int) -> bool:
+    def _call_may_write(self, op: Any, place: int) -> bool:
         if "callee" not in op.attributes:
             return True
         name = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
@@ -187,7 +189,7 @@ class WriteEffects:
         if function is None or not len(function.regions[0].blocks):
             return function is None or not _reads_only(function, place)
         if (name, place) not in self._arguments:
-            # The assumption for recursive calls: only the other ops of the function write.
+            # For recursive calls, assume that only the other ops of the function write.
             self._arguments[name, place] = False
             arguments = function.regions[0].blocks[0].arguments
             self._arguments[name, place] = place >= len(arguments) or self.may_write(arguments[place])

@@ -28,7 +28,7 @@ def name_of(function: Any) -> str:
 
 
 class ModuleTable:
-    """The nodes of a module, created and located before anything is added to it; `entry` is the function to call."""
+    """The nodes of a module, which are created before a wrapper is added to it; `entry` is the function to call."""
 
     def __init__(
         self, module: Any, entry: Any, arguments: Sequence[SignatureValue], title: str, lines_before: int = 0
@@ -43,7 +43,7 @@ class ModuleTable:
         for op in module.body:
             self._top_level(op.operation)
         self._returned = self._nodes_returned(entry)
-        # Last, because an op's hash includes its location.
+        # Locations are set last, because an op's hash includes its location.
         with module.context:
             for op, node in self._of_op.items():
                 _locate(op, ir.Location.name(node.stable))
@@ -80,8 +80,8 @@ class ModuleTable:
 
     def _add(self, op: Any, function: str) -> None:
         plain = op.name.rpartition(".")[2]
-        node = new_op(GivenOp, self._unused(plain), op.name, self._read_by(op), _metas(op))
-        node.stable = self._unused(".".join(filter(None, (function, op.name))))
+        node = new_op(GivenOp, self._unique_name(plain), op.name, self._parents_of(op), _metas(op))
+        node.stable = self._unique_name(".".join(filter(None, (function, op.name))))
         node._keyword_arguments = _attributes(op)
         node.module = function
         line = line_of(op, self._before)
@@ -89,22 +89,22 @@ class ModuleTable:
         self._of_op[op] = node
         self._body.append(node)
 
-    def _unused(self, name: str) -> str:
+    def _unique_name(self, name: str) -> str:
         """`name`, with a number appended from the second on."""
         self._taken[name] += 1
-        return name if self._taken[name] == 1 else self._unused(f"{name}_{self._taken[name] - 1}")
+        return name if self._taken[name] == 1 else self._unique_name(f"{name}_{self._taken[name] - 1}")
 
     def _placeholder(self, value: SignatureValue) -> Op:
-        node = new_op(PlaceholderOp, self._unused(value.name), value.name, (), [value.meta])
+        node = new_op(PlaceholderOp, self._unique_name(value.name), value.name, (), [value.meta])
         node.stable = node.name
         return node
 
     def _result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
-        node = new_op(ResultOp, self._unused(name), "result", parents, [out.meta])
+        node = new_op(ResultOp, self._unique_name(name), "result", parents, [out.meta])
         node.stable = node.name
         return node
 
-    def _read_by(self, op: Any) -> list[Op]:
+    def _parents_of(self, op: Any) -> list[Op]:
         return [node for operand in op.operands if (node := self._producer(operand)) is not None]
 
     def _producer(self, value: Any) -> Op | None:
@@ -115,7 +115,7 @@ class ModuleTable:
 
     def _nodes_returned(self, entry: Any) -> list[Op]:
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
-        return self._read_by(last) if last.name in _TERMINATORS and not self._coarse else []
+        return self._parents_of(last) if last.name in _TERMINATORS and not self._coarse else []
 
 
 def _functions(module: Any) -> Iterator[Any]:

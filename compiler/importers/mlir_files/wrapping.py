@@ -16,7 +16,7 @@ from buddy.compiler.mlir.bindings import arith, func, ir, memref, passmanager, t
 from buddy.compiler.ops.utils import mlir_element_type_get
 
 WRAPPER = "program"
-# Propagates the sizes of callers into callees, and folds what then becomes known.
+# Propagates sizes from callers to callees, and folds ops whose operands become constants.
 _SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
 
 
@@ -51,7 +51,7 @@ class FunctionSignature:
     def fits(self) -> bool:
         """Whether the function can be called without a wrapper."""
         values = (*self.arguments, *self.results)
-        return not any(value.holder != "tensor" or value.is_open for value in values) and not self.written
+        return not any(value.holder != "tensor" or value.is_dynamic for value in values) and not self.written
 
 
 def wrap(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> tuple[SignatureValue, ...]:
@@ -64,14 +64,16 @@ def wrap(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, 
             _wrap_tensors(module, signature, shapes)
             _specialize(module, signature)
             return _results(module, signature)
-        if any(result.is_open for result in signature.results):
-            raise NotRunnableError(f"the sizes of what @{signature.name} returns are known only after the run")
+        if any(result.is_dynamic for result in signature.results):
+            raise NotRunnableError(f"the sizes of the results of @{signature.name} are known only after the run")
         _wrap_buffers(module, signature, shapes)
         _specialize(module, signature)
-        return tuple(_closed(out, shapes, signature) for out in signature.outs)
+        return tuple(_static_output(out, shapes, signature) for out in signature.outs)
 
 
-def _closed(out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature) -> SignatureValue:
+def _static_output(
+    out: SignatureValue, shapes: Sequence[tuple[int, ...]], signature: FunctionSignature
+) -> SignatureValue:
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
@@ -123,17 +125,17 @@ def _wrap_tensors(module: Any, signature: FunctionSignature, shapes: Sequence[tu
     block = wrapper.add_entry_block()
     with ir.InsertionPoint(block):
         pairs = zip(signature.arguments, block.arguments, strict=True)
-        found = _call(signature, [_out_of_tensor(value, argument) for value, argument in pairs], module)
-        func.ReturnOp([_into_tensor(v, result) for v, result in zip(signature.results, found, strict=True)])
+        found = _call(signature, [_from_tensor(value, argument) for value, argument in pairs], module)
+        func.ReturnOp([_to_tensor(v, result) for v, result in zip(signature.results, found, strict=True)])
 
 
-def _out_of_tensor(value: SignatureValue, argument: Any) -> Any:
+def _from_tensor(value: SignatureValue, argument: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, tensor.ExtractOp(argument, []).result)
     return tensor.CastOp(value.kind, argument).result if value.kind != argument.type else argument
 
 
-def _into_tensor(value: SignatureValue, result: Any) -> Any:
+def _to_tensor(value: SignatureValue, result: Any) -> Any:
     if value.holder != "number":
         return result
     return tensor.FromElementsOp(ir.RankedTensorType.get([], _element(value)), [_from_number(value, result)]).result
@@ -149,15 +151,15 @@ def _results(module: Any, signature: FunctionSignature) -> tuple[SignatureValue,
     inputs = [argument.type for argument in wrapper.regions[0].blocks[0].arguments]
     wrapper.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
     outs = [_resized(value, kind) for value, kind in zip(signature.results, kinds, strict=True)]
-    if any(out.is_open for out in outs):
-        what = f"the sizes of what @{signature.name} returns do not follow from those of its arguments"
+    if any(out.is_dynamic for out in outs):
+        what = f"the sizes of the results of @{signature.name} do not follow from those of its arguments"
         raise NotRunnableError(f"{what}; they are known only after the run")
     return tuple(outs)
 
 
 def _specialize(module: Any, signature: FunctionSignature) -> None:
     """Propagates the sizes of the wrapper's arguments into its callee, if the file has dynamic sizes."""
-    if not any(value.is_open for value in (*signature.arguments, *signature.results)):
+    if not any(value.is_dynamic for value in (*signature.arguments, *signature.results)):
         return
     for op in module.body:
         if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value != WRAPPER:
@@ -182,7 +184,7 @@ def _resized(value: SignatureValue, kind: Any) -> SignatureValue:
 
 
 def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Arguments first, then an out-parameter for each result and each written buffer."""
+    """Adds a wrapper with the arguments, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
     results = [(value, value.shape) for value in signature.results]
     copies = [values[place] for place in signature.written]
@@ -196,13 +198,13 @@ def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tu
         own = dict(zip(signature.written, outs[len(results) :], strict=True))
         for place, copy in own.items():
             memref.CopyOp(given[place], copy)
-        operands = [_out_of_buffer(value, own.get(i, given[i])) for i, value in enumerate(signature.arguments)]
+        operands = [_from_buffer(value, own.get(i, given[i])) for i, value in enumerate(signature.arguments)]
         for (value, _), result, out in zip(results, _call(signature, operands, module), outs, strict=False):
-            _into_buffer(value, result, out)
+            _to_buffer(value, result, out)
         func.ReturnOp([])
 
 
-def _out_of_buffer(value: SignatureValue, buffer: Any) -> Any:
+def _from_buffer(value: SignatureValue, buffer: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, memref.LoadOp(buffer, []).result)
     if value.holder == "buffer":
@@ -212,7 +214,7 @@ def _out_of_buffer(value: SignatureValue, buffer: Any) -> Any:
     return ir.Operation.create("llvm.inttoptr", [value.kind], [word]).result
 
 
-def _into_buffer(value: SignatureValue, result: Any, out: Any) -> None:
+def _to_buffer(value: SignatureValue, result: Any, out: Any) -> None:
     if value.holder == "number":
         memref.StoreOp(_from_number(value, result), out, [])
     else:

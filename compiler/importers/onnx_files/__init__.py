@@ -1,4 +1,1 @@
-"""Opens ONNX models: read, checked, imported by torch-mlir into the torch dialect.
-
-ONNX's own evaluator is the reference.
-"""
+"""Opens ONNX models: reads and checks them, imports them by torch-mlir, and runs them as the reference."""

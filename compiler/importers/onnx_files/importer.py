@@ -1,10 +1,10 @@
-"""Imports an ONNX model by torch-mlir, in a one-shot process: it loads MLIR, which the caller avoids, and no torch."""
+"""Runs torch-mlir's importer of ONNX models, in a one-shot process that loads MLIR but not torch."""
 
 from __future__ import annotations
 
 import msgspec
 
-# How much of an error is told.
+# Maximum length of a reported error.
 _LONGEST = 400
 
 
@@ -15,16 +15,16 @@ class ImportedModel(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def imported(content: bytes) -> ImportedModel:
+def import_model(content: bytes) -> ImportedModel:
     """Imports a serialized model."""
     try:
-        return ImportedModel(_written(content))
+        return ImportedModel(_to_mlir(content))
     except Exception as error:  # the importer has no exception type for unsupported models
         line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
         return ImportedModel(problem=f"{type(error).__name__}: {line}"[:_LONGEST])
 
 
-def _written(content: bytes) -> str:
+def _to_mlir(content: bytes) -> str:
     import onnx
 
     from buddy.compiler.mlir import bindings

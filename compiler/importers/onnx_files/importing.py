@@ -1,4 +1,4 @@
-"""Imports an ONNX model into the torch dialect with torch-mlir's importer, in a separate process."""
+"""Imports an ONNX model into the torch dialect: the client of the process that runs `importer`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from buddy.compiler.importers.onnx_files.importer import ImportedModel
 from buddy.compiler.importers.sources.program import source_error
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
-# A large model's text takes seconds.
+# Time limit in seconds; printing the text of a large model takes several.
 SECONDS = 120.0
-_IMPORTER = "buddy.compiler.importers.onnx_files.importer:imported"
+_IMPORTER = "buddy.compiler.importers.onnx_files.importer:import_model"
 
 
 def import_onnx(model: Any, path: Path) -> str:

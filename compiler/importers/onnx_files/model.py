@@ -12,7 +12,7 @@ from typing import Any
 from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 
-# Maximum number of elements of constants in the model: shapes, axes, scales, which lowerings have to read.
+# Tensors with at most this many elements stay constants: shapes, axes and scales, whose values lowerings read.
 LITERAL = 16
 _PLAIN = re.compile(r"[^\w./-]")
 
@@ -28,20 +28,20 @@ class PreparedModel:
 
 
 def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
-    """The model at `path`; `words` set the sizes that it leaves open, with 1 as the default.
+    """The model at `path`; `words` set its dynamic sizes, whose default is 1.
 
     Raises `SourceError` for a file that the installed `onnx` cannot read, and if `onnx` is not installed.
     """
     onnx = _onnx()
-    model = _loaded(onnx, path)
+    model = _load(onnx, path)
     _check(onnx, model, path)
-    notes = _close(onnx, model, path, words)
-    _name(model)
+    notes = _fix_sizes(onnx, model, path, words)
+    _name_nodes(model)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except Exception as error:  # its own exception types, and protobuf's
-        raise _refused(path, f"its shapes do not fit together: {_first_line(error)}") from error
-    weights = _weights_as_inputs(onnx, model)
+        raise _rejection(path, f"its shapes do not fit together: {_first_line(error)}") from error
+    weights = _make_weights_inputs(onnx, model)
     given = [value.name for value in model.graph.input if value.name not in weights]
     return PreparedModel(model, weights, tuple(given), notes)
 
@@ -56,7 +56,7 @@ def _onnx() -> Any:
     return onnx
 
 
-def _refused(path: Path, what: str, todo: str = "export the model again") -> SourceError:
+def _rejection(path: Path, what: str, todo: str = "export the model again") -> SourceError:
     return source_error(f"{path.name} cannot be used: {what}", str(path), todo)
 
 
@@ -64,17 +64,17 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _loaded(onnx: Any, path: Path) -> Any:
+def _load(onnx: Any, path: Path) -> Any:
     from google.protobuf.message import DecodeError
 
     try:
         return onnx.load(str(path))
     except DecodeError as error:
         todo = "check that the file is complete, and that it is ONNX"
-        raise _refused(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
+        raise _rejection(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
         todo = "put the files of its weights next to it"
-        raise _refused(path, _first_line(error), todo) from error
+        raise _rejection(path, _first_line(error), todo) from error
 
 
 def _check(onnx: Any, model: Any, path: Path) -> None:
@@ -83,19 +83,19 @@ def _check(onnx: Any, model: Any, path: Path) -> None:
     wanted = max((found.version for found in model.opset_import if not found.domain), default=0)
     todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
     if model.ir_version > newest:
-        raise _refused(
+        raise _rejection(
             path, f"it uses ONNX format version {model.ir_version}, and {newest} is the newest supported version", todo
         )
     if wanted > opset:
-        raise _refused(path, f"it uses ONNX operator set {wanted}, and {opset} is the newest supported version", todo)
+        raise _rejection(path, f"it uses ONNX operator set {wanted}, and {opset} is the newest supported version", todo)
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
-        raise _refused(path, f"it is not valid: {_first_line(error)}") from error
+        raise _rejection(path, f"it is not valid: {_first_line(error)}") from error
     if not _is_text(model):
-        raise _refused(path, "it has names that are not valid UTF-8")
+        raise _rejection(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
-        raise _refused(path, "it has no outputs")
+        raise _rejection(path, "it has no outputs")
 
 
 def _is_text(message: Any) -> bool:
@@ -109,31 +109,31 @@ def _is_text(message: Any) -> bool:
     return True
 
 
-def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
-    """Fixes the sizes of inputs that the model leaves open; returns notes on the chosen ones."""
+def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
+    """Fixes the dynamic sizes of inputs; returns notes on those that are set to the default."""
     stored = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in stored]
     try:
         check_names(words, [value.name for value in inputs])
     except ValueError as error:
-        raise _refused(path, str(error), "give NAME=4x128 for one of these") from error
+        raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
     notes = []
     for number, value in enumerate(inputs):
         kind = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
-            raise _refused(
+            raise _rejection(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
         said = shape_for(words, value.name, number)
         if said is not None and len(said.shape) != len(kind.shape.dim):
-            raise _refused(path, f"its input {value.name} has {len(kind.shape.dim)} dims", "give a size for each")
+            raise _rejection(path, f"its input {value.name} has {len(kind.shape.dim)} dims", "give a size for each")
         for place, size in enumerate(kind.shape.dim):
             if said is not None:
                 size.dim_value = said.shape[place]
             elif not size.HasField("dim_value"):
                 notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape sets others")
                 size.dim_value = 1
-    if notes or words:  # shapes that were inferred for other sizes are inferred again
+    if notes or words:  # shapes that were inferred for dynamic sizes are inferred again
         del model.graph.value_info[:]
     for value in model.graph.output:
         if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
@@ -141,7 +141,7 @@ def _close(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> lis
     return notes
 
 
-def _name(model: Any) -> None:
+def _name_nodes(model: Any) -> None:
     """Gives each node a unique name that needs no quoting."""
     taken: Counter[str] = Counter()
     for node in model.graph.node:
@@ -154,8 +154,8 @@ def _name(model: Any) -> None:
         node.name = name
 
 
-def _weights_as_inputs(onnx: Any, model: Any) -> dict[str, Any]:
-    """Makes stored tensors that computations read inputs; returns their arrays by name, in the order of the inputs."""
+def _make_weights_inputs(onnx: Any, model: Any) -> dict[str, Any]:
+    """Turns stored tensors that computations read into inputs; returns the arrays by name, in the order of inputs."""
     graph = model.graph
     moved = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in moved}

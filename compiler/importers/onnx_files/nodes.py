@@ -1,4 +1,4 @@
-"""Converts a prepared ONNX model to a Buddy graph: a node for each of its own, with the meaning in the imported IR."""
+"""Converts a prepared ONNX model to a Buddy graph with a node for each ONNX node; the imported IR has the semantics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.importers.sources.program import source_error
 
-# By the names of NumPy's dtypes, which ONNX's own helper returns.
+# Keys are the names of NumPy's dtypes, which ONNX's own helper returns.
 _DTYPES = {
     "bool": TensorDType.Bool,
     "uint8": TensorDType.UInt8,
@@ -27,7 +27,7 @@ _DTYPES = {
 
 
 def graph_of(prepared: PreparedModel, name: str, path: Path) -> Graph:
-    """The graph. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
+    """Converts a model. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
     return _Reader(prepared, path).graph(name)
 
 
@@ -42,7 +42,7 @@ class _Reader:
     def graph(self, name: str) -> Graph:
         graph = Graph(name)
         for value in self._proto.input:
-            op = new_op(PlaceholderOp, value.name, value.name, (), [self._known(value.name)])
+            op = new_op(PlaceholderOp, value.name, value.name, (), [self._meta_of(value.name)])
             self._values[value.name] = op
             graph.add_node(op, NodeType.FakeNode if value.name in self._prepared.weights else NodeType.InputNode)
         for node in self._proto.node:
@@ -52,7 +52,7 @@ class _Reader:
         graph.add_node(new_op(OutputOp, "output", "output", [results]))
         return graph
 
-    def _known(self, name: str) -> TensorMeta:
+    def _meta_of(self, name: str) -> TensorMeta:
         meta = self._metas.get(name)
         if meta is None:
             what = f"{self._path.name}: the shape of {name}, or its element type, is not known{self._first_unknown()}"
@@ -67,11 +67,11 @@ class _Reader:
         for node in self._proto.node:
             if any(name and self._metas.get(name) is None for name in node.output):
                 kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
-                return f": nothing is known of what {node.name} ({kind}) gives"
+                return f": the result of {node.name} ({kind}) is unknown"
         return ""
 
     def _result(self, name: str) -> Op:
-        self._known(name)
+        self._meta_of(name)
         if name not in self._values:
             what = f"{self._path.name}: its result {name} is a constant"
             raise source_error(what, str(self._path), "take it out of the model's results")
@@ -83,7 +83,7 @@ class _Reader:
         metas = [self._metas.get(name) for name in outputs]
         read = [self._values[name] for name in node.input if name in self._values]
         op = new_op(GivenOp, node.name, f"onnx.{node.op_type}", read, metas)
-        op._keyword_arguments = {found.name: _spelled(found) for found in node.attribute}
+        op._keyword_arguments = {found.name: _attribute_text(found) for found in node.attribute}
         if len(outputs) < 2:
             self._values.update(dict.fromkeys(outputs, op))
             return [op]
@@ -110,7 +110,7 @@ def _meta(kind: Any) -> TensorMeta | None:
     return None if dtype is None else TensorMeta(tuple(size.dim_value for size in sizes), dtype)
 
 
-def _spelled(attribute: Any) -> str:
+def _attribute_text(attribute: Any) -> str:
     import onnx.helper
 
     text = str(onnx.helper.printable_attribute(attribute)).partition(" = ")[2]

@@ -12,8 +12,8 @@ import msgspec
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of, defines_both, shape_refusal, with_shapes
-from buddy.compiler.importers.sources.mlir_file import made_module, program_of_module
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, apply_shapes, call_of, defines_both, shape_error
+from buddy.compiler.importers.sources.mlir_file import find_module, program_of_module
 from buddy.compiler.importers.sources.opening import Opening, kind_of, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.program import (
@@ -46,12 +46,13 @@ def load_program(
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder if
-    empty), `arguments` are the script's command-line arguments. What a script compiles itself (`torch.compile`,
-    `DynamoCompiler`) comes first; else `model` and `example_inputs` if it defines them; else the outermost module calls
-    it made. `shapes` (`x=4x128`) replace those of the tensors that a defined or named model is called with. With the
-    frontend `export`, models that it calls, defines or names go through `torch.export`.
+    empty); `arguments` are the script's command-line arguments. The graphs are those that the script itself compiles
+    (`torch.compile`, `DynamoCompiler`); if there are none, that of its `model` on its `example_inputs`; if it does not
+    define both, those of its outermost module calls. `shapes` (`x=4x128`) replace those of the tensors that a defined
+    or named model is called with. With the frontend `export`, called, defined and named models are captured by
+    `torch.export`.
 
-    The kind of other files is determined by their content (`opening.py`). Nothing in them is executed unless the user
+    The content of other files determines their kind (`opening.py`), and nothing in them is executed unless the user
     `trusts` it. Raises `SourceError`.
     """
     with _folder(directory):
@@ -78,7 +79,7 @@ def _folder(directory: str) -> Iterator[None]:
 
 
 class _Loading:
-    """One source that is being loaded."""
+    """Loads one source."""
 
     def __init__(
         self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...],
@@ -97,9 +98,9 @@ class _Loading:
         with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
             self._run_code()
             self._tell("capturing")
-            module = None if self._tape.asked else made_module(self._names, self._location.name)
+            module = None if self._tape.asked else find_module(self._names, self._location.name)
             if module is not None:
-                return self._opened(module, notes)
+                return self._open_module(module, notes)
             if not self._tape.asked and (lazy := trace_lazily(self._names, self._location.name)) is not None:
                 self._capture_traced(lazy)
             elif self._location.name:
@@ -115,7 +116,7 @@ class _Loading:
             )
         return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
 
-    def _opened(self, module: Any, notes: list[str]) -> CapturedProgram:
+    def _open_module(self, module: Any, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
@@ -168,7 +169,7 @@ class _Loading:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
                 with torch.no_grad():
-                    function(*args, **kwargs)  # an error of the program itself is reported as such
+                    function(*args, **kwargs)  # an error in eager is reported as an error of the program
                 raise source_error(
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
@@ -176,13 +177,13 @@ class _Loading:
     def _other_shapes(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with other shapes, after a run in eager."""
-        args, kwargs = with_shapes(function, args, kwargs, self._shapes)
+        """The call with other shapes, after a test run in eager."""
+        args, kwargs = apply_shapes(function, args, kwargs, self._shapes)
         try:
             with torch.no_grad():
                 function(*args, **kwargs)
         except Exception as error:
-            raise shape_refusal(self._shapes, error) from error
+            raise shape_error(self._shapes, error) from error
         self._reshaped = True
         return args, kwargs
 

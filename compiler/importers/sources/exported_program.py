@@ -17,8 +17,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from buddy.compiler.importers.sources.inputs import new_generator, random_tensor, shape_refusal, with_shapes
-from buddy.compiler.importers.sources.modules import captured_call, words_of
+from buddy.compiler.importers.sources.inputs import apply_shapes, new_generator, random_tensor, shape_error
+from buddy.compiler.importers.sources.modules import capture_call, shapes_of
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.importers.sources.program import CapturedProgram, source_error
@@ -47,11 +47,11 @@ def captured_program(opening: Opening, program: ExportedProgram) -> CapturedProg
     """The graphs of a loaded exported program. Raises `SourceError`."""
     check_ops(opening, program)
     args, kwargs, notes = _inputs(opening, program)
-    # Without its guards: they are text of the file, which would be executed as Python.
+    # Guards are left out: they are text of the file, which would be executed as Python.
     module = program.module(check_guards=False)
     if opening.shapes:
-        args, kwargs = _reshaped(opening, module, args, kwargs)
-    captured = captured_call(opening, module, args, kwargs)
+        args, kwargs = _change_shapes(opening, module, args, kwargs)
+    captured = capture_call(opening, module, args, kwargs)
     captured.notes[:0] = notes
     return captured
 
@@ -60,7 +60,7 @@ def _read(opening: Opening) -> ExportedProgram:
     content = opening.path.read_bytes()
     _check_modules(opening)
     try:
-        with without_running_code(), _quiet() as said, warnings.catch_warnings():
+        with without_running_code(), _collect_causes() as said, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(content))
     except Exception as error:
@@ -86,8 +86,8 @@ def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseExcept
 
 
 @contextmanager
-def _quiet() -> Iterator[list[BaseException]]:
-    """PyTorch logs the exception that it then hides behind another: collects the first causes in order."""
+def _collect_causes() -> Iterator[list[BaseException]]:
+    """Collects the first causes of exceptions that PyTorch logs, in order; PyTorch then raises other exceptions."""
     found: list[BaseException] = []
 
     class Keeper(logging.Handler):
@@ -129,13 +129,13 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
     """Raises `SourceError` for a node that is not a PyTorch op on tensors and sizes, or that accesses files."""
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            for called in _refused_in(node):
+            for called in _forbidden_callees(node):
                 what = f"{opening.title} calls {called}, which is not a computation on tensors"
                 raise source_error(what, f"node {node.name}", "export the model without it")
 
 
-def _refused_in(node: torch.fx.Node) -> Iterator[Any]:
-    """The forbidden callees of a node. Higher-order ops call functions that they are given: only ops are allowed."""
+def _forbidden_callees(node: torch.fx.Node) -> Iterator[Any]:
+    """The forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
     if node.op == "call_function" and not _is_plain(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):
@@ -157,7 +157,7 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
     given = _user_inputs(program)
-    leaves, generator, words = [], new_generator(), words_of(opening, list(given))
+    leaves, generator, words = [], new_generator(), shapes_of(opening, list(given))
     for place, (name, value) in enumerate(given.items()):
         if not isinstance(value, torch.Tensor):
             leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
@@ -180,20 +180,20 @@ def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _size(size: Any) -> int:
-    """A size; for a symbolic one its hint, the value at export."""
+    """A size; for a symbolic size its hint, which is the value at export."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
     return int(hint) if hint is not None else 4
 
 
-def _reshaped(
+def _change_shapes(
     opening: Opening, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    args, kwargs = with_shapes(module, args, kwargs, opening.shapes)
+    args, kwargs = apply_shapes(module, args, kwargs, opening.shapes)
     try:
         with torch.no_grad():
             module(*args, **kwargs)
     except Exception as error:
-        raise shape_refusal(opening.shapes, error) from error
+        raise shape_error(opening.shapes, error) from error
     return args, kwargs

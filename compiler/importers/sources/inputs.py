@@ -24,8 +24,9 @@ def defines_both(names: Mapping[str, Any]) -> bool:
 
 
 def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments: a mapping is keywords, a tuple or list positional, all else one positional
-    argument.
+    """Splits inputs into positional and keyword arguments.
+
+    A mapping has keyword arguments, a tuple or list positional ones; any other value is one positional argument.
     """
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -35,10 +36,10 @@ def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call_of(target: Any, inputs: Any, where: str) -> Call:
-    """The call that `target` and `inputs` (values, or functions that make them) stand for.
+    """The call that `target` and `inputs`, which are values or functions that return them, define.
 
-    A function without parameters makes the model (or the pair of model and inputs) if there are inputs to pass. Raises
-    `SourceError` if inputs are missing or do not fit.
+    A function without parameters returns the model (or the pair of model and inputs) if there are inputs to pass.
+    Raises `SourceError` if inputs are missing or do not fit.
     """
     values = inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)) else inputs
     if _is_builder(target, values):
@@ -61,7 +62,7 @@ def call_of(target: Any, inputs: Any, where: str) -> Call:
 
 
 def _is_builder(target: Any, values: Any) -> bool:
-    """Whether a plain function or class without parameters makes the model rather than being it."""
+    """Whether a function or class without parameters returns the model instead of being the model."""
     if isinstance(target, torch.nn.Module) or not callable(target):
         return False
     if inspect.isclass(target):
@@ -112,7 +113,7 @@ def _article(value: Any) -> str:
 
 
 SEED = 0
-# Integers are below this, because they may be positions in a tensor.
+# Random integers are below this, because they may be positions in a tensor.
 _NUMBERS = 4
 
 
@@ -142,13 +143,13 @@ def dtype_of(word: ShapeWord) -> TensorDType:
 _TODO = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 
 
-def with_shapes(
+def apply_shapes(
     function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[str]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, with those in `shapes` replaced by random tensors of those shapes, distributed like the
-    script's if the dtype is the same.
+    """The arguments, with those in `shapes` replaced by random tensors of the given shapes.
 
-    Names are those of the parameters, numbers count the positional arguments from 0. Raises `SourceError`.
+    A name is that of a parameter, a number that of a positional argument, from 0. If the dtype is unchanged, the new
+    tensor has the distribution of the script's. Raises `SourceError`.
     """
     changed, named = list(args), dict(kwargs)
     names = _parameters(function)
@@ -171,7 +172,7 @@ def with_shapes(
     return tuple(changed), named
 
 
-def shape_refusal(shapes: Sequence[str], error: BaseException) -> SourceError:
+def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
     """The error if the model raises `error` for other shapes."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"

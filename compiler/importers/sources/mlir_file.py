@@ -1,4 +1,4 @@
-"""Loads programs in MLIR: files of text or bytecode, and modules that a script has made."""
+"""Loads programs in MLIR: files of text or bytecode, and modules that a script builds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.table import given_info, rows_table
+from buddy.compiler.frontend.table import ir_graph_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
@@ -20,7 +20,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
-# In another process, because MLIR may crash on its input.
+# MLIR reads files in a separate process, because it may crash on its input.
 _READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
 _TIMEOUT = 120.0
 LONGEST = 512 << 20
@@ -44,19 +44,19 @@ def program_of(
     `inputs` replace random ones in a graph with matching arguments; `reference` computes the expected results in
     Python. Raises `SourceError`.
     """
-    answer = _asked(question)
+    answer = _read_in_process(question)
     if answer.problem is not None:
         raise SourceError(answer.problem)
     notes, graphs = list(answer.notes), []
     for entry in answer.entries:
-        graphs.append(_captured(entry, inputs, reference))
+        graphs.append(_to_captured(entry, inputs, reference))
         notes += entry.notes
     if inputs is None and any(graph.tensors for graph in graphs):
         notes.append(f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them")
     return CapturedProgram(graphs, notes)
 
 
-def _asked(question: ReadRequest) -> ReadAnswer:
+def _read_in_process(question: ReadRequest) -> ReadAnswer:
     try:
         return asyncio.run(call_in_process(_READER, question, ReadAnswer, _TIMEOUT))
     except TookTooLong as error:
@@ -68,7 +68,7 @@ def _asked(question: ReadRequest) -> ReadAnswer:
         raise source_error(what, question.title, todo) from error
 
 
-def _captured(
+def _to_captured(
     entry: EntryPoint, inputs: Sequence[torch.Tensor] | None, reference: ReferenceFunction | None
 ) -> CapturedGraph:
     graph = from_bytes(entry.graph)
@@ -78,13 +78,13 @@ def _captured(
     ]
     generator = new_generator()
     tensors = list(inputs or ()) if fits else [random_tensor(tuple(m.shape), m.dtype, generator) for m in metas]
-    info = given_info(graph, entry.name, entry.enters, entry.dialects)
-    eager = _as_eager(reference) if reference is not None and fits else None
+    info = ir_graph_info(graph, entry.name, entry.enters, entry.dialects)
+    eager = _to_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
     return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
 
 
-def _as_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
     def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
         found = reference(*tensors)
         return [torch.as_tensor(value) for value in (found if isinstance(found, (list, tuple)) else [found])]
@@ -95,7 +95,7 @@ def _as_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]]
 MODULE, REFERENCE = "module", "reference"
 
 
-def made_module(names: Mapping[str, Any], name: str) -> Any:
+def find_module(names: Mapping[str, Any], name: str) -> Any:
     """The script's value `name` (by default `module`), if that is an MLIR module, else `None`."""
     found = names.get(name or MODULE)
     operation = getattr(found, "operation", None)

@@ -22,14 +22,14 @@ from buddy.compiler.runtime.captured import CapturedGraph
 _TODO = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 
 
-def captured_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
+def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
     """The program of a module from a file, on random inputs of the given shapes. Raises `SourceError`."""
     names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
-    args = described_inputs(opening, names)
-    return captured_call(opening, module, args, {})
+    args = make_inputs(opening, names)
+    return capture_call(opening, module, args, {})
 
 
-def captured_call(
+def capture_call(
     opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> CapturedProgram:
     """The graphs of a call, named after the file. Raises `SourceError`."""
@@ -49,39 +49,39 @@ def captured_call(
     if not tape.asked:
         notes = tape.notes[-1] if tape.notes else opening.title
         raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
-    named = with_own_names([_renamed(graph, callable_name(function), opening.stem) for graph in tape.asked])
-    return CapturedProgram(named, [*dict.fromkeys(tape.notes), *_breaks(opening, named)])
+    named = with_own_names([_rename(graph, callable_name(function), opening.stem) for graph in tape.asked])
+    return CapturedProgram(named, [*dict.fromkeys(tape.notes), *_break_notes(opening, named)])
 
 
-def _breaks(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
-    """The note on a program with graph breaks: a branch between two graphs is in none of them."""
+def _break_notes(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
+    """The notes on graph breaks: no graph contains a branch between two graphs."""
     reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
     said = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
     return [f"{said}: {reason}" for reason in reasons]
 
 
-def _renamed(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
-    """A graph named after the file, because the class of its module is meaningless."""
+def _rename(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
+    """Names a graph after the file, because the class of its module is meaningless."""
     graph.info = msgspec.structs.replace(graph.info, name=graph.info.name.replace(before, name, 1))
     graph.graph.name = graph.info.name
     return graph
 
 
-def described_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Random tensors for parameters of those names, of the shapes that the user gives. Raises `SourceError`."""
-    words = words_of(opening, names)
+def make_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Random tensors for the parameters `names`, of the shapes that the user gives. Raises `SourceError`."""
+    words = shapes_of(opening, names)
     generator = new_generator()
     found = [shape_for(words, name, place) for place, name in enumerate(names)]
     missing = [name for name, word in zip(names, found, strict=True) if word is None]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
-        raise source_error(what, f"forward({', '.join(names)})", f"say {options}, as x=1x3x224x224 or ids=1x128xi64")
+        raise source_error(what, f"forward({', '.join(names)})", f"give {options}, as x=1x3x224x224 or ids=1x128xi64")
     return tuple(random_tensor(word.shape, dtype_of(word), generator) for word in found if word is not None)
 
 
-def words_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
+def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
     """The shapes that the user gives for the parameters `names`. Raises `SourceError`."""
     words = shape_words(opening)
     try:
@@ -113,7 +113,7 @@ def load_weights(opening: Opening) -> CapturedProgram:
     """The program of a pickled module that the user trusts. Raises `SourceError`, also for weights alone."""
     found = read_weights(opening.path, opening.title, opening.trusts)
     if isinstance(found, torch.nn.Module):
-        return captured_module(opening, found.eval())
+        return capture_module(opening, found.eval())
     raise _only_weights(opening.title, found)
 
 
@@ -123,7 +123,7 @@ def _only_weights(title: str, found: Any) -> SourceError:
         what = f"{title} holds a {type(found).__name__}, which is neither weights nor a program"
         return source_error(what, title, "open the script that uses it")
     count = sum(tensor.numel() for _, tensor in tensors)
-    shown = ", ".join(f"{name or 'a tensor'} {_told(tensor)}" for name, tensor in tensors[:_SHOWN])
+    shown = ", ".join(f"{name or 'a tensor'} {_describe(tensor)}" for name, tensor in tensors[:_SHOWN])
     more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
     what = f"{title} contains weights but no program: {len(tensors)} tensors, {count:,} numbers ({shown}{more})"
     return source_error(what, title, "open the script that defines the model and loads them")
@@ -141,5 +141,5 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(f"{name}.{place}".lstrip("."), item)
 
 
-def _told(tensor: torch.Tensor) -> str:
+def _describe(tensor: torch.Tensor) -> str:
     return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {str(tensor.dtype).removeprefix('torch.')}"

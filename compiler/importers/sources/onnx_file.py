@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from buddy.compiler.frontend.table import given_info, rows_table
+from buddy.compiler.frontend.table import ir_graph_info, rows_table
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.importers.onnx_files.importing import import_onnx
@@ -33,7 +33,7 @@ def load(opening: Opening) -> CapturedProgram:
     opening.tell("importing by torch-mlir")
     text = import_onnx(model.model, opening.path)
     graph.given = ImportedIR(text)
-    info = given_info(graph, name, graph.given.phase, (ONNX, "torch"))
+    info = ir_graph_info(graph, name, graph.given.phase, (ONNX, "torch"))
     reference = Reference(model.model.SerializeToString(), [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),

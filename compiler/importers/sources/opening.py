@@ -1,4 +1,4 @@
-"""Opens a file by its kind, which its content determines; each kind has one loader."""
+"""Opens files: the content of a file determines its kind, and each kind has one loader."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _SAFETENSORS = re.compile(rb".{6}\0\0\{", re.DOTALL)
 _TFLITE = re.compile(rb".{4}TFL3", re.DOTALL)
 # Tags of the fields of an ONNX `ModelProto` that may follow its version.
 _AFTER_VERSION = (b"\x12", b"\x1a", b"\x22", b"\x3a", b"\x42")
-# How a line of MLIR text starts; comments are `//`.
+# The start of a line of MLIR text; comments are `//`.
 _MLIR = re.compile(
     r"^\s*(?:module\b[^=;:]*(?:\{|$)|\"?[a-z_]\w*\.[\w.]+\"?\s*(?:\(|@|private|public|\{|<)"
     r"|%[\w#:, %]+=\s*\"?\w+[\w.]*|[#!][\w.]+\s*=|#map|\{-#)",
     re.MULTILINE,
 )
-# How no line of Python starts, whatever is wrong with it.
+# Starts of lines that Python cannot have, not even a script with errors.
 _NO_PYTHON = re.compile(r"^\s*(?:module\b[^=;:]*\{\s*$|[a-z_]\w*\.[\w.]+[^=(]* @\w|%[\w#:, %]+= )", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
@@ -67,17 +67,17 @@ def kind_of(path: Path) -> DetectedKind:
     if head.startswith(BYTECODE):
         return DetectedKind("mlir")
     if head.startswith(b"PK\x03\x04"):
-        return _of_archive(path)
+        return _kind_of_archive(path)
     if _PICKLE.match(head):
         return DetectedKind("weights")
-    if (words := _foreign(head)) is not None:
+    if (words := _foreign_format(head)) is not None:
         return DetectedKind("other", words)
     if path.suffix == ".py" and b"\0" not in head and not _NO_PYTHON.search(head.decode("latin-1")):
         return DetectedKind("script")  # in the encoding that it declares
-    return DetectedKind("onnx") if is_onnx(path, head) else _of_text(path, head)
+    return DetectedKind("onnx") if is_onnx(path, head) else _kind_of_text(path, head)
 
 
-def _foreign(head: bytes) -> str | None:
+def _foreign_format(head: bytes) -> str | None:
     for magic, words in _MAGIC:
         if head.startswith(magic):
             return words
@@ -86,7 +86,7 @@ def _foreign(head: bytes) -> str | None:
     return "a TensorFlow Lite model" if _TFLITE.match(head) else None
 
 
-def _of_archive(path: Path) -> DetectedKind:
+def _kind_of_archive(path: Path) -> DetectedKind:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -114,7 +114,7 @@ def of_members(names: Iterable[str]) -> DetectedKind:
     return DetectedKind("other", "a zip archive")
 
 
-def _of_text(path: Path, head: bytes) -> DetectedKind:
+def _kind_of_text(path: Path, head: bytes) -> DetectedKind:
     try:
         text = _whole_lines(head).decode("utf-8")
     except UnicodeDecodeError:
@@ -129,13 +129,15 @@ def _of_text(path: Path, head: bytes) -> DetectedKind:
 
 
 def _whole_lines(head: bytes) -> bytes:
-    """The head without a last line that may be truncated."""
+    """The head without its last line, which may be truncated."""
     return head if len(head) < _HEAD else head[: head.rfind(b"\n") + 1]
 
 
 def is_onnx(path: Path, head: bytes) -> bool:
-    """Whether a file looks like a `ModelProto`: its first field is `ir_version` (tag 1, a small number), and its
-    name ends in .onnx or its producer or opset follows (onnx/onnx.proto).
+    """Whether a file looks like a `ModelProto` (onnx/onnx.proto).
+
+    Its first field is `ir_version` (tag 1, a small number), and the file name ends in .onnx, or the producer or opset
+    follows.
     """
     tag, version, after = head[:1], head[1:2], head[2:3]
     return tag == b"\x08" and b"\0" < version < b"\x40" and (path.suffix == ".onnx" or after in _AFTER_VERSION)
@@ -191,7 +193,7 @@ def open_file(opening: Opening, sniffed: DetectedKind) -> CapturedProgram:
     """The program in a file that is not a script. Raises `SourceError`."""
     loader = _LOADERS.get(sniffed.kind)
     if loader is None:
-        raise _no_program(opening, sniffed)
+        raise _no_program_error(opening, sniffed)
     opening.tell(f"reading {opening.title}")
     module, _, function = loader.partition(":")
     load = getattr(importlib.import_module(f"{__package__}.{module}"), function)
@@ -201,7 +203,7 @@ def open_file(opening: Opening, sniffed: DetectedKind) -> CapturedProgram:
     return program
 
 
-def _no_program(opening: Opening, sniffed: DetectedKind) -> SourceError:
+def _no_program_error(opening: Opening, sniffed: DetectedKind) -> SourceError:
     todo = (
         "give a Python script (.py), a program of torch.export.save (.pt2) or torch.jit.save (.pt), MLIR as text or "
         "bytecode, or an ONNX model"

@@ -1,4 +1,4 @@
-"""Reads PyTorch's pickles so that nothing in them is executed unless the user allows it."""
+"""Reads PyTorch's pickles without executing code in them unless the user allows it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class UnsafeError(Exception):
 
 @contextmanager
 def without_running_code() -> Iterator[None]:
-    """What PyTorch reads inside is treated as data: pickles contain only tensors, expressions only sizes.
+    """While active, PyTorch treats files as data: pickles may only contain tensors, and expressions only sizes.
 
-    PyTorch's reader of exported programs falls back to pickles that run code, and has sympy evaluate texts of the file
-    as Python. Raises `UnsafeError` for what would be executed.
+    PyTorch's reader of exported programs falls back to pickles that run code, and sympy evaluates text of the file as
+    Python. Raises `UnsafeError` for content that would be executed.
     """
     load = torch.load
 
@@ -57,27 +57,27 @@ def without_running_code() -> Iterator[None]:
         try:
             return load(file, *args, **options)
         except Exception as error:
-            refusal = _refusal_of(error)
+            refusal = _unsafe_error(error)
             if refusal is None:
                 raise
             raise refusal from error
 
     with ExitStack() as stack:
         stack.enter_context(patch.object(torch, "load", weights))
-        stack.enter_context(patch("pickle.loads", _refused))
-        stack.enter_context(patch.object(torch._C, "_pickle_load_obj", _refused))
-        stack.enter_context(patch.object(sympy, "sympify", _checked(sympy.sympify)))
+        stack.enter_context(patch("pickle.loads", _reject_class))
+        stack.enter_context(patch.object(torch._C, "_pickle_load_obj", _reject_class))
+        stack.enter_context(patch.object(sympy, "sympify", _check_sympify(sympy.sympify)))
         yield
 
 
-def _refused(*_: Any, **__: Any) -> NoReturn:
+def _reject_class(*_: Any, **__: Any) -> NoReturn:
     raise UnsafeError("it contains a pickled object of a custom class")
 
 
-def _checked(sympify: Any) -> Any:
+def _check_sympify(sympify: Any) -> Any:
     def checked(expression: Any, *args: Any, **options: Any) -> Any:
         if isinstance(expression, str) and not _is_of_sizes(expression, options.get("locals") or {}):
-            raise UnsafeError(f"it has {expression[:80]!r} in place of an expression of sizes")
+            raise UnsafeError(f"it contains {expression[:80]!r} in place of an expression of sizes")
         return sympify(expression, *args, **options)
 
     return checked
@@ -100,7 +100,7 @@ def _is_plain(node: ast.AST, known: Any) -> bool:
     return not isinstance(node, ast.Call) or isinstance(node.func, ast.Name)
 
 
-def _refusal_of(error: Exception) -> UnsafeError | None:
+def _unsafe_error(error: Exception) -> UnsafeError | None:
     """PyTorch's message about a pickle that would run code, in one line; `None` for other errors."""
     found = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
@@ -109,7 +109,7 @@ def _refusal_of(error: Exception) -> UnsafeError | None:
 
 
 def classes_in(path: Path) -> list[str]:
-    """The names of the classes and functions that the pickles of a file ask for; nothing is executed."""
+    """The names of the classes and functions that the pickles of a file import; nothing is executed."""
     found: list[str] = []
     try:
         if zipfile.is_zipfile(path):
@@ -142,10 +142,10 @@ def read_weights(path: Path, title: str, trusts: bool = False) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=not trusts)
     except Exception as error:
-        raise refusal(path, title, error) from error
+        raise pickle_error(path, title, error) from error
 
 
-def refusal(path: Path, title: str, error: Exception) -> SourceError:
+def pickle_error(path: Path, title: str, error: Exception) -> SourceError:
     """The error for a pickle that was not read: it would run code, or it is damaged."""
     classes = [name.replace(" ", ".") for name in classes_in(path)]
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):

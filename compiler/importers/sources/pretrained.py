@@ -21,10 +21,9 @@ Fallback = Callable[[Any, str, dict[str, Any]], Any]
 
 @contextmanager
 def offline_models(notes: list[str]) -> Iterator[None]:
-    """While active, `from_pretrained` of a model that is not in the local cache builds it from its config, with a
-    note in `notes`.
+    """While active, `from_pretrained` builds a model that is not in the local cache from its config.
 
-    Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
+    Adds a note to `notes` for each such model. Nothing is downloaded unless the user has set `HF_HUB_OFFLINE` to 0.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     constants: Any = sys.modules.get("huggingface_hub.constants")
@@ -40,11 +39,11 @@ def offline_models(notes: list[str]) -> Iterator[None]:
 
 def _model(cls: Any, name: str, options: dict[str, Any]) -> Any:
     """A model of class `cls` in eval mode, with weights from `SEED`."""
-    return _seeded(cls, options.get("config") or _config(cls.config_class, name))
+    return _build_seeded(cls, options.get("config") or _config(cls.config_class, name))
 
 
 def _auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
-    return _seeded(cls.from_config, options.get("config") or _guessed_config(name))
+    return _build_seeded(cls.from_config, options.get("config") or _guessed_config(name))
 
 
 def _auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
@@ -78,7 +77,7 @@ def _guessed_config(name: str) -> Any:
         return auto.CONFIG_MAPPING[max(known, key=len)]()
 
 
-def _seeded(build: Loader, config: Any) -> Any:
+def _build_seeded(build: Loader, config: Any) -> Any:
     """The model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
@@ -93,7 +92,7 @@ def _seeded(build: Loader, config: Any) -> Any:
 
 
 def _free_memory() -> int:
-    """In bytes, by the kernel's estimate."""
+    """The free memory in bytes, as the kernel estimates it."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -101,8 +100,8 @@ class _NotCachedError(OSError):
     """No fallback could be built for a model that is not in the local cache."""
 
 
-# By module: the class whose `from_pretrained` is replaced, together with overrides in subclasses of the module (each
-# class of `modeling_auto` has a copy of its base's); and the replacement.
+# By module, the class whose `from_pretrained` is replaced, and the replacement. Overrides in subclasses of the module
+# are replaced too: each class of `modeling_auto` has a copy of its base's method.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
     "transformers.modeling_utils": ("PreTrainedModel", _model),
     "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _auto_model),
@@ -140,12 +139,12 @@ def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
         except _NotCachedError:  # the method of a base class has tried already
             raise
         except (OSError, ValueError) as error:
-            return _instead(cls, name, options, fallback, error, notes)
+            return _apply_fallback(cls, name, options, fallback, error, notes)
 
     return classmethod(from_pretrained)
 
 
-def _instead(
+def _apply_fallback(
     cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
 ) -> Any:
     """The result of `fallback`. Raises `_NotCachedError` with the reason if it fails."""

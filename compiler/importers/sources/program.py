@@ -1,4 +1,4 @@
-"""A source and its program: the spelling of a source, its captured graphs or error, and its files."""
+"""The location that a source names, the program that is captured from it or the error, and the program's files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _looks_like_path(text: str) -> bool:
 
 def _file(text: str) -> Path:
     try:
-        return _found(text)
+        return _check_file(text)
     except (OSError, ValueError) as error:  # a folder without permission, an invalid name
         reason = getattr(error, "strerror", None) or error
         raise source_error(
@@ -76,7 +76,7 @@ def _file(text: str) -> Path:
         ) from error
 
 
-def _found(text: str) -> Path:
+def _check_file(text: str) -> Path:
     path = Path(text)
     if path.is_dir():
         scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
@@ -84,13 +84,13 @@ def _found(text: str) -> Path:
             f"{text} is a folder", todo=f"name a script in it: {scripts}" if scripts else "name a script"
         )
     if not path.exists():
-        raise _missing(text, path)
+        raise _missing_file_error(text, path)
     if not path.is_file():
         raise source_error(f"{text} is not a file", todo="give a .py file, `script.py:name`, or a model file")
     return path
 
 
-def _missing(text: str, path: Path) -> SourceError:
+def _missing_file_error(text: str, path: Path) -> SourceError:
     near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob(f"*{path.suffix or '.py'}")], n=1)
     hint = f"did you mean {path.parent / near[0]}?" if near else "check the path and the current folder"
     return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)
@@ -100,24 +100,27 @@ _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
 def own_files(script: Path | None) -> tuple[str, ...]:
-    """Absolute paths, the script first. Files of installed packages and of this package are left out."""
-    others = tuple(f"{folder}{os.sep}" for folder in _folders_of_others())
+    """The absolute paths of the Python files of a program, the script first.
+
+    Files of installed packages and of this package are left out.
+    """
+    others = tuple(f"{folder}{os.sep}" for folder in _foreign_folders())
     found = [str(script.resolve())] if script is not None else []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
         folder, name = os.path.split(file)
-        if f"{_resolved(folder)}{os.sep}".startswith(others):
+        if f"{_resolve_links(folder)}{os.sep}".startswith(others):
             continue
-        path = os.path.realpath(os.path.join(_resolved(folder), name))
+        path = os.path.realpath(os.path.join(_resolve_links(folder), name))
         if os.path.isfile(path) and not f"{path}{os.sep}".startswith(others):
             found.append(path)
     return tuple(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=4096)
-def _resolved(folder: str) -> str:
+def _resolve_links(folder: str) -> str:
     """`folder` with links resolved.
 
     Cached, since thousands of modules share a few hundred folders and each link is a system call.
@@ -125,7 +128,7 @@ def _resolved(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def _folders_of_others() -> list[Path]:
+def _foreign_folders() -> list[Path]:
     """The standard library, installed packages, and this package."""
     places = {sysconfig.get_path(name) for name in _INSTALLED} | {str(Path(sys.executable).parent)}
     ours = {str(Path(__file__).resolve().parents[2])}

@@ -1,4 +1,4 @@
-"""Runs a script like `python script.py`, and converts its exceptions to errors that name the script's line."""
+"""Runs a script like `python script.py` does, and converts its exceptions to errors that name the script's line."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def execute(path: Path, module: types.ModuleType) -> None:
             exec(code, module.__dict__)
         except SystemExit as stop:
             if stop.code not in (None, 0):
-                raise _exited(path, stop) from stop
+                raise _exit_error(path, stop) from stop
 
 
-def _exited(path: Path, stop: SystemExit) -> SourceError:
+def _exit_error(path: Path, stop: SystemExit) -> SourceError:
     why = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
     return source_error(
         f"{path} ended itself with {why}",
@@ -100,7 +100,7 @@ def import_module(name: str) -> types.ModuleType:
 
 @contextmanager
 def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]:
-    """Converts exceptions of the user's code to a `SourceError` with its own line; ours pass unchanged."""
+    """Converts exceptions of the user's code to a `SourceError` with the user's line; a `SourceError` is unchanged."""
     subject = str(path) if path else module
     try:
         yield
@@ -134,13 +134,13 @@ def _first_lines(error: BaseException) -> str:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The user's frames: neither ours, nor torch's, nor the import system's."""
+    """The frames of the user's code, without those of this package, of torch and of the import system."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f for f in frames if not is_library(os.path.abspath(f.filename)) and "importlib" not in f.filename]
 
 
 def _line_of(error: BaseException, path: Path | None) -> str:
-    """The innermost line of the script itself, else of any code of the user's."""
+    """The innermost line in the script, else in any other code of the user."""
     frames = _frames(error)
     script = str(path.resolve()) if path else ""
     own = [f for f in frames if os.path.abspath(f.filename) == script] or frames

@@ -1,4 +1,4 @@
-"""Captures what a running script compiles, calls, or traces on PyTorch's lazy device.
+"""Records a running script: functions that it compiles, modules that it calls, and its trace on PyTorch's lazy device.
 
 The TorchScript backend of Lazy Tensor prints its trace as a TorchScript graph, which PyTorch parses again and runs on
 the tensors that the trace started with.
@@ -37,7 +37,7 @@ from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
 
 DEVICE = "lazy"
-# A number of the program is a tensor without dims in the trace, read by an op that takes a number.
+# A number of the program is a tensor without dims in the trace; this op converts it to a number.
 _NUMBER = re.compile(r": Scalar = aten::ScalarImplicit\(%p(\d+)\)")
 _SOURCE = re.compile(r"\[source=\"[^\"]*\"\]")
 
@@ -56,7 +56,7 @@ def is_lazy(value: Any) -> bool:
 
 
 def any_lazy(args: Any, kwargs: Any) -> bool:
-    """Whether a call is on the lazy device: it is traced there, and not captured in addition."""
+    """Whether a call is on the lazy device, where it is traced and therefore not captured."""
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
@@ -76,12 +76,12 @@ def trace_lazily(names: Mapping[str, Any], wanted: str = "") -> TracedFunction |
     values = list(pending.values())
     text = _SOURCE.sub("", backend.graph(values))
     tensors = [tensor.detach().cpu() for tensor in backend.data(values)]
-    function = torch._C._create_function_from_graph("forward", torch._C.parse_ir(_with_numbers(text, tensors)))
+    function = torch._C._create_function_from_graph("forward", torch._C.parse_ir(_inline_numbers(text, tensors)))
     with torch.no_grad():
         return TracedFunction(make_fx(function)(*tensors), tuple(tensors), tuple(pending))
 
 
-def _with_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
+def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
     """The trace with the program's numbers as constants."""
 
     def constant(found: re.Match[str]) -> str:
@@ -134,7 +134,7 @@ class Tape:
     """Collects graphs while `running` is entered. The script itself runs in eager, including gradients.
 
     `asked` are graphs that the script compiled itself, `called` those of plain outermost module calls, one per module
-    and input signature. `skip_calls` says that plain calls are not captured, because the script names its model.
+    and input signature. If `skip_calls` returns True, plain calls are not captured, because the script names its model.
     """
 
     def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
@@ -146,21 +146,21 @@ class Tape:
         self._seen: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
         self._backward = False
-        # A function, because a bound method would not receive the module.
-        self._call = lambda module, *args, **kwargs: self._called(module, *args, **kwargs)
+        # This is a function, because a bound method would not receive the module.
+        self._call = lambda module, *args, **kwargs: self._on_module_call(module, *args, **kwargs)
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Everything compiled or called inside is captured; the training graphs are captured at the end."""
+        """Captures everything that is compiled or called inside; training graphs are captured at the end."""
         torch._dynamo.reset()
         with ExitStack() as stack:
             stack.enter_context(capture_settings())
             stack.enter_context(patch.object(torch, "compile", self._compile))
             stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
-            stack.enter_context(patch.object(torch.autograd, "backward", self._noting(torch.autograd.backward)))
-            stack.enter_context(patch.object(torch.autograd, "grad", self._noting(torch.autograd.grad)))
+            stack.enter_context(patch.object(torch.autograd, "backward", self._note_backward(torch.autograd.backward)))
+            stack.enter_context(patch.object(torch.autograd, "grad", self._note_backward(torch.autograd.grad)))
             compiled_before = self._backend("compiled", self.asked)
-            stack.enter_context(listening(self._imported, self._inside, compiled_before))
+            stack.enter_context(listening(self._on_import, self._pause_recording, compiled_before))
             stack.enter_context(_quiet_logs())
             try:
                 yield
@@ -172,10 +172,10 @@ class Tape:
     def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `asked`."""
         if self._exports:
-            with self._inside():
+            with self._pause_recording():
                 self._export(function, args, kwargs, self.asked)
             return
-        with self._inside(), torch.no_grad():
+        with self._pause_recording(), torch.no_grad():
             _real_compile(function, backend=self._backend(callable_name(function), self.asked), dynamic=False)(
                 *args, **kwargs
             )
@@ -196,25 +196,25 @@ class Tape:
         # By default, sizes are those of the call, except for dims that the script marks as dynamic.
         dynamic = options.get("dynamic")
         compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
-        return compiled if isinstance(compiled, torch.nn.Module) else self._marked(compiled)
+        return compiled if isinstance(compiled, torch.nn.Module) else self._wrap_compiled(compiled)
 
-    def _marked(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._inside():
+            with self._pause_recording():
                 return function(*args, **kwargs)
 
         return call
 
-    def _called(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _on_module_call(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
-        with self._inside():
-            if isinstance(module, OptimizedModule) or self._skip_calls() or _traced() or any_lazy(args, kwargs):
+        with self._pause_recording():
+            if isinstance(module, OptimizedModule) or self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
                 return _real_call(module, *args, **kwargs)
-            return self._outermost(module, args, kwargs)
+            return self._capture_call(module, args, kwargs)
 
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _note_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             self._backward = True
@@ -222,12 +222,12 @@ class Tape:
 
         return call
 
-    def _imported(self, graph: CapturedGraph) -> None:
+    def _on_import(self, graph: CapturedGraph) -> None:
         self.asked.append(graph)
 
     @contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Calls inside are part of the graph being captured: PyTorch's own `__call__` handles them."""
+    def _pause_recording(self) -> Iterator[None]:
+        """Restores PyTorch's own `Module.__call__`: calls inside are part of the graph that is being captured."""
         break_at_ops_without_fake()  # those that the script has defined so far
         before = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _real_call
@@ -238,7 +238,7 @@ class Tape:
 
     # ---- capture ----
 
-    def _outermost(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _capture_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = (id(module), module.training, *map(_shape, tree_leaves((args, kwargs))))
         if signature in self._seen:
             return _real_call(module, *args, **kwargs)
@@ -319,7 +319,7 @@ class Tape:
 
 @contextmanager
 def _quiet_logs() -> Iterator[None]:
-    """Torch logs a traceback for errors that are reported to the caller anyway."""
+    """Disables torch's logs, which print a traceback for errors that are reported to the caller anyway."""
     loggers = [logging.getLogger(name) for name in ("torch._subclasses.fake_tensor", "torch._dynamo")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -331,7 +331,7 @@ def _quiet_logs() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _traced() -> bool:
+def _is_tracing() -> bool:
     """Whether PyTorch itself is tracing (export, jit, fx, functorch): its calls are not calls of the program."""
     return (
         torch.compiler.is_compiling()

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.importers.sources.exported_program import FILE_OPS, captured_program
-from buddy.compiler.importers.sources.modules import described_inputs
+from buddy.compiler.importers.sources.modules import make_inputs
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
 from buddy.compiler.runtime.compare import compare
@@ -35,9 +35,9 @@ def load(opening: Opening) -> CapturedProgram:
     module = _read(opening)
     args = _inputs(opening, module)
     opening.tell("converting TorchScript")
-    program = _converted(opening, module, args)
+    program = _convert(opening, module, args)
     captured = captured_program(_without_shapes(opening), program)
-    captured.notes[:0] = _beside_script(module, program, args)
+    captured.notes[:0] = _compare_with_script(module, program, args)
     return captured
 
 
@@ -50,7 +50,7 @@ def _read(opening: Opening) -> torch.jit.ScriptModule:
     except SourceError:
         raise
     except Exception as error:
-        what = f"{opening.title} is no TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
+        what = f"{opening.title} is not TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
         raise source_error(what, opening.title, f"check that the file is complete, or {_SAVE}") from error
     if not hasattr(module, "forward"):
         raise source_error(f"{opening.title} has no method forward", opening.title, _SAVE)
@@ -68,7 +68,7 @@ def _check_code(opening: Opening) -> None:
 
 
 def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:
-    """The first inputs bundled with the module, unless shapes are given; else a tensor for each parameter."""
+    """The first inputs bundled with the module; if there are none, or shapes are given, one tensor per parameter."""
     if hasattr(module, _BUNDLED) and not opening.shapes:
         bundled = getattr(module, _BUNDLED)()
         if bundled:
@@ -81,11 +81,11 @@ def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]
             f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which a shape cannot describe"
         )
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
-    made = dict(zip(needed, described_inputs(opening, needed), strict=True))
+    made = dict(zip(needed, make_inputs(opening, needed), strict=True))
     return tuple(made.get(a.name, a.default_value) for a in wanted)
 
 
-def _converted(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[Any]) -> Any:
+def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[Any]) -> Any:
     from torch._export.converter import TS2EPConverter
 
     try:
@@ -111,18 +111,18 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _beside_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
-    """The note if the converted program, which is the reference, gives other results than the script module."""
+def _compare_with_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
+    """A note if the converted program, which is the reference, returns other results than the script module."""
     with torch.no_grad():
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))
     pairs = [(s, c) for s, c in zip(script, converted, strict=False) if isinstance(s, torch.Tensor)]
     wrong = len(script) != len(converted) or any(compare("", c, s, equal_nan=True).verdict != "ok" for s, c in pairs)
-    said = "the program from PyTorch's converter gives OTHER RESULTS than the script module; runs are compared with "
-    return [f"{said}the converted program"] if wrong else []
+    note = "the program from PyTorch's converter gives OTHER RESULTS than the script module; runs are compared with "
+    return [f"{note}the converted program"] if wrong else []
 
 
 def _without_shapes(opening: Opening) -> Opening:
-    """The inputs have these shapes already."""
+    """The request without shapes, which the inputs have already."""
     from dataclasses import replace
 
     return replace(opening, shapes=())

@@ -1,3 +1,1 @@
-"""Benchmarks of whole programs: this compiler compared with the other compilers of PyTorch users, with interleaved
-calls.
-"""
+"""Benchmarks of whole programs: compares this compiler with other compilers for PyTorch by interleaved calls."""

@@ -1,7 +1,7 @@
 """Measures the peak rates of this machine: multiply-adds per second in f32, f64 and i32, and bytes read per second.
 
-`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the
-target's width; ctypes releases the interpreter lock during a call, so plain threads run them in parallel.
+`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the target's width; ctypes releases the
+interpreter lock during a call, so Python threads run them in parallel.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ KINDS = {"float": 4, "double": 8, "i32": 4}
 
 
 def measure(threads: int) -> dict[str, float]:
-    """The best of several tries on `threads` threads, in 1e9 per second: `gflops` (f32, a multiply-add counts as 2),
-    `gflops_f64`, `giops_i32`, and `gbytes` read.
+    """The peak rates on `threads` threads, each the best of several tries, in 1e9 per second.
+
+    They are `gflops` (f32; a multiply-add counts as 2), `gflops_f64`, `giops_i32`, and `gbytes` read.
     """
     lanes = host().lanes(4)
     library = _compile("".join(map(_multiply_loop, KINDS)) + _read_loop(lanes), [*map(_loop_of, KINDS), "read_loop"])

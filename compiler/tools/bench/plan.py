@@ -23,7 +23,7 @@ SIDES = {
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
 }
-# Sides that may treat weights as constants, and pack them ahead: not comparable with one that may not.
+# Sides that treat weights as constants and pack them ahead; they are not comparable with the others.
 CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
 
 
@@ -47,7 +47,7 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: tuple[int, ...] = (1,)
     rounds: int = 15
     seconds: float = 60.0
-    """Rounds of a subject end after this many seconds, but not before five."""
+    """Rounds of a subject end after this many seconds, but there are at least five rounds."""
 
 
 class BenchPlanError(Exception):
@@ -74,10 +74,7 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
 
 
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the sides by name, including ours.
-
-    Raises `BenchPlanError` that names an unknown side, and the known ones.
-    """
+    """The sides `names`, and this compiler's. Raises `BenchPlanError` for an unknown side, with the known ones."""
     for name in names:
         if name not in SIDES:
             raise BenchPlanError(f"unknown side {name!r}; there are {', '.join(SIDES)}")

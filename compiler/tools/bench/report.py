@@ -28,9 +28,7 @@ def ratios(above: Sequence[float], below: Sequence[float]) -> dict[str, float]:
 
 
 def interval(values: Sequence[float], share: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of the median of `values` with probability `share`: a percentile bootstrap (Efron 1979)
-    with a fixed seed.
-    """
+    """The confidence interval of the median at level `share`: a percentile bootstrap (Efron 1979) with a fixed seed."""
     chance = random.Random(0)
     medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
     cut = int((1 - share) / 2 * RESAMPLES)
@@ -53,7 +51,7 @@ def markdown(found: dict[str, Any]) -> str:
     """One table per number of threads.
 
     Times are medians in ms, ratios are medians over rounds; compile times run from the ATen graph to a callable. The
-    first ratio compares the sides that read weights in place, the second compares ours with frozen weights and the
+    first ratio compares the sides that read weights in place, the second this compiler with frozen weights and the
     fastest other side.
     """
     parts = [_section(found, threads) for threads in found["limits"]]
@@ -61,7 +59,7 @@ def markdown(found: dict[str, Any]) -> str:
 
 
 def _section(found: dict[str, Any], threads: str) -> str:
-    limits, subjects = found["limits"][threads], _of(found, threads)
+    limits, subjects = found["limits"][threads], _subjects_with(found, threads)
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
     head = [
         "",
@@ -97,7 +95,7 @@ def _section(found: dict[str, Any], threads: str) -> str:
     return "\n".join([*lines, *(["", "Not timed:", *failures] if failures else []), ""])
 
 
-def _of(found: dict[str, Any], threads: str) -> list[dict[str, Any]]:
+def _subjects_with(found: dict[str, Any], threads: str) -> list[dict[str, Any]]:
     return [subject for subject in found["subjects"] if str(subject["threads"]) == threads]
 
 
@@ -134,10 +132,10 @@ def plot(found: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     panels = list(found["limits"])
-    most = max((len(_of(found, threads)) for threads in panels), default=1)
+    most = max((len(_subjects_with(found, threads)) for threads in panels), default=1)
     figure = Figure(figsize=(max(8.0, 1.1 * most), 4.0 * len(panels)), layout="constrained")
     for axes, threads in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
-        _panel(axes, _of(found, threads))
+        _panel(axes, _subjects_with(found, threads))
         axes.set_title(f"{threads} thread{'s' * (threads != '1')}", loc="left")
     figure.savefig(path)
 

@@ -83,7 +83,7 @@ class Contestant:
         self._caches.cleanup()
 
     def _send(self, message: Message) -> None:
-        # A process that has exited gives no answer either.
+        # If the process has exited, `_answer` raises the error.
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
 
@@ -95,7 +95,7 @@ class Contestant:
 
 
 def _environment(threads: int, caches: str) -> dict[str, str]:
-    """The same number of threads for every library, and an empty cache."""
+    """The environment of a side: the same number of threads for every library, and empty caches."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     fresh = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     return {**counts, **fresh}
@@ -103,10 +103,10 @@ def _environment(threads: int, caches: str) -> dict[str, str]:
 
 Tell = Callable[[str], None]
 LEAST_ROUNDS = 5
-# Timings of wrong results are meaningless. Sums in another order differ by 1e-5 of the output's scale after fifty
-# layers.
+# Maximum relative error: timings of wrong results are meaningless. Sums in another order differ by 1e-5 of the output's
+# scale after fifty layers.
 WRONG = 1e-3
-# Threads of a runtime spin for a while after a call: the next side should not compete with them.
+# The pause before a side in seconds: threads of a runtime spin after a call, and would compete with the next side.
 PAUSE = 0.01
 # The peak rates take two seconds on an idle machine.
 _LIMITS_SECONDS = 600.0
@@ -115,16 +115,14 @@ _LIMITS_SECONDS = 600.0
 def run(
     plan: BenchPlan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Measures everything in `plan`.
-
-    Yields all results so far after each subject, so that an interruption loses little.
+    """Measures everything in `plan`, and yields all results so far after each subject.
 
     Logs of the sides go to `folder`. A side that fails is listed with the reason. Results that are `known` from an
     earlier run of the same sides are not measured again.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
-    for threads, subject in _missing(plan, found):
+    for threads, subject in _unmeasured(plan, found):
         if str(threads) not in found["limits"]:
             tell(f"measuring the machine on {threads} threads")
             found["limits"][str(threads)] = _limits(threads)
@@ -135,24 +133,23 @@ def run(
 def run_on_cluster(
     plan: BenchPlan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Like `run`, but each subject is measured by one worker of the Dask cluster at `address`, with all of its
-    sides.
+    """Like `run`, but one worker of the Dask cluster at `address` measures all sides of a subject.
 
     Workers with one thread measure one subject at a time. Logs stay on the workers. Raises `ClusterError`.
     """
     found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
-    replace, missing = msgspec.structs.replace, _missing(plan, found)
+    replace, missing = msgspec.structs.replace, _unmeasured(plan, found)
     jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
     done = len(found["subjects"])
-    for _, (limits, subject) in map_on_cluster(address, measured, jobs, tell):
+    for _, (limits, subject) in map_on_cluster(address, measure_job, jobs, tell):
         found["limits"].setdefault(str(subject["threads"]), limits)
         found["subjects"].append(subject)
         tell(f"{len(found['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
         yield _with_summary(found)
 
 
-def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
-    """Runs on a worker of a cluster: the machine's peak rates, and the measurements of a job, a plan of one subject."""
+def measure_job(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
+    """Measures a job, a plan of one subject, on a worker of a cluster; also returns the machine's peak rates."""
     plan = msgspec.json.decode(job, type=BenchPlan)
     (subject,), (threads,) = plan.subjects, plan.threads
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
@@ -160,7 +157,7 @@ def measured(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
     return _limits(threads), found | {"worker": platform.node()}
 
 
-def _missing(plan: BenchPlan, found: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
+def _unmeasured(plan: BenchPlan, found: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
     """The subjects that have not been measured, with their numbers of threads."""
     done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
     return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
@@ -189,7 +186,7 @@ class _Match:
             for side in self.plan.sides:
                 self._prepare(side, contestants, reports)
             load = os.getloadavg()[0]
-            times = self._rounds(contestants, reports)
+            times = self._time_rounds(contestants, reports)
         finally:
             for contestant in contestants.values():
                 contestant.close()
@@ -206,11 +203,13 @@ class _Match:
             contestants.pop(side).close()
             self.tell(f"{side} failed: {error}")
 
-    def _rounds(self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-        """Seconds of each side, after two warm-up calls; each round begins with another side."""
+    def _time_rounds(
+        self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
+    ) -> dict[str, list[float]]:
+        """Seconds of each side, after two warm-up calls; each round starts with another side."""
         names = list(contestants)
         for name in names * 2:
-            self._timed(name, contestants, reports)
+            self._time_block(name, contestants, reports)
         times: dict[str, list[float]] = {name: [] for name in names}
         end = time.monotonic() + self.plan.seconds
         for number in range(self.plan.rounds):
@@ -219,12 +218,14 @@ class _Match:
             self.tell(f"round {number + 1} of {self.plan.rounds}")
             first = number % max(1, len(names))
             for name in names[first:] + names[:first]:
-                seconds = self._timed(name, contestants, reports)
+                seconds = self._time_block(name, contestants, reports)
                 if seconds is not None:
                     times[name].append(seconds)
-        return {name: times[name] for name in names if "error" not in reports[name] and _is_right(reports[name])}
+        return {name: times[name] for name in names if "error" not in reports[name] and _matches_eager(reports[name])}
 
-    def _timed(self, name: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> float | None:
+    def _time_block(
+        self, name: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
+    ) -> float | None:
         if "error" in reports[name]:
             return None
         time.sleep(PAUSE)
@@ -236,7 +237,7 @@ class _Match:
 
     def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
         known = next((report for report in reports.values() if "error" not in report), {})
-        sides = {name: _side(reports[name], times.get(name)) for name in reports}
+        sides = {name: _side_result(reports[name], times.get(name)) for name in reports}
         return {
             "name": self.subject.name,
             "group": self.subject.group,
@@ -248,14 +249,14 @@ class _Match:
         }
 
 
-def _is_right(report: dict[str, Any]) -> bool:
+def _matches_eager(report: dict[str, Any]) -> bool:
     return bool(report["error_of"] <= WRONG)
 
 
-def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, Any]:
+def _side_result(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, Any]:
     if "error" in report:
         return {"error": report["error"]}
-    if not _is_right(report):
+    if not _matches_eager(report):
         return {"error": f"its results differ from eager's by {report['error_of']:.1e}"}
     assert seconds
     kept = [name for name in report if name.endswith("_seconds") or name in ("error_of", "peak_rss")]
@@ -263,16 +264,17 @@ def _side(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, 
 
 
 def compare_with_peers(times: dict[str, list[float]]) -> dict[str, Any]:
-    """Compares ours with the others that read weights in place, and, as `frozen`, ours with frozen weights with all
-    others.
+    """Compares this compiler with the other sides that read weights in place.
+
+    The entry `frozen` compares this compiler with frozen weights with all other sides.
     """
     others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
     in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
-    return {**_against(times.get(OURS), in_place), "frozen": _against(times.get(OURS_FROZEN), others)}
+    return {**_speedups(times.get(OURS), in_place), "frozen": _speedups(times.get(OURS_FROZEN), others)}
 
 
-def _against(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
-    """The speedup of ours over each other side, round by round, and over the one with the smallest median."""
+def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
+    """The speedup of this compiler over each other side, round by round, and over that with the smallest median."""
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))

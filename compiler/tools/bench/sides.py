@@ -75,22 +75,22 @@ def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
         return PreparedSide(loaded)
     if side == "iree":
         return PreparedSide(prepare_iree(loaded, threads))
-    # Without it Dynamo runs recurrent networks in eager, for every backend.
+    # Without this setting, Dynamo runs recurrent networks in eager, for every backend.
     torch._dynamo.config.allow_rnn = True
-    # Dynamo reads the switch as well as inductor, so it applies to the whole process, which has only one side.
+    # Dynamo reads this setting too, so it applies to the whole process, which has only one side.
     torch._inductor.config.freezing = side == "freezing"
-    prepared = _compiled(side, loaded)
+    prepared = _compile_by_torch(side, loaded)
     if side in (OURS, OURS_FROZEN):
         torch._dynamo.reset()
-        again = _compiled(side, loaded)
+        again = _compile_by_torch(side, loaded)
         prepared.warm_seconds, prepared.warm_aten_seconds = again.compile_seconds, again.aten_seconds
     return prepared
 
 
-def _compiled(side: str, loaded: LoadedModel) -> PreparedSide:
-    """The model under `torch.compile`, as a user writes it, with timers around the compiler."""
+def _compile_by_torch(side: str, loaded: LoadedModel) -> PreparedSide:
+    """Compiles the model by `torch.compile`, as a user does, with timers around the compiler."""
     clock = _Clock()
-    backend = _ours(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductors(clock)
+    backend = _our_backend(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductor_backend(clock)
     call = LoadedModel(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
     call()
     return PreparedSide(call, clock.whole, clock.inner)
@@ -112,7 +112,7 @@ class _Clock:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
-def _ours(clock: _Clock, freeze: bool) -> Any:
+def _our_backend(clock: _Clock, freeze: bool) -> Any:
     def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
         with clock.running("inner"):
             return backend.compile_aten(aten, settings)
@@ -124,7 +124,7 @@ def _ours(clock: _Clock, freeze: bool) -> Any:
     return timed
 
 
-def _inductors(clock: _Clock) -> Any:
+def _inductor_backend(clock: _Clock) -> Any:
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
@@ -157,7 +157,7 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
         import iree.compiler as compiler
 
         with torch.no_grad():
-            module, inputs = _imported(loaded)
+            module, inputs = _import_flat(loaded)
         binary = compiler.compile_str(module, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULTS))
         return _callable(binary, inputs, threads)
     except Exception as error:
@@ -165,7 +165,7 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
         raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
 
 
-def _imported(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
+def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
     """The program in the torch dialect, and its tensor inputs in order."""
     leaves, spec = pytree.tree_flatten((loaded.args, loaded.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]

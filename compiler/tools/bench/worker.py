@@ -11,8 +11,8 @@ from typing import Any
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
-# The minimum duration of a block, which has at least one call. Otherwise a subject of a few milliseconds would be timed
-# by one call, which wakes threads that slept since the side's last block, and which a single interrupt can double.
+# The minimum duration of a block. A block of one call of a few milliseconds would include the time to wake threads that
+# sleep since the side's last block, and a single interrupt could double its time.
 TURN = 0.03
 
 
@@ -28,10 +28,10 @@ def serve(channel: Channel) -> None:
 
     with torch.no_grad():
         while channel.receive() is not None:
-            channel.send(BlockTimed(turn_seconds(prepared.call)))
+            channel.send(BlockTimed(seconds_per_call(prepared.call)))
 
 
-def turn_seconds(call: Callable[[], Any]) -> float:
+def seconds_per_call(call: Callable[[], Any]) -> float:
     """Seconds per call: the median of a block."""
     times: list[float] = []
     while not times or sum(times) < TURN:

@@ -11,8 +11,9 @@ Verdict = Literal["good", "bad", "neither"]
 
 
 def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Returns a 1-minimal failing subset of `items`, which fail together: `ddmin` of Zeller and Hildebrandt,
-    "Simplifying and Isolating Failure-Inducing Input", 2002.
+    """A 1-minimal failing subset of `items`, which together fail.
+
+    The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
     """
     left, parts = list(items), 2
     while len(left) > 1:
@@ -33,7 +34,7 @@ def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bo
 
 
 def _split(items: list[Item], parts: int) -> list[list[Item]]:
-    """Splits into runs of neighbours of nearly equal length."""
+    """Splits items into runs of neighbours of nearly equal length."""
     ends = [len(items) * number // parts for number in range(parts + 1)]
     return [items[first:last] for first, last in pairwise(ends) if first < last]
 
@@ -44,10 +45,10 @@ def _without(items: list[Item], chunk: list[Item]) -> list[Item]:
 
 
 def turning_point(count: int, verdict: Callable[[int], Verdict]) -> tuple[int, int]:
-    """Where the first `n` of `count` things turn from good to bad: `(low, high)`, where those below `low` are good
-    and those below `high` bad. They are one apart unless all between them are neither.
+    """The number of items at which a prefix of `count` items turns from good to bad, as `(low, high)`.
 
-    `verdict(0)` is good, `verdict(count)` is bad.
+    `verdict(n)` is that of the first `n` items; `verdict(0)` is good and `verdict(count)` bad. `verdict(low)` is good
+    and `verdict(high)` bad; their difference is 1 unless the verdict on all numbers between them is neither.
     """
     low, high = 0, count
     while high - low > 1:

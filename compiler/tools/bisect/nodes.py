@@ -19,7 +19,7 @@ from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subject_of
 from buddy.compiler.tools.extract import Subgraph, part_of
 
-# A minimal subgraph with more nodes is too large: something else keeps its nodes together.
+# Maximum number of nodes to try in eager: if a minimal subgraph has more, the cause is not the lowering of one node.
 _MOST = 12
 
 
@@ -31,9 +31,9 @@ def wrong_lowerings(
     judge: Judge,
     of_plugins: bool = False,
 ) -> list[WrongLowering]:
-    """The responsible lowerings of nodes of `small`: with one of those nodes in eager, the result is right.
+    """The responsible lowerings of nodes of `small`: the result is right if one of these nodes runs in eager.
 
-    With `of_plugins` only lowerings of plug-ins are tried.
+    With `of_plugins`, only lowerings of plug-ins are tried.
     """
     found: list[WrongLowering] = []
     candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
@@ -44,14 +44,16 @@ def wrong_lowerings(
         if any(op.stable in wrong.nodes for wrong in found):
             continue
         if judge(trials(small, recipe.with_choice(op.stable, EAGER))) == "good":
-            found.append(_wrong(trials, whole, small, recipe, op))
+            found.append(_describe_wrong(trials, whole, small, recipe, op))
     return found
 
 
-def _wrong(trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op) -> WrongLowering:
+def _describe_wrong(
+    trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op
+) -> WrongLowering:
     """Describes a node that is right in eager: its lowering, and the other correct lowerings."""
     name, used = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
-    used = used or _first_with(name, recipe)
+    used = used or _first_registry(name, recipe)
     nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
     right = []
     for key in (*registries(recipe.dialect), TORCH_MLIR):
@@ -64,12 +66,12 @@ def _wrong(trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recip
 
 
 def _origin(used: str, op: Op, recipe: Recipe) -> str:
-    """The plug-in of a node's lowering, by the registry `used` or the first that has one, or ""."""
+    """The plug-in that defines a node's lowering in the registry `used`, by default the first that lowers the node."""
     name = type(op).__name__
-    return plugins.origin(("lowering", f"{used or _first_with(name, recipe)}.{name}"), ("op class", name))
+    return plugins.origin(("lowering", f"{used or _first_registry(name, recipe)}.{name}"), ("op class", name))
 
 
-def _first_with(name: str, recipe: Recipe) -> str:
+def _first_registry(name: str, recipe: Recipe) -> str:
     """The first registry that lowers a class."""
     return next((key for key, registry in registries(recipe.dialect).items() if name in registry), "")
 
@@ -94,16 +96,16 @@ Fails = Callable[[TrialSubject], bool]
 
 @dataclass(frozen=True)
 class NodeUnit:
-    """Nodes that are tried together; `times` is how often the program contains them."""
+    """Nodes that are tried together; `times` is the number of their occurrences in the program."""
 
     nodes: tuple[Op, ...]
     times: int = 1
 
 
 def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
-    """The functions that a graph is partitioned into, one call of each, and the nodes between them.
+    """The functions that a graph is partitioned into, with one call of each, and the nodes between them.
 
-    The largest share first.
+    The unit with the largest share of the nodes is first.
     """
     found = cut.by_layers(part.graph, recipe.choice_map())
     made = [NodeUnit(function.nodes, len(function.sites)) for function in found.functions]
@@ -114,7 +116,7 @@ def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
 
 def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
-    """Some nodes as a subject, with their real inputs; `None` if they cannot be extracted."""
+    """The nodes as a subject, with their real inputs; `None` if they cannot be extracted."""
     try:
         part = part_of(whole.part, nodes)
     except ExtractionError:
@@ -140,9 +142,9 @@ def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> 
 
 
 def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
-    """Each function that a graph is partitioned into, with its real inputs, the largest share first.
+    """Each function that a graph is partitioned into, with its real inputs; the largest share of the nodes is first.
 
-    None if it is not partitioned.
+    A graph that is not partitioned has none.
     """
     for unit in units(whole.part, recipe):
         smaller = len(unit.nodes) < len(whole.part.graph.operations)

@@ -1,4 +1,4 @@
-"""The module before and after a pass, for a file that reproduces the fault with one command."""
+"""Extracts the module before and after a pass, for a file that reproduces the fault with one command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ReproducedGraphs(Reply, frozen=True):
 
 @dataclass
 class Reduced:
-    """`after` is "" if the pass does not finish; `functions` are those that it changed."""
+    """A reduced module; `after` is "" if the pass does not finish, and `functions` are those that the pass changes."""
 
     before: str = ""
     after: str = ""
@@ -55,14 +55,14 @@ def reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, plac
     The input of a graph pass is printed as a graph, which no command reads.
     """
     if place >= 0 and recipe.steps[place].level == "graph":
-        return _reduced_graph(trials, subject, recipe, place)
-    found = _reduced(trials, subject, recipe, place)
+        return _reduce_graph(trials, subject, recipe, place)
+    found = _reduce_module(trials, subject, recipe, place)
     found.name = NAME
     found.command = command(recipe, place) if place >= 0 else ""
     return found
 
 
-def _reduced_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
+def _reduce_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
     def work(_channel: Channel) -> Reply:
         steps = recipe.steps
         before, after = (
@@ -71,13 +71,13 @@ def _reduced_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, 
         )
         return ReproducedGraphs(str(before), str(after))
 
-    reply = trials.apart(work, ReproducedGraphs)
+    reply = trials.run_in_child(work, ReproducedGraphs)
     name = NAME.replace(".mlir", ".graph")
     return Reduced(reply.before, reply.after, name=name) if isinstance(reply, ReproducedGraphs) else Reduced()
 
 
-def _reduced(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
-    """The input of step `place` of `recipe` in `subject`, and its output; with `place` -1, top-level IR."""
+def _reduce_module(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
+    """The input and the output of step `place` of `recipe` on `subject`; with `place` -1, the top-level IR."""
     found = Reduced()
 
     def note(message: Any) -> None:
@@ -97,7 +97,7 @@ def _reduced(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place:
         after = _functions(module)
         return GraphAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 
-    reply = trials.apart(work, GraphBefore | GraphAfter, note, subject=subject)
+    reply = trials.run_in_child(work, GraphBefore | GraphAfter, note, subject=subject)
     if isinstance(reply, GraphAfter):
         found.after, found.functions = reply.text, reply.functions
     return found

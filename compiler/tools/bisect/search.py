@@ -1,5 +1,7 @@
-"""The search: the unmodified program, its smallest failing subgraph, the responsible pass or lowering, the whole
-program again.
+"""Searches for the passes or lowerings that make a program wrong.
+
+A search runs the unmodified program, finds its smallest failing subgraph, then the responsible pass or lowering in that
+subgraph, and runs the whole program again without the culprit.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from buddy.compiler.tools.extract import Subgraph
 
 # Maximum number of rounds; each finds one fault that another one may hide.
 _ROUNDS = 4
-# Seconds for the smallest subgraph of a program that never ends.
+# Time limit in seconds for the reduction of a program that never ends.
 _PATIENCE = 15.0
 
 
@@ -46,7 +48,7 @@ def bisect(
     part = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before
     search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
-    return search.found()
+    return search.run()
 
 
 @dataclass
@@ -67,42 +69,42 @@ class _Search:
     # The culprit, once it is confirmed: shown in the progress of later trials.
     _named: str = ""
 
-    def found(self) -> BisectionResult:
-        self._say("the unmodified program", 0.0)
+    def run(self) -> BisectionResult:
+        self._report("the unmodified program", 0.0)
         self.first = self.trials(self.whole, self.recipe)
         if self.trials.criterion.kind == "slower":
             return self._with_totals(
-                slowness.find_slowing_step(self.trials, self.whole, self.recipe, self.first, self._say)
+                slowness.find_slowing_step(self.trials, self.whole, self.recipe, self.first, self._report)
             )
-        if not self._is_asked_for(self.first):
+        if not self._meets_criterion(self.first):
             return self._with_totals(
-                BisectionResult(f"nothing to search for: {self.first.told(self.recipe)}", self.recipe)
+                BisectionResult(f"nothing to search for: {self.first.describe(self.recipe)}", self.recipe)
             )
-        return self._with_totals(self._of_wrong())
+        return self._with_totals(self._find_culprits())
 
-    def _of_wrong(self) -> BisectionResult:
+    def _find_culprits(self) -> BisectionResult:
         """The responsible passes, or else the lowerings, one fault after another until the whole program is right."""
         blame = _Blame()
         recipe, outcome = self.recipe, self.first
         seen: TrialSubject | None = None
         for _ in range(_ROUNDS):
-            small, found, lowered = self._round(recipe, outcome)
+            small, found, lowered = self._find_fault(recipe, outcome)
             seen = seen or small
             if not found and not lowered:
                 break
             blame.gone += found
             blame.wrong += lowered
             recipe = nodes.repair_lowerings(steps.without_steps(recipe, found), lowered)
-            self._say("the whole program without the culprit", 0.7)
+            self._report("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
                 break
         if outcome.right:
-            self._named = f"{self._told(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
-        small = seen or self._smallest(self.recipe, self.first)
-        return self._finding(small, recipe, outcome, blame)
+            self._named = f"{self._describe_culprits(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
+        small = seen or self._reduce(self.recipe, self.first)
+        return self._make_result(small, recipe, outcome, blame)
 
-    def _round(
+    def _find_fault(
         self, recipe: Recipe, outcome: RecipeOutcome
     ) -> tuple[TrialSubject | None, list[int], list[WrongLowering]]:
         """Finds one fault: the subgraph that shows it, and the responsible steps or lowerings.
@@ -111,17 +113,17 @@ class _Search:
         program is right without it, no reduction is needed.
         """
         judge = self._judge(outcome, recipe)
-        suspects = [outcome.step] if outcome.step >= 0 else steps.of_one_pass(recipe)
+        suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_plugin(recipe)
         if suspects:
             name = recipe.steps[suspects[0]].name
-            why = "which it came to" if outcome.step >= 0 else "which is a plug-in's"
-            self._say(f"without {name}, {why}", 0.1)
+            why = "the pass that did not finish" if outcome.step >= 0 else "which a plug-in defines"
+            self._report(f"without {name}, {why}", 0.1)
             if judge(self.trials(self.whole, steps.without_steps(recipe, suspects))) == "good":
                 return None, suspects, []
-        small = self._smallest(recipe, outcome)
-        return small, *self._at_fault(small, recipe, judge, outcome)
+        small = self._reduce(recipe, outcome)
+        return small, *self._find_responsible(small, recipe, judge, outcome)
 
-    def _at_fault(
+    def _find_responsible(
         self, small: TrialSubject, recipe: Recipe, judge: steps.Judge, outcome: RecipeOutcome
     ) -> tuple[list[int], list[WrongLowering]]:
         """The responsible steps in `small`; if there are none, the lowerings.
@@ -135,7 +137,7 @@ class _Search:
             return bool(lowered)
 
         def attempt(changed: Recipe) -> RecipeOutcome:
-            self._say(
+            self._report(
                 f"{len(steps.enabled_steps(changed))} of {len(steps.enabled_steps(recipe))} passes on {_size(small)}",
                 0.5,
             )
@@ -144,11 +146,11 @@ class _Search:
         found = steps.culprit_steps(recipe, attempt, judge, outcome.step, excused)
         if found or lowered:
             return found, lowered
-        self._say("lowerings", 0.6)
+        self._report("lowerings", 0.6)
         return [], nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
-    def _smallest(self, recipe: Recipe, wrong: RecipeOutcome) -> TrialSubject:
-        """The smallest subgraph that is `wrong` by itself, within half of the remaining time.
+    def _reduce(self, recipe: Recipe, wrong: RecipeOutcome) -> TrialSubject:
+        """Finds the smallest subgraph that is `wrong` by itself, within half of the remaining time.
 
         A program that never ends uses up the time limit of each failing trial, so it gets a smaller share of the time.
         """
@@ -161,22 +163,24 @@ class _Search:
         def fails(part: TrialSubject) -> bool:
             if self.trials.seconds > limit and not self.trials.knows(part, recipe, until):
                 return False
-            self._say(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
+            self._report(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
 
         return nodes.smallest_failing_part(self.whole, recipe, fails)
 
-    def _finding(self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, blame: _Blame) -> BisectionResult:
+    def _make_result(
+        self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, blame: _Blame
+    ) -> BisectionResult:
         gone, wrong = sorted(blame.gone), blame.wrong
         blamed = steps.culprits(self.recipe, gone)
-        in_eager, by_eager = self._in_eager(small, wrong)
+        in_eager, by_eager = self._find_eager_nodes(small, wrong)
         place_of_fault = gone[0] if gone else self.first.step
         made = reproducing.reproducer(self.trials, small, self.recipe, place_of_fault)
         right = recipe if outcome.right or not in_eager else by_eager
         return BisectionResult(
-            self._told(blamed, wrong, outcome.right or bool(in_eager)),
+            self._describe_culprits(blamed, wrong, outcome.right or bool(in_eager)),
             right,
-            self.first.told(self.recipe),
+            self.first.describe(self.recipe),
             blamed,
             tuple(wrong),
             tuple(nodes.computing_nodes(small.part)),
@@ -190,13 +194,12 @@ class _Search:
             notes=self._notes(gone, small),
         )
 
-    def _in_eager(self, small: TrialSubject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
-        """The smallest set of nodes, identical layers together, with which in eager the whole program is right.
+    def _find_eager_nodes(self, small: TrialSubject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
+        """The smallest set of nodes that must run in eager so that the whole program is right; empty if unknown.
 
-        Empty if unknown.
-
-        If lowerings are responsible, these are their nodes. A fault that moves to another node when one is removed has
-        no such set, so the search may take at most half of the time of the earlier steps.
+        Identical layers are treated together. If lowerings are responsible, these are their nodes. A fault that moves
+        to another node when one is removed has no such set, so the search takes at most half of the time of the earlier
+        steps.
         """
         limit = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
@@ -206,19 +209,19 @@ class _Search:
             found = nodes.equals_of(self.whole.part, self.recipe, names)
             groups += [group for group in found if group not in groups]
             recipe = nodes.in_eager(self.recipe, groups)
-            self._say(f"{sum(map(len, groups))} nodes in eager", 0.8)
+            self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
             late = self.trials.time_is_up or self.trials.seconds > limit
             if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
-            names = nodes.computing_nodes(self._smallest(recipe, outcome).part)
+            names = nodes.computing_nodes(self._reduce(recipe, outcome).part)
         if not outcome.right:
             return (), self.recipe
-        groups = self._fewest(groups)
+        groups = self._minimize_groups(groups)
         return tuple(name for group in groups for name in group), nodes.in_eager(self.recipe, groups)
 
-    def _fewest(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """A minimal set of groups, as far as the time allows."""
+    def _minimize_groups(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+        """Removes groups that are not needed, until the time is up."""
         for group in list(groups):
             rest = [other for other in groups if other is not group]
             if rest and not self.trials.time_is_up and self.trials(self.whole, nodes.in_eager(self.recipe, rest)).right:
@@ -227,12 +230,12 @@ class _Search:
 
     # ---- words and verdicts --------------------------------------------------------------------------------------
 
-    def _is_asked_for(self, outcome: RecipeOutcome) -> bool:
+    def _meets_criterion(self, outcome: RecipeOutcome) -> bool:
         wanted = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
         return outcome.kind in wanted.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
     def _judge(self, wrong: RecipeOutcome, recipe: Recipe) -> steps.Judge:
-        """Good is right; bad is wrong in the same way, at the same pass; a recipe that fails elsewhere is neither."""
+        """Judges outcomes: right is good, wrong in the same way at the same pass is bad, other failures are neither."""
         name = _name(wrong.step, recipe)
 
         def verdict(outcome: RecipeOutcome) -> Verdict:
@@ -243,7 +246,7 @@ class _Search:
 
         return verdict
 
-    def _told(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
+    def _describe_culprits(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
         if blamed:
             # Several steps of one pass are one fault: their indices are reported separately.
             of = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed)
@@ -267,7 +270,7 @@ class _Search:
             found.append("the time limit was reached: more time may give a smaller answer")
         return tuple(found)
 
-    def _say(self, what: str, done: float) -> None:
+    def _report(self, what: str, done: float) -> None:
         self.tell(f"trial {self.trials.count + 1}: {self._named}{what}", done)
 
     def _with_totals(self, finding: BisectionResult) -> BisectionResult:

@@ -27,7 +27,7 @@ _LEAST, _MOST = 7, 101
 # Shorter samples are dominated by the clock and the call overhead.
 _SAMPLE = 1e-3
 _SECONDS = 6.0
-# Both programs are linked, packed, and run about ten times however slow they are: several times the limit of a step.
+# A multiple of the time limit of a step: both programs are linked, packed, and run about ten times.
 _LOADING = 4
 
 
@@ -43,25 +43,26 @@ class TimeRatio(Reply, frozen=True):
 def ratio(
     trials: RecipeTrials, part: Subgraph, first: bytes, second: bytes, threads: int, bound: float
 ) -> TimeRatio | None:
-    """The ratio of the times of two artifacts on `part`, measured until it is significantly above or below `bound`,
-    or for a few seconds. `None` if they do not finish.
+    """The ratio of the times of two artifacts on `part`; `None` if they do not finish.
+
+    Measures until the ratio is significantly above or below `bound`, or for a few seconds.
     """
 
     def work(_channel: Channel) -> Reply:
         torch.set_num_threads(threads)
         with torch.no_grad():
             sides = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
-            return paired([partial(side, part.tensors, part.numbers) for side in sides], bound)
+            return time_pairs([partial(side, part.tensors, part.numbers) for side in sides], bound)
 
-    found = trials.apart(work, TimeRatio, seconds=_LOADING * trials.criterion.each + _SECONDS)
+    found = trials.run_in_child(work, TimeRatio, seconds=_LOADING * trials.criterion.each + _SECONDS)
     return found if isinstance(found, TimeRatio) else None
 
 
-def paired(sides: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
-    """The ratio of the times of two sides, measured until it is significantly above or below `bound`, or for a few
-    seconds.
+def time_pairs(sides: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
+    """The ratio of the times of two sides.
 
-    Measures pairs of samples; a sample has enough calls of each side for the minimum duration.
+    Measures pairs of samples until the ratio is significantly above or below `bound`, or for a few seconds. A sample
+    has enough calls of each side for the minimum duration.
     """
     once = [_seconds(side, 1) for side in sides for _ in range(2)][1::2]
     times = max(1, math.ceil(_SAMPLE / max(min(once), 1e-9)))
@@ -77,8 +78,9 @@ def paired(sides: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The distribution-free 95 % confidence interval of the median: the order statistics of the sign test, with the
-    normal approximation of the binomial distribution.
+    """The distribution-free 95 % confidence interval of the median.
+
+    Its ends are the order statistics of the sign test, by the normal approximation of the binomial distribution.
     """
     ordered, count = sorted(values), len(values)
     rank = max(0, math.floor((count - 1.96 * math.sqrt(count)) / 2))
@@ -99,29 +101,29 @@ _LARGE = 96
 def find_slowing_step(
     trials: RecipeTrials, whole: TrialSubject, recipe: Recipe, first: RecipeOutcome, say: Tell
 ) -> BisectionResult:
-    """The step without which the program is `criterion.slower` times as fast; the most expensive one if several are.
+    """Finds the step without which the program is `criterion.slower` times as fast; of several, the most expensive.
 
     Steps that the recipe's preset does not have are tried first; if one of them is responsible, the others are not
     tried.
     """
     if not first.artifact:
-        return BisectionResult(f"nothing to time: {first.told(recipe)}", recipe, first.told(recipe))
-    part = _share(whole, recipe)
+        return BisectionResult(f"nothing to time: {first.describe(recipe)}", recipe, first.describe(recipe))
+    part = _largest_function(whole, recipe)
     for places in _candidates(recipe):
         found = {}
         for place in places:
             if not trials.time_is_up:
                 say(f"without {recipe.steps[place].name}, on {len(part.part.graph.operations)} nodes", 0.5)
-                gain = _gain(trials, part, recipe, place)
+                gain = _measure_gain(trials, part, recipe, place)
                 if gain is not None and gain.low > trials.criterion.slower:
                     found[place] = gain
         if found:
             worst = max(found, key=lambda place: found[place].median)
-            return _finding(trials, whole, part, recipe, worst, say)
+            return _make_result(trials, whole, part, recipe, worst, say)
     return BisectionResult(f"no pass makes it {trials.criterion.slower:g} times as slow or more", recipe)
 
 
-def _share(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
+def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
     """The function with most of a large program's nodes, with its real inputs; a small program itself."""
     if len(whole.part.graph.operations) <= _LARGE:
         return whole
@@ -140,7 +142,7 @@ def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
     return foreign, others
 
 
-def _gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, place: int) -> TimeRatio | None:
+def _measure_gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, place: int) -> TimeRatio | None:
     """The ratio of the program's time with step `place` to that without; `None` if it cannot be measured."""
     slow, fast = trials(part, recipe), trials(part, steps.without_steps(recipe, [place]))
     if not fast.artifact or fast.artifact == slow.artifact:
@@ -148,13 +150,13 @@ def _gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, place: int) 
     return ratio(trials, part.part, slow.artifact, fast.artifact, recipe.threads, trials.criterion.slower)
 
 
-def _finding(
+def _make_result(
     trials: RecipeTrials, whole: TrialSubject, part: TrialSubject, recipe: Recipe, place: int, say: Tell
 ) -> BisectionResult:
     """Describes the most expensive step: its share of the whole program's time, and the nodes it slows down."""
     say("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
-    gain = _gain(trials, whole, recipe, place)
+    gain = _measure_gain(trials, whole, recipe, place)
     blamed = steps.culprits(recipe, [place])
     name = f"{blamed[0].step.name}{blamed[0].origin and f' ({blamed[0].origin})'}"
 
@@ -162,7 +164,7 @@ def _finding(
         if trials.time_is_up:
             return False
         say(f"{name} is at fault; {len(found.part.graph.operations)} nodes with and without it", 0.9)
-        told = _gain(trials, found, recipe, place)
+        told = _measure_gain(trials, found, recipe, place)
         return told is not None and told.low > bound
 
     small = nodes.smallest_failing_part(part, recipe, slows)

@@ -11,7 +11,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.tools.bisect.delta import Verdict, turning_point
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
-# The shortest pipeline to machine code: the steps that it shares with a recipe are required.
+# The shortest pipeline to machine code: steps of a recipe that this pipeline has too are required.
 _PLAIN = "upstream"
 
 Try = Callable[[Recipe], RecipeOutcome]
@@ -29,7 +29,7 @@ def optional_steps(recipe: Recipe) -> list[int]:
     """
     plain = [_kind(step) for step in presets()[_PLAIN].recipe.steps if step.enabled]
     places = enabled_steps(recipe)
-    needed = _common([_kind(recipe.steps[place]) for place in places], plain)
+    needed = _common_subsequence([_kind(recipe.steps[place]) for place in places], plain)
     return [place for number, place in enumerate(places) if number not in needed]
 
 
@@ -56,9 +56,9 @@ def culprit_steps(
     while True:
         now = without_steps(recipe, gone)
         left = [place for place in free if place not in gone]
-        found = _turning(now, left, attempt, judge)
+        found = _find_turning_step(now, left, attempt, judge)
         if not found:
-            return [] if not gone and excused() else _needed_at_fault(now, attempt, judge, gone)
+            return [] if not gone and excused() else _find_required_step(now, attempt, judge, gone)
         gone += found
         verdict = judge(attempt(without_steps(recipe, gone)))
         if verdict == "good":
@@ -68,15 +68,15 @@ def culprit_steps(
             return sorted({*gone, *(place for place in left if place >= found[0])})
 
 
-def of_one_pass(recipe: Recipe) -> list[int]:
-    """The steps of plug-ins, if all of them are the same pass; empty if there are several passes."""
-    places = _of_plugins(recipe)
+def steps_of_plugin(recipe: Recipe) -> list[int]:
+    """The steps of plug-ins if all of them are the same pass, else an empty list."""
+    places = _plugin_steps(recipe)
     return places if len({recipe.steps[place].name for place in places}) == 1 else []
 
 
 def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
-    """What to disable first: the failing step, each step of a plug-in, and all steps of such a pass."""
-    places = _of_plugins(recipe)
+    """The sets of steps to disable first: the failing step, each step of a plug-in, and all steps of such a pass."""
+    places = _plugin_steps(recipe)
     alone = [place for place in enabled_steps(recipe) if place == failed_at or place in places]
     together: dict[str, list[int]] = {}
     for place in places:
@@ -84,11 +84,11 @@ def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
     return [*([place] for place in alone), *(same for same in together.values() if len(same) > 1)]
 
 
-def _of_plugins(recipe: Recipe) -> list[int]:
+def _plugin_steps(recipe: Recipe) -> list[int]:
     return [place for place in enabled_steps(recipe) if origin(recipe.steps[place])]
 
 
-def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:
+def _find_turning_step(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:
     """The optional step with which the pipeline turns bad; empty if it is always bad."""
 
     def verdict(count: int) -> Verdict:
@@ -100,12 +100,12 @@ def _turning(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) ->
     return list(free[low:high])
 
 
-def _needed_at_fault(recipe: Recipe, attempt: Try, judge: Judge, gone: Sequence[int]) -> list[int]:
+def _find_required_step(recipe: Recipe, attempt: Try, judge: Judge, gone: Sequence[int]) -> list[int]:
     """A step of the shortest pipeline without which the recipe is good."""
     places = enabled_steps(recipe)
     bare = without_steps(recipe, optional_steps(recipe))
     for place in places:
-        # The bare pipeline is faster to try, but the full one has to be right.
+        # The shortest pipeline is faster to try, but the full one has to be right.
         if (
             judge(attempt(without_steps(bare, [place]))) == "good"
             and judge(attempt(without_steps(recipe, [place]))) == "good"
@@ -132,7 +132,7 @@ def _kind(step: PassStep) -> tuple[str, str, str]:
     return step.level, step.name, step.anchor
 
 
-def _common(left: Sequence[tuple[str, str, str]], right: Sequence[tuple[str, str, str]]) -> set[int]:
+def _common_subsequence(left: Sequence[tuple[str, str, str]], right: Sequence[tuple[str, str, str]]) -> set[int]:
     """The indices in `left` of a longest common subsequence of both."""
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):

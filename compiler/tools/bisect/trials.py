@@ -1,4 +1,4 @@
-"""A trial: a recipe on a subgraph, compiled, run and compared with eager in a process that is already warm."""
+"""Trials: compiles and runs a recipe on a subgraph in a fork of a warm process, and compares it with eager."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Tell = Callable[[str, float], None]
 
 # The position of a trial during the run, after all steps of the recipe.
 RUN = -3
-# Stands for no last step: the trial runs to the end.
+# As the last step of a trial: the trial runs to the end.
 EVERY = -4
 
-# The minimum time limit for a step in seconds, many times what the smallest subgraph needs.
+# The minimum time limit for a step in seconds, many times the duration for the smallest subgraph.
 _LEAST = 3.0
 
 
@@ -76,7 +76,7 @@ class RecipeOutcome:
     def right(self) -> bool:
         return self.kind == "right"
 
-    def told(self, recipe: Recipe) -> str:
+    def describe(self, recipe: Recipe) -> str:
         """The outcome as text."""
         if self.right:
             return "it matches eager"
@@ -94,7 +94,7 @@ def place(step: int, recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class TrialSubject:
-    """A subgraph with eager's results. Nodes keep the program's names, so `key` identifies it."""
+    """A subgraph with eager's results. `key` identifies it by its nodes, which have the names of the whole program."""
 
     part: Subgraph
     expected: list[Any]
@@ -137,10 +137,10 @@ class RecipeTrials:
         key = subject.key, identity(recipe), until
         if key not in self._known:
             self.count += 1
-            self._known[key] = self._tried(subject, recipe, until)
+            self._known[key] = self._try(subject, recipe, until)
         return self._known[key]
 
-    def _tried(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
+    def _try(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
         reached = [LOWERING]
 
         def note(message: Any) -> None:
@@ -148,10 +148,10 @@ class RecipeTrials:
                 reached.append(message.step)
 
         def work(channel: Channel) -> Reply:
-            return _found(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
+            return _run_trial(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
 
         limit = self._limit(subject)
-        task = Task(work, _failed, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
+        task = Task(work, _error_result, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
         ended = in_child(self.master, task)
         if ended.how == "stopped":
             raise Stopped
@@ -159,11 +159,10 @@ class RecipeTrials:
             found = ended.reply
             step = found.step if found.kind == "fails" and found.step >= 0 else reached[-1]
             return RecipeOutcome(found.kind, step, found.text, found.worst, found.artifact, found.lowered)
-        return _of_end(ended, reached[-1])
+        return _outcome_of_end(ended, reached[-1])
 
     def _limit(self, subject: TrialSubject) -> float:
-        """The time limit for a step of a trial, in seconds: the full limit for the largest subgraph so far, less for
-        smaller ones.
+        """The time limit for a step of a trial, in seconds: the full limit for the largest subgraph so far, or less.
 
         It applies to a step, not to the trial: this distinguishes a step that never ends from a slow machine.
         """
@@ -171,7 +170,7 @@ class RecipeTrials:
         self._largest = max(self._largest, nodes)
         return min(self.criterion.each, _LEAST + self.criterion.each * nodes / self._largest)
 
-    def apart(
+    def run_in_child(
         self,
         work: Callable[[Channel], Reply],
         types: Any,
@@ -179,18 +178,18 @@ class RecipeTrials:
         seconds: float = 0.0,
         subject: TrialSubject | None = None,
     ) -> Reply | None:
-        """Returns the reply of `work` in a child, `None` if there is none; `note` receives earlier messages.
+        """Returns the reply of `work` in a child process, or `None`; `note` receives earlier messages.
 
-        It may take `seconds`, or by default as long as a step of a trial of `subject`.
+        The time limit is `seconds`, by default that of a step of a trial of `subject`.
         """
         limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
-        ended = in_child(self.master, Task(work, _failed, types | TrialResult | Refused | Trouble, note, limit))
+        ended = in_child(self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit))
         if ended.how == "stopped":
             raise Stopped
         return ended.reply
 
 
-def _of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
+def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
     if ended.how == "late":
         return RecipeOutcome("hangs", step)
     if isinstance(ended.reply, Refused):
@@ -204,26 +203,26 @@ def identity(recipe: Recipe) -> str:
     return digest(steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
 
 
-def _failed(error: Exception) -> Reply:
+def _error_result(error: Exception) -> Reply:
     if isinstance(error, CompilationError):
         found = error.diagnostic
         return TrialResult("fails", found.step if found.step >= 0 else LOWERING, found.what)
     return TrialResult("fails", LOWERING, f"{type(error).__name__}: {error}")
 
 
-class _CameThrough(BaseException):
+class _LastStepDone(BaseException):
     """The last step of a trial has finished."""
 
 
-def _found(channel: Channel, subject: TrialSubject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
-    """The trial itself, in its own process."""
+def _run_trial(channel: Channel, subject: TrialSubject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
+    """Runs a trial in the process of the trial."""
     lowered: dict[str, str] = {}
     reached = LOWERING
 
     def begins(step: int) -> None:
         nonlocal reached
         if until != EVERY and reached == until:
-            raise _CameThrough
+            raise _LastStepDone
         reached = step
         channel.send(TrialStep(step))
 
@@ -235,7 +234,7 @@ def _found(channel: Channel, subject: TrialSubject, recipe: Recipe, first: Any, 
             on_lowered=lambda found: lowered.update({a.node: a.lowering for a in found.assignments}),
             on_step=begins,
         )
-    except _CameThrough:
+    except _LastStepDone:
         return TrialResult("right", until, lowered=lowered)
     channel.send(TrialStep(RUN))
     torch.set_num_threads(recipe.threads)
@@ -254,25 +253,23 @@ def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], times: f
     for name, value in zip(map(str, subject.part.graph.results), subject.expected, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
-        allowed = _allowed(value.dtype, times)
+        allowed = _tolerance_of(value.dtype, times)
         report = compare(name, next(found, None), value, allowed, equal_nan=True)
         if report.verdict == "ok":
             continue
-        ratio = _ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
+        ratio = _tolerance_ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
         if ratio > worst:
             worst, text = ratio, f"{name} by {report.max_abs:.3g} at {report.where}"
     return worst, text
 
 
-def _allowed(dtype: torch.dtype, times: float) -> Tolerance:
+def _tolerance_of(dtype: torch.dtype, times: float) -> Tolerance:
     own = TOLERANCES.get(dtype, EXACT)
     return own if own == EXACT else Tolerance(own.absolute * times, own.relative * times)
 
 
-def _ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
-    """The greatest difference as a multiple of the absolute tolerance, more than 1 since an element is out of
-    tolerance.
-    """
+def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
+    """The greatest difference as a multiple of the absolute tolerance, more than 1 since an element exceeds it."""
     if allowed == EXACT:
         return float("inf")
     rms = float(eager[eager.isfinite()].abs().double().square().mean().sqrt()) if eager.numel() else 0.0
@@ -285,7 +282,7 @@ def artifact_of(outcome: RecipeOutcome) -> Artifact:
 
 
 def warm_up(trials: RecipeTrials, dialect: Any) -> None:
-    """Compiles a small program, in a child first, because a plug-in's replacement of our code may crash."""
+    """Compiles a small program, first in a child, because a plug-in that replaces compiler code may crash."""
     own_passes()
     registries(dialect)
     recipe = default_recipe(dialect=dialect)
@@ -295,11 +292,11 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
         compile_graph(captured.graph, recipe)
         return Done()
 
-    if isinstance(trials.apart(work, Done, seconds=_PATIENCE), Done):
+    if isinstance(trials.run_in_child(work, Done, seconds=_PATIENCE), Done):
         compile_graph(captured.graph, recipe)
 
 
-# Time limit in seconds, many times what it takes.
+# Time limit of the warm-up in seconds, many times its usual duration.
 _PATIENCE = 10.0
 
 

@@ -1,1 +1,1 @@
-"""Measures coverage: PyTorch's own operator samples are captured, lowered, compiled, run and compared."""
+"""Measures coverage: captures, lowers, compiles and runs PyTorch's own operator samples, and compares the results."""

@@ -23,7 +23,7 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
 from buddy.compiler.tools.coverage.samples import SEED, SampleCall, database, differentiate, leaves_of
 
-# Their elements are uninitialized in eager too: only dtype, shape and strides can be compared.
+# Operators that return uninitialized memory: only dtype, shape and strides of their results are compared.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
@@ -32,8 +32,8 @@ UNINITIALISED = frozenset(
 def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """The tolerance for results of `dtype`, or OpInfo's if it declares a wider one for CPU, and its origin.
 
-    OpInfo declares tolerances for tests that compare two ways to compute the same result (`TestCommon`), as is done
-    here.
+    OpInfo declares tolerances for tests that compare two ways to compute the same result (`TestCommon`), like the
+    checks of this module.
     """
     own = TOLERANCES.get(dtype, EXACT)
     declared = [
@@ -114,9 +114,7 @@ CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
 
 
 class CoverageRecorder:
-    """A Dynamo backend that compiles like "buddy" and records how far each graph came, and the lowering of each
-    node.
-    """
+    """A Dynamo backend that compiles like "buddy", and records the completed steps of each graph and all lowerings."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -193,29 +191,31 @@ def check(
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
     program = _program([call.function for call in calls])
-    expected = _ran(program, calls, backward)
+    expected = _run_program(program, calls, backward)
     torch._dynamo.reset()
     compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
     try:
-        found = _ran(compiled, calls, backward)
+        found = _run_program(compiled, calls, backward)
     except Exception as error:
-        return _stopped(text, recorder, error)
+        return _result_of_exception(text, recorder, error)
     if recorder.fault:
         return CallResult(text, "error", recorder.reached, (recorder.fault,), lowerings=recorder.lowerings)
     entry = database()[pair.op]
     if _makes_random_numbers(recorder):
-        expected = _captured(program, calls, backward)
+        expected = _run_captured(program, calls, backward)
     expected = _with_captured_strides(program, calls, backward, found, expected)
     values = entry.name not in UNINITIALISED
-    said, error_ = _compared(found, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
+    said, error_ = _compare(found, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
     if said:
-        return CallResult(text, "wrong", RAN, (said, *recorder.reasons), _plain(error_), recorder.lowerings)
+        return CallResult(text, "wrong", RAN, (said, *recorder.reasons), _finite_error(error_), recorder.lowerings)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
-    return CallResult(text, recorder.lowering, reached, tuple(recorder.reasons), _plain(error_), recorder.lowerings)
+    return CallResult(
+        text, recorder.lowering, reached, tuple(recorder.reasons), _finite_error(error_), recorder.lowerings
+    )
 
 
-def _stopped(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
-    """The finding for an exception: before compilation PyTorch raised it, later the program did."""
+def _result_of_exception(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
+    """The result for an exception, which PyTorch raised before compilation, or the compiled program later."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
     said = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
@@ -226,14 +226,12 @@ def _stopped(text: str, recorder: CoverageRecorder, error: Exception) -> CallRes
 def _with_captured_strides(
     program: Program, calls: Sequence[SampleCall], backward: bool, found: Ran, expected: Ran
 ) -> Ran:
-    """Eager's results, but with the program's strides where PyTorch's own decompositions choose other strides than
-    eager.
-    """
-    if _strided(found.results) == _strided(expected.results):
+    """Eager's results, with the captured program's strides where PyTorch's decompositions choose other strides."""
+    if _strides_of_results(found.results) == _strides_of_results(expected.results):
         return expected
-    captured = _captured(program, calls, backward).results
+    captured = _run_captured(program, calls, backward).results
     return expected._replace(
-        results=[tree_map(laid_out_as, *both) for both in zip(expected.results, captured, strict=True)]
+        results=[tree_map(with_strides_of, *both) for both in zip(expected.results, captured, strict=True)]
     )
 
 
@@ -242,10 +240,10 @@ def _makes_random_numbers(recorder: CoverageRecorder) -> bool:
     return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
 
 
-def _captured(program: Program, calls: Sequence[SampleCall], backward: bool = False) -> Ran:
+def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool = False) -> Ran:
     """The results of the captured program run in eager, node by node."""
     torch._dynamo.reset()
-    return _ran(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls, backward)
+    return _run_program(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls, backward)
 
 
 def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -253,7 +251,7 @@ def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
-def laid_out_as(value: Any, other: Any) -> Any:
+def with_strides_of(value: Any, other: Any) -> Any:
     """Tensor `value` with the strides of `other`, if both are non-overlapping."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
@@ -262,7 +260,7 @@ def laid_out_as(value: Any, other: Any) -> Any:
     return torch.empty_strided(other.shape, other.stride(), dtype=value.dtype).copy_(value)
 
 
-def _strided(results: Any) -> list[tuple[int, ...]]:
+def _strides_of_results(results: Any) -> list[tuple[int, ...]]:
     return [leaf.stride() for leaf in _tensors(results) if leaf.layout == torch.strided]
 
 
@@ -273,12 +271,12 @@ def _program(functions: Sequence[Callable[..., Any]]) -> Program:
     return program
 
 
-def _ran(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
+def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
     """Runs the program with random numbers from a fixed seed."""
-    given = [call.fresh() for call in calls]
+    given = [call.copy_arguments() for call in calls]
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(backward):
-        results = program([call.argued(one) for call, one in zip(calls, given, strict=True)])
+        results = program([call.prepare(one) for call, one in zip(calls, given, strict=True)])
     if not backward:
         return Ran(results, (), given)
     wanted = [call.differentiable(result) for call, result in zip(calls, results, strict=True)]
@@ -287,8 +285,8 @@ def _ran(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
     return Ran(results, gradients, given)
 
 
-def _compared(ours: Ran, theirs: Ran, allowed: Allowed, values: bool) -> tuple[str, float]:
-    """Results, gradients, then what became of the arguments: only what eager writes to may have changed."""
+def _compare(ours: Ran, theirs: Ran, allowed: Allowed, values: bool) -> tuple[str, float]:
+    """Compares results, gradients, and the arguments after the call, which must have changed as in eager."""
     largest = 0.0
     parts = (
         ("", ours.results, theirs.results),
@@ -307,8 +305,8 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 
-def _plain(error: float) -> float:
-    """A finite error: JSON has no infinity, and differing shapes have no difference."""
+def _finite_error(error: float) -> float:
+    """The error if it is finite, else -1: JSON has no infinity, and different shapes have no numeric difference."""
     return error if math.isfinite(error) else -1.0
 
 

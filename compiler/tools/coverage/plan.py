@@ -12,7 +12,7 @@ from buddy.compiler.protocol.worker_messages import Message
 
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
-# From best to worst. Rejection by Dynamo says nothing about the compiler, so it ranks below everything that ran.
+# From best to worst. A rejection by Dynamo does not concern the compiler, so it ranks below everything that ran.
 ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
 # Outcomes with right results; the others have none, or wrong ones.
 RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})

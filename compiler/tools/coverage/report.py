@@ -9,15 +9,14 @@ from typing import Any
 
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, CoreOp, CoveragePlan, Listing, PairResult, merged
 
-# Maximum length of a reason in tables; the file has all of it.
+# Maximum length of a reason in tables; the file has the full text.
 _REASON = 140
 _ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
-    """Statistics per dtype and in total: pairs by outcome, calls that completed each step, the shares that are
-    compiled, and Core ATen.
+    """Statistics per dtype and in total: pairs by outcome, calls by completed step, compiled shares, and Core ATen.
 
     Shares are of the pairs that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
     """
@@ -123,7 +122,7 @@ _SECTIONS = {
     "refused": "Not captured by PyTorch",
     "skipped": "Without a sample",
 }
-# Maximum number of reasons per operator on the page; the file of results has all.
+# Maximum number of reasons per operator on the page; the file of results has all reasons.
 _SHOWN = 2
 
 _READING = """

@@ -1,4 +1,4 @@
-"""PyTorch's operator database, its operators and dtypes, the Core ATen list, and gradients of a sample's results."""
+"""Lists the operators and dtypes of PyTorch's operator database with their samples, and the overloads of Core ATen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _BY_PARTS = "complex numbers"
 
 
 def core_ops() -> list[CoreOp]:
-    """Each overload with our registries that lower its class, or the rules for complex numbers.
+    """Each overload of Core ATen with the registries here that lower its class, or the rules for complex numbers.
 
-    Without either, whether it is decomposed. A number read out of a tensor is read at a graph break.
-
-    Overloads that write to their arguments are functionalized, since graphs contain no others.
+    For other overloads, the entry says whether they are decomposed; numbers are read out of tensors at graph breaks.
+    An overload that writes to its arguments stands for its functional form, since graphs are functional.
     """
     classes, found, rules = default_ops_map(), registries(), default_decompositions()
     ops = []
@@ -58,7 +57,7 @@ def _functional(op: Any) -> Any:
 
 
 def _is_composite(op: Any) -> bool:
-    """Whether PyTorch itself expresses it by other ops, or by its argument's sizes, before capture."""
+    """Whether PyTorch itself decomposes the overload, or computes it from its argument's sizes, before capture."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
@@ -81,15 +80,15 @@ class Gradients(NamedTuple):
 
 
 def leaves_of(arguments: Any) -> list[torch.Tensor]:
-    """The tensors in a nest of arguments whose gradients are wanted."""
+    """The tensors in nested arguments that require gradients."""
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def differentiate(results: Any, leaves: Sequence[torch.Tensor]) -> Gradients:
-    """The gradients of `leaves`, of a nest of results of a call that autograd has followed.
+    """The gradients of `leaves` from nested `results` that autograd has recorded.
 
-    Autograd says None of a leaf that results do not depend on, or gives zeros, which is the same: it is zeros here.
-    The strides of gradients are nobody's promise, so all are contiguous.
+    For a leaf on which no result depends, autograd returns None or zeros; here it is zeros. Strides of gradients are
+    unspecified, so all gradients are made contiguous.
     """
     wanted, seeds = [], []
     for number, result in enumerate(tree_leaves(results)):
@@ -109,10 +108,10 @@ def differentiate(results: Any, leaves: Sequence[torch.Tensor]) -> Gradients:
 
 @dataclass(frozen=True)
 class SampleCall:
-    """One call of a sample: `function(*args, **kwargs)`; `text` says what distinguishes it.
+    """One call of a sample: `function(*args, **kwargs)`; `text` describes its arguments.
 
-    Of a call whose gradients are wanted, those of `differentiable(result)` are: OpInfo's choice where an op's results
-    are not unique, as the signs of eigenvectors are not. `writes` says that the function writes to its first argument.
+    Gradients are those of `differentiable(result)`: OpInfo selects the part of a result that is unique, for example
+    without the signs of eigenvectors. `writes` says that the function writes to its first argument.
     """
 
     function: Callable[..., Any]
@@ -122,13 +121,14 @@ class SampleCall:
     differentiable: Callable[[Any], Any] = lambda result: result
     writes: bool = False
 
-    def fresh(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def copy_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A copy of the arguments; strides and sharing of memory between them are preserved."""
         return copy.deepcopy((self.args, self.kwargs))
 
-    def argued(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that `function` takes: `given`, with a copy of a leaf of autograd that it writes to, since
-        eager allows no writing to leaves.
+    def prepare(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments to pass to `function`: `given`, with a copy of a tensor that `function` writes to.
+
+        Eager does not allow writes to leaves of autograd's graph.
         """
         (first, *others), kwargs = given
         return (tree_map_only(torch.Tensor, torch.clone, first) if self.writes else first, *others), kwargs
@@ -165,7 +165,7 @@ def _has_gradients(entry: Any, dtype: torch.dtype) -> bool:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """Raises `ValueError` for an unknown dtype."""
+    """The dtype of that name. Raises `ValueError` for an unknown one."""
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
         raise ValueError(f"torch has no dtype {name!r}")
@@ -173,9 +173,9 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleCall]:
-    """At most `limit` distinct calls of a pair that eager can answer, and its in-place form once, where it has one.
+    """At most `limit` distinct calls of a pair that eager accepts, and one call of its in-place form if it has one.
 
-    With `backward` they are calls that have gradients, and eager computes these too.
+    With `backward`, the calls have gradients, and eager can compute them.
     """
     entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
     _seed()
@@ -184,15 +184,15 @@ def calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleC
     writes = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
     for sample in entry.sample_inputs("cpu", dtype, requires_grad=backward):
         args, kwargs = tree_map_only(torch.Tensor, _as_leaf, ((sample.input, *sample.args), dict(sample.kwargs)))
-        call = SampleCall(entry.op, args, kwargs, _described(sample), sample.output_process_fn_grad)
+        call = SampleCall(entry.op, args, kwargs, _describe(sample), sample.output_process_fn_grad)
         if distinct.setdefault(call.text, call) is call and writes and not sample.broadcasts_input:
             in_place.append(replace(call, function=writes, text=f"in place {call.text}", writes=backward))
-    found = _answered(_spread(list(distinct.values())), limit, backward)
-    return found + _answered(in_place[:8], 1, backward)
+    found = _select_answered(_spread_out(list(distinct.values())), limit, backward)
+    return found + _select_answered(in_place[:8], 1, backward)
 
 
 def _as_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor that autograd has no history of, which alone can be copied."""
+    """A tensor without autograd history, since only such tensors can be copied."""
     return tensor if tensor.is_leaf else tensor.detach().requires_grad_()
 
 
@@ -204,16 +204,16 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def _answered(candidates: Iterable[SampleCall], limit: int, backward: bool) -> list[SampleCall]:
-    """The first `limit` calls that eager answers, and with `backward` has gradients of."""
+def _select_answered(candidates: Iterable[SampleCall], limit: int, backward: bool) -> list[SampleCall]:
+    """The first `limit` calls that eager accepts; with `backward`, those whose gradients eager computes."""
     found: list[SampleCall] = []
     for call in candidates:
         if len(found) == limit:
             break
-        given = call.fresh()
+        given = call.copy_arguments()
         try:
             with torch.set_grad_enabled(backward):
-                args, kwargs = call.argued(given)
+                args, kwargs = call.prepare(given)
                 result = call.function(*args, **kwargs)
             if backward and not differentiate(call.differentiable(result), leaves_of(given)).any:
                 continue
@@ -223,7 +223,7 @@ def _answered(candidates: Iterable[SampleCall], limit: int, backward: bool) -> l
     return found
 
 
-def _spread(found: Sequence[SampleCall]) -> list[SampleCall]:
+def _spread_out(found: Sequence[SampleCall]) -> list[SampleCall]:
     """Reorders the calls so that any prefix is spread over the list: first, last, the middle, the quarters."""
     order, step = [0, len(found) - 1], len(found)
     while step > 1:
@@ -232,7 +232,7 @@ def _spread(found: Sequence[SampleCall]) -> list[SampleCall]:
     return [found[i] for i in dict.fromkeys(order) if 0 <= i < len(found)]
 
 
-def _described(sample: Any) -> str:
+def _describe(sample: Any) -> str:
     """Shapes, dtypes, layouts and plain values of a sample: samples with equal descriptions are duplicates."""
     parts = [sample.input, *sample.args]
     words = [_word(part) for part in parts] + [f"{key}={_word(value)}" for key, value in sample.kwargs.items()]

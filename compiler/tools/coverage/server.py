@@ -1,6 +1,6 @@
 """The warm process of a coverage run: it imports torch, its operator database and MLIR once, and forks workers.
 
-It answers the plan by the list of what to check, and then each pair by its result.
+The process answers the plan with the list of pairs to check, and then each pair with its result.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def serve(channel: Channel) -> None:
 
 
 def _warm_up() -> None:
-    """Imports all that workers need, without running anything: a fork after the use of torch's thread pool would
-    hang.
-    """
+    """Imports all that workers need, without running ops: a fork after a use of torch's thread pool would hang."""
     import torch
 
     torch.set_num_threads(1)

@@ -34,10 +34,9 @@ class CoverageError(Exception):
 
 
 def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
-    """The results in a file that `json_lines.append` has written: those of runs with gradients, or those without. Of
-    several for one pair the last counts.
+    """The results in a file written by `json_lines.append`, of runs with gradients if `backward`, else of the others.
 
-    Raises `OSError`.
+    The last result of a pair counts. Raises `OSError`.
     """
     return {result.pair: result for result in files.read(path, PairResult) if result.backward == backward}
 
@@ -49,11 +48,11 @@ def run(
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
 ) -> Listing:
-    """Checks the pairs of `plan` that are not in `known`, or have an outcome in `again` there: locally, or on the
-    Dask cluster at the address `cluster`.
+    """Checks the pairs of `plan` that are not in `known`, or whose known outcome is in `again`.
 
-    `on_result` is called with the number of finished and of all pairs, and each result as it arrives. Returns all pairs
-    of the plan's shard, and Core ATen. Raises `CoverageError`, and `ClusterError`.
+    Pairs are checked on this machine, or on the Dask cluster at the address `cluster`. `on_result` is called with the
+    numbers of finished and of all pairs, and each result as it arrives. Returns all pairs of the plan's shard, and Core
+    ATen. Raises `CoverageError` and `ClusterError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
         listing = server.listing()
@@ -77,7 +76,7 @@ _here = threading.local()
 
 
 def check_pair(job: tuple[bytes, bytes]) -> bytes:
-    """Runs on a worker of a cluster, each of whose threads keeps a warm process: the result of a pair under a plan."""
+    """Checks a pair on a worker of a cluster; each thread of the worker keeps a warm process."""
     plan, pair = job
     if getattr(_here, "plan", None) != plan:
         if getattr(_here, "stack", None) is not None:
@@ -113,22 +112,22 @@ class _Server:
         self._worker.end(patience=10)
 
     def listing(self) -> Listing:
-        """What to check; the first request."""
-        return cast(Listing, self._asked(ListPairs(self._plan)).listing)
+        """Requests the list of pairs to check; this is the first request."""
+        return cast(Listing, self._ask(ListPairs(self._plan)).listing)
 
     def check(self, pair: OpDtypePair) -> PairResult:
-        return cast(PairResult, self._asked(CheckPair(pair)).result)
+        return cast(PairResult, self._ask(CheckPair(pair)).result)
 
-    def _asked(self, request: ListPairs | CheckPair) -> Any:
+    def _ask(self, request: ListPairs | CheckPair) -> Any:
         answer = None
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(request)
             answer = self._worker.receive()
         if answer is None:
-            raise self._ended()
+            raise self._exit_error()
         return answer
 
-    def _ended(self) -> CoverageError:
+    def _exit_error(self) -> CoverageError:
         code = self._worker.wait()
         said = [text for text in self._log.read_text().splitlines() if text.strip()]
         return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")

@@ -1,4 +1,4 @@
-"""A forked process that checks pairs and may crash, and its supervisor in the parent."""
+"""A forked process that checks pairs and may crash, and the supervisor of that process in its parent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JOINT = -1
 
 
 def serve(channel: Channel) -> None:
-    """The work of the fork: receives jobs, and sends progress and findings."""
+    """Runs in the fork: receives jobs, and sends progress and results."""
     while (job := channel.receive()) is not None:
         _examine(job, channel.send)
 
@@ -43,7 +43,7 @@ def _examine(job: CoverageJob, tell: Callable[[Message], None]) -> None:
     except Exception as error:
         tell(JobDone(f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
         return
-    if job.joint and len(found) > 1 and _together(job, found, tell):
+    if job.joint and len(found) > 1 and _check_jointly(job, found, tell):
         tell(JobDone())
         return
     for number, call in enumerate(found):
@@ -53,12 +53,10 @@ def _examine(job: CoverageJob, tell: Callable[[Message], None]) -> None:
     tell(JobDone("" if found else "eager answers none of its samples"))
 
 
-def _together(job: CoverageJob, found: list[SampleCall], tell: Callable[[Message], None]) -> bool:
-    """Checks all calls as one program.
+def _check_jointly(job: CoverageJob, found: list[SampleCall], tell: Callable[[Message], None]) -> bool:
+    """Checks all calls as one program; returns whether it was captured and right.
 
-    Returns whether it was captured and right, so that no call has to be checked alone.
-
-    If the program is partly in eager, this counts for each of its calls.
+    In that case no call has to be checked alone; if a part of the program runs in eager, each call counts as eager.
     """
     tell(CallStarted(JOINT, f"{len(found)} calls in one program"))
     finding = check(job.pair, found, job.options, job.backward)
@@ -81,9 +79,9 @@ class _Progress:
 
 
 class CoverageWorker:
-    """Checks one pair after another in a forked process, and forks another if that crashes or is silent too long.
+    """Checks one pair after another in a forked process, and forks again if the process crashes or is silent too long.
 
-    The process that owns this must not have used torch's thread pool: a forked child would hang in it.
+    The parent process must not have used torch's thread pool: a forked child would hang in it.
     """
 
     def __init__(self, plan: CoveragePlan) -> None:
@@ -95,50 +93,50 @@ class CoverageWorker:
         options = {"preset": self._plan.preset, "dialect": self._plan.dialect, "threads": 1}
         backward, why = self._plan.backward, None
         while why is None:
-            fork = self._started()
+            fork = self._get_fork()
             job = CoverageJob(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
             try:
                 fork.send(job)
             except BrokenPipeError:
-                self.close()  # it exited between two jobs; another one takes this job
+                self.close()  # the fork exited between two jobs: another fork takes this job
                 continue
             why = self._follow(fork, progress)
         seconds = time.perf_counter() - start
         if not progress.found:
             return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2), backward=backward)
         findings = [progress.found[number] for number in sorted(progress.found)]
-        return pair_result(pair, findings, seconds, self._tolerance(pair), backward)
+        return pair_result(pair, findings, seconds, self._tolerance_text(pair), backward)
 
     def close(self) -> None:
         if self._fork is not None:
             self._fork.end()
         self._fork = None
 
-    def _tolerance(self, pair: OpDtypePair) -> str:
+    def _tolerance_text(self, pair: OpDtypePair) -> str:
         from buddy.compiler.tools.coverage.check import tolerance_of
 
         tolerance, source = tolerance_of(database()[pair.op], torch_dtype(pair.dtype))
         return f"{tolerance} ({source})"
 
-    def _started(self) -> ForkedWorker:
+    def _get_fork(self) -> ForkedWorker:
         if self._fork is None or not self._fork.alive:
             self.close()
             self._fork = ForkedWorker(serve, CoverageJob, CallStarted | CallChecked | JobDone)
         return self._fork
 
     def _follow(self, fork: ForkedWorker, progress: _Progress) -> str | None:
-        """Handles the fork's messages until the pair is done; returns why there is no call, or "".
+        """Handles the fork's messages until the pair is done.
 
-        None if it crashed.
+        Returns the reason if the pair has no call, else ""; None if the fork crashed.
         """
         progress.at = None
         while True:
             try:
                 message = fork.receive(self._plan.timeout)
             except TimeoutError as error:
-                return self._died(progress, "timeout", str(error))
+                return self._record_crash(progress, "timeout", str(error))
             if message is None:
-                return self._died(progress, "crash", fork.cause())
+                return self._record_crash(progress, "crash", fork.cause())
             if isinstance(message, CallStarted):
                 progress.at, progress.text = message.number, message.text
             elif isinstance(message, CallChecked):
@@ -146,7 +144,7 @@ class CoverageWorker:
             else:
                 return str(message.skipped)
 
-    def _died(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
+    def _record_crash(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
         self.close()
         if progress.at is None:
             return f"its samples cannot be made: {cause}"
@@ -154,5 +152,5 @@ class CoverageWorker:
         if progress.at == JOINT:
             return None
         progress.found[progress.at] = CallResult(progress.text, outcome, 0, (cause,))
-        # The other calls would most likely take as long.
+        # The other calls would most likely time out too.
         return "" if outcome == "timeout" else None

@@ -1,4 +1,4 @@
-"""Exports a compiled program as files that need no Python, with everything to call it from C."""
+"""Exports a compiled program as files that need no Python, including the sources to call it from C."""
 
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.program import CompiledProgram, ExportOrder, export

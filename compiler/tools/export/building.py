@@ -40,7 +40,7 @@ class BuildSources(NamedTuple):
 def static_library(sources: BuildSources, machine: Machine, openmp: bool) -> bytes:
     """The program and its loader as `libNAME.a`. Raises `ExportError` if no C compiler can build it."""
     with scratch_folder(_SCRATCH) as folder:
-        loader = _compiled(sources, machine, Path(folder), openmp)
+        loader = _compile(sources, machine, Path(folder), openmp)
         return archive({f"{sources.name}.o": sources.object, f"{sources.name}_loader.o": loader.read_bytes()})
 
 
@@ -52,7 +52,7 @@ def shared_library(sources: BuildSources, machine: Machine, openmp: bool) -> byt
     """
     with scratch_folder(_SCRATCH) as text:
         folder = Path(text)
-        loader = _compiled(sources, machine, folder, openmp)
+        loader = _compile(sources, machine, folder, openmp)
         (folder / "program.o").write_bytes(sources.object)
         made = folder / f"lib{sources.name}.so"
         flags = ["-shared", f"-Wl,-soname,{made.name}", "-Wl,-z,defs", "-Wl,--as-needed", *["-fopenmp"] * openmp]
@@ -89,7 +89,7 @@ def compiler_for(machine: Machine) -> list[str]:
     )
 
 
-def _compiled(sources: BuildSources, machine: Machine, folder: Path, openmp: bool) -> Path:
+def _compile(sources: BuildSources, machine: Machine, folder: Path, openmp: bool) -> Path:
     (folder / f"{sources.name}.h").write_text(sources.header, encoding="utf-8")
     loader = folder / f"{sources.name}.c"
     loader.write_text(sources.loader, encoding="utf-8")

@@ -33,7 +33,7 @@ class ExportTensor:
 
     @property
     def empty(self) -> bool:
-        """Whether it is always empty: such tensors are not passed."""
+        """Whether the tensor is always empty; such tensors are not passed."""
         return 0 in self.shape
 
 
@@ -41,8 +41,8 @@ class ExportTensor:
 class ExportArgument:
     """An argument of the entry: input number `input` or weight number `weight` (the other is -1).
 
-    It is passed unchanged or, with `pack`, packed into `bytes`; with `bytes` alone, a weight is copied to memory that
-    is fast to read.
+    The tensor is passed unchanged or, with `pack`, packed into `bytes`; with `bytes` alone, a weight is copied to
+    memory that is fast to read.
     """
 
     input: int
@@ -53,7 +53,7 @@ class ExportArgument:
 
 @dataclass(frozen=True)
 class SizeSource:
-    """Where the size `name` comes from: dim `dim` of input number `input`, or a separate number (-1)."""
+    """The source of the size `name`: dim `dim` of input number `input`; with `input` -1, number `dim` of the call."""
 
     name: str
     input: int
@@ -91,12 +91,12 @@ class ProgramInterface:
 
 
 def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> ProgramInterface:
-    """How to call the program `artifact`, compiled from `graph`, from C under `name`.
+    """The interface for calls from C, under `name`, of the program `artifact`, which was compiled from `graph`.
 
     Raises `ExportError` for ops that need PyTorch at run time, and for inputs that C cannot provide.
     """
     check_name(name)
-    refuse_eager(assignments, artifact)
+    reject_eager(assignments, artifact)
     inputs = [number for number, kind in enumerate(graph.kinds) if kind is NodeType.InputNode]
     read = dict.fromkeys(argument.source for argument in artifact.arguments)
     weights = [number for number in read if number not in inputs]
@@ -134,7 +134,7 @@ def c_name(text: str) -> str:
     return f"{found}_program" if found in reserved_words() else found
 
 
-def refuse_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
+def reject_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
     """Raises `ExportError` that lists the nodes that run in eager, and other parts that are not plain machine code."""
     nodes = [assignment for assignment in assignments if assignment.lowering == EAGER]
     if nodes:

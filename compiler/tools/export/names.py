@@ -36,7 +36,7 @@ _ELEMENTS = {
     TensorDType.Int64: ElementType("I64", "int64_t", "int64", 8),
     TensorDType.Float8E4M3FN: ElementType("F8_E4M3", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fn"),
     TensorDType.Float8E5M2: ElementType("F8_E5M2", "uint8_t", "uint8", 1, "the bits of a float8_e5m2"),
-    # The file format has no name for these.
+    # The safetensors format has no names for these.
     TensorDType.Float8E4M3FNUZ: ElementType("U8", "uint8_t", "uint8", 1, "the bits of a float8_e4m3fnuz"),
     TensorDType.Float8E5M2FNUZ: ElementType("U8", "uint8_t", "uint8", 1, "the bits of a float8_e5m2fnuz"),
     TensorDType.Float16: ElementType("F16", "uint16_t", "float16", 2, "the bits of an IEEE half"),

@@ -35,8 +35,7 @@ class NativeProgram:
         _check_imports(module, {FORK, *dict(interface.refusals)})
         for function in module.functions:
             if not function.is_declaration:
-                # Functions are compiled separately elsewhere; with inlining, identical layers would be compiled many
-                # times.
+                # No inlining across functions: identical layers share one function, which would be compiled many times.
                 function.add_function_attribute("noinline")
                 if function.name in packs:
                     function.add_function_attribute("optsize")

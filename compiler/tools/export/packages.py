@@ -1,14 +1,8 @@
-"""Packs an exported program: static libraries, weights as safetensors, and wheels.
+"""Writes the binary formats of an export: static libraries, weights as safetensors, and wheels.
 
-The format is that of System V and GNU (`ar(5)` of binutils): members with headers of 60 bytes, of which the first, `/`,
-is the symbol index for linkers, and the second, `//`, holds names of more than 15 characters.
-
-tensors.
-
-The format is that of https://github.com/huggingface/safetensors ("Format" in its README). Tensors are sorted by element
-size and then by name, like those of its own writer, so that each is aligned to its element's size.
-
-The format is the binary distribution format (packaging.python.org/specifications/binary-distribution-format).
+Static libraries have the format of System V and GNU (`ar(5)` of binutils), safetensors that of its README
+(https://github.com/huggingface/safetensors), and wheels the binary distribution format
+(https://packaging.python.org/specifications/binary-distribution-format). Outputs are deterministic.
 """
 
 from __future__ import annotations
@@ -32,9 +26,13 @@ _HEADER = 60
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
-    """The library of ELF objects by file name; the output is deterministic."""
+    """The static library of ELF objects by file name.
+
+    Members have headers of 60 bytes. The first member, `/`, is the symbol index for linkers; the second, `//`, has the
+    names of more than 15 characters.
+    """
     names = b"".join(f"{name}/\n".encode() for name in members)
-    symbols = {name: _defined(data) for name, data in members.items()}
+    symbols = {name: _defined_symbols(data) for name, data in members.items()}
     index_size = 4 + sum(4 + len(s) + 1 for found in symbols.values() for s in found)
     offset = len(_MAGIC) + _HEADER + index_size + index_size % 2 + _HEADER + len(names) + len(names) % 2
     places, body, start = dict[str, int](), b"", 0
@@ -53,7 +51,7 @@ def _member(name: str, data: bytes, mode: bytes = b"0") -> bytes:
     return b"".join([*fields, str(len(data)).encode().ljust(10), b"`\n", data, b"\n" * (len(data) % 2)])
 
 
-def _defined(data: bytes) -> list[str]:
+def _defined_symbols(data: bytes) -> list[str]:
     """The global symbols that an object defines."""
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
     found = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
@@ -73,7 +71,10 @@ class StoredTensor(NamedTuple):
 
 
 def write(path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str]) -> None:
-    """Writes `tensors` by name, and texts about them. Raises `OSError`."""
+    """Writes `tensors` by name, and texts about them. Raises `OSError`.
+
+    Like safetensors' own writer, sorts tensors by element size and then by name, so that each is aligned.
+    """
     order = sorted(tensors, key=lambda name: (-tensors[name].element, tensors[name].dtype, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
@@ -122,7 +123,7 @@ def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights
 
 
 def _tag(machine: Machine) -> str:
-    """Any Python 3 on Linux of that architecture; the required C library depends on the compiler that linked it."""
+    """The tag for any Python 3 on Linux of that architecture; the C compiler determines the required C library."""
     return f"py3-none-linux_{machine.architecture}"
 
 

@@ -38,7 +38,7 @@ _SEED = 0
 class CompiledProgram:
     """A program compiled by `recipe`: the captured graph, and the result.
 
-    `llvm_ir` and `mlir` are texts of stages; `origin` and `command` describe the origin of the export in its README.
+    `llvm_ir` and `mlir` are texts of stages; the README names `origin` and `command`, which created the export.
     """
 
     captured: CapturedGraph
@@ -65,7 +65,7 @@ Tell = Callable[[str], None]
 
 
 def export(program: CompiledProgram, order: ExportOrder, tell: Tell = lambda _what: None) -> list[ExportedFile]:
-    """Writes the files of `order`; all of them, or none.
+    """Writes all files of `order`, or none of them if an error occurs.
 
     Raises `ExportError` for what cannot be exported in this form, and if a file exists; `OSError` if the folder is not
     writable.
@@ -78,7 +78,7 @@ def export(program: CompiledProgram, order: ExportOrder, tell: Tell = lambda _wh
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(EXPORT, folder.parent) as made:
         writer = _Writer(program, order, interface, machine, Path(made), tell)
-        _refuse_overwriting(folder, writer.planned(), order.force)
+        _check_overwriting(folder, writer.planned(), order.force)
         with torch.no_grad():
             writer.write()
         return _move(Path(made), folder, writer.planned())
@@ -224,7 +224,7 @@ def _machine(target: str) -> Machine:
         raise ExportError(found.what, found.where, found.todo) from error
 
 
-def _refuse_overwriting(folder: Path, planned: Collection[str], force: bool) -> None:
+def _check_overwriting(folder: Path, planned: Collection[str], force: bool) -> None:
     """Raises `ExportError` if files in `folder` would be overwritten without `force`, or cannot be."""
     folders = [file for file in planned if (folder / file).is_dir() and not (folder / file).is_symlink()]
     files = {parent for file in planned if (parent := (folder / file).parent).exists() and not parent.is_dir()}

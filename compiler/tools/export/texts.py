@@ -31,9 +31,9 @@ def header(interface: ProgramInterface, origin: str, machine: Machine) -> str:
     """The C header: inputs and outputs with shapes and element types, and the functions."""
     name = interface.name
     lines = [
-        f"/* {name}: compiled by buddy-tui from {_in_comment(origin)}, for {machine}.",
+        f"/* {name}: compiled by buddy-tui from {_escape_comment(origin)}, for {machine}.",
         " *",
-        *(f" * {line}".rstrip() for line in _described(interface)),
+        *(f" * {line}".rstrip() for line in _describe_interface(interface)),
         " */",
         f"#ifndef {name.upper()}_H",
         f"#define {name.upper()}_H",
@@ -50,7 +50,7 @@ def header(interface: ProgramInterface, origin: str, machine: Machine) -> str:
 
 def tables(interface: ProgramInterface) -> str:
     """The loader's tables for this program."""
-    names, told = names_of(interface), _Told(interface)
+    names, sizes = names_of(interface), _SizeExpressions(interface)
     pack_of = {pack: names[f"buddy_block_{pack}"] for pack in interface.packs}
     asks = [(names[symbol], text) for symbol, text in interface.refusals]
     counts = {
@@ -58,30 +58,30 @@ def tables(interface: ProgramInterface) -> str:
         "ARGUMENTS": len(interface.arguments), "SIZES": len(interface.sizes),
         "ARENA_BYTES": f"((size_t){interface.arena})",
     }  # fmt: skip
-    weights = [f"{{{_string(w.name)}, {_described_type(w)}}}" for w in interface.weights]
+    weights = [f"{{{_string(w.name)}, {_type_initializer(w)}}}" for w in interface.weights]
     arguments = [f"{{{a.input}, {a.weight}, {pack_of.get(a.pack, 'NULL')}, {a.bytes}u}}" for a in interface.arguments]
     lines = [
         *(f"#define {key} {value}" for key, value in counts.items()),
         "",
         f"HIDDEN void {interface.name}_entry(void **block);",
         *(f"HIDDEN void {pack}(void **block);" for pack in dict.fromkeys(pack_of.values())),
-        *(line for name, text in asks for line in _ask(name, text)),
+        *(line for name, text in asks for line in _refusal_function(name, text)),
         "",
         *_array("struct weight", "weights", weights),
         *_array("struct argument", "arguments", arguments),
-        *_array(f"{interface.name}_tensor", "inputs_of_program", [told.tensor(t) for t in interface.inputs]),
-        *_array(f"{interface.name}_tensor", "outputs_of_program", [told.tensor(t) for t in interface.outputs]),
+        *_array(f"{interface.name}_tensor", "inputs_of_program", [sizes.tensor(t) for t in interface.inputs]),
+        *_array(f"{interface.name}_tensor", "outputs_of_program", [sizes.tensor(t) for t in interface.outputs]),
         *_array("unsigned char", "output_is_empty", [str(int(t.empty)) for t in interface.outputs], "0"),
         *_array(f"{interface.name}_size", "sizes_of_program", [
             f"{{{_string(s.name)}, {s.input}, {s.dim}}}" for s in interface.sizes
         ]),
-        *told.function(),
+        *sizes.function(),
     ]  # fmt: skip
     return "\n".join([*lines, ""])
 
 
-class _Told:
-    """Symbolic sizes in C: each gets a number, and its value is an expression of the call's sizes."""
+class _SizeExpressions:
+    """Numbers symbolic sizes, and generates the C function that computes their values from the call's sizes."""
 
     def __init__(self, interface: ProgramInterface) -> None:
         self._symbols = {source.name: f"sizes[{i}]" for i, source in enumerate(interface.sizes)}
@@ -94,7 +94,7 @@ class _Told:
 
     def function(self) -> list[str]:
         cases = [f"  case {i}: return {text};" for i, text in enumerate(self._expressions)]
-        head = "static int64_t told(int which, const int64_t *sizes) {"
+        head = "static int64_t size_value(int which, const int64_t *sizes) {"
         # A program with static sizes does not use these.
         uses = "  (void)sizes, (void)floor_div, (void)floor_mod, (void)larger, (void)smaller;"
         return ["", head, uses, "  switch (which) {", *cases, "  default: return 0;", "  }", "}"]
@@ -112,7 +112,7 @@ def _apply(name: str, left: str, right: str) -> str:
     return f"{_CALLS[name]}({left}, {right})" if name in _CALLS else f"({left} {name} {right})"
 
 
-def _ask(name: str, text: str) -> list[str]:
+def _refusal_function(name: str, text: str) -> list[str]:
     return [f"HIDDEN void {name}(void);", f"void {name}(void) {{ refusal = refusal ? refusal : {_string(text)}; }}"]
 
 
@@ -121,7 +121,7 @@ def _array(kind: str, name: str, items: Sequence[str], last: str = "{0}") -> lis
     return [f"static const {kind} {name}[] = {{", *(f"    {item}," for item in items), f"    {last}}};"]
 
 
-def _described_type(tensor: ExportTensor) -> str:
+def _type_initializer(tensor: ExportTensor) -> str:
     shape = [size for size in tensor.shape if isinstance(size, int)]
     element = tensor.element
     return f"{_string(element.safetensors)}, {element.bytes}, {len(shape)}, {_sizes(shape)}"
@@ -139,11 +139,11 @@ def _string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("??", '?" "?')
 
 
-def _in_comment(text: str) -> str:
+def _escape_comment(text: str) -> str:
     return text.replace("*/", "* /").replace("\n", " ")
 
 
-def _described(interface: ProgramInterface) -> list[str]:
+def _describe_interface(interface: ProgramInterface) -> list[str]:
     """Inputs, outputs and sizes, one per line."""
     lines = ["Tensors are dense and row-major, contiguous, with the last dim fastest.", "Inputs:"]
     lines += [_line(i, tensor) for i, tensor in enumerate(interface.inputs)] or ["  none"]
@@ -151,18 +151,18 @@ def _described(interface: ProgramInterface) -> list[str]:
     lines += [_line(i, tensor) for i, tensor in enumerate(interface.outputs)] or ["  none"]
     if interface.sizes:
         lines.append("Sizes that each call passes, in this order:")
-        lines += [f"  {source.name}: {_told_by(source.input, source.dim)}" for source in interface.sizes]
+        lines += [f"  {source.name}: {_size_origin(source.input, source.dim)}" for source in interface.sizes]
     return lines
 
 
-def _told_by(number: int, dim: int) -> str:
-    return f"dim {dim} of input {number}" if number >= 0 else f"number {dim} that the program is called with"
+def _size_origin(number: int, dim: int) -> str:
+    return f"dim {dim} of input {number}" if number >= 0 else f"number {dim} among the arguments of a call"
 
 
 def _line(number: int, tensor: ExportTensor) -> str:
     sizes = "".join(f"[{size}]" for size in tensor.shape)
     note = f" ({tensor.element.note})" * bool(tensor.element.note)
-    return _in_comment(f"  {number}  {tensor.element.c} {tensor.name}{sizes}{note}")
+    return _escape_comment(f"  {number}  {tensor.element.c} {tensor.name}{sizes}{note}")
 
 
 def _typed_call(interface: ProgramInterface) -> list[str]:
@@ -217,7 +217,7 @@ def readme(interface: ProgramInterface, origin: str, machine: Machine, files: Co
     """The README of an export: its files, and how to build and run it."""
     name = interface.name
     known = _descriptions(name)
-    listed = [f"| `{file}` | {known.get(file, _other(file))} |" for file in files]
+    listed = [f"| `{file}` | {known.get(file, _describe_array(file))} |" for file in files]
     parts = [
         f"# {name}\n\nCompiled by buddy-tui from `{origin}` for {machine}:\n\n```sh\n{command}\n```\n",
         "\n".join(["| file | what it is |", "|---|---|", *listed, ""]),
@@ -252,7 +252,7 @@ def _descriptions(name: str) -> dict[str, str]:
     }
 
 
-def _other(file: str) -> str:
+def _describe_array(file: str) -> str:
     if file.startswith("example/"):
         return "the inputs of the capture" if "input" in file else "the results of eager PyTorch for these inputs"
     return "a Python package of the program, which needs NumPy alone" if file.endswith(".whl") else ""
@@ -286,7 +286,7 @@ cmake -S . -B build && cmake --build build
 ./{name}-c {inputs} {expected}
 ```
 
-It prints each output's range, the largest difference from what eager PyTorch computed, and times.
+It prints each output's range, the largest difference from the results of eager PyTorch, and times.
 """
 
 

@@ -41,30 +41,30 @@ class Subgraph:
 
 
 def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
-    """`nodes` of a graph, with their external inputs as eager computes them.
+    """Extracts `nodes` of a graph with the values of their external inputs, which eager computes.
 
     Raises `ExtractionError` like `extract_graph`, and if eager raises before these inputs are computed.
     """
     symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
     graph = extract_graph(whole.graph, nodes, symbols)
-    return Subgraph(graph, _on_the_edges(whole, list(edges(graph))))
+    return Subgraph(graph, _compute_inputs(whole, list(edges(graph))))
 
 
-def _on_the_edges(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
+def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:
     torch.manual_seed(SEED)
     try:
         values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)
     except Exception as error:
         what = f"eager does not reach {', '.join(names[:3])}: {type(error).__name__}: {error}"
         raise ExtractionError(f"{what} · choose nodes before it") from error
-    # With their strides: a later `view` depends on them.
+    # Inputs keep their strides, because a later `view` depends on them.
     return [values[name] for name in names]
 
 
 _SCRIPT = '''\
 """{title}: extracted with its real inputs, which are in {file} next to this script.
 
-It is plain Python, and a source for `buddy-tui`: `model` and `example_inputs` are what is captured.
+It is plain Python, and a source for `buddy-tui`, which captures `model` on `example_inputs`.
 """
 
 from pathlib import Path
@@ -128,7 +128,7 @@ def script_of(part: Subgraph) -> GraphScript:
         file=f"{name}.npz",
         imports=_RANDOM_BITS if any(isinstance(op, PhiloxOp) for op in graph.operations) else "",
         state="\n".join(state) or "        pass",
-        code=_indented(code_of(graph)),
+        code=_indent(code_of(graph)),
         inputs=inputs.strip(),
     )
     return GraphScript(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
@@ -141,7 +141,7 @@ def code_of(graph: Graph) -> str:
     lines = [f"def forward({', '.join(taken)}):"]
     lines += [f"    {words[op.name]} = self.{words[op.name]}" for op in graph.placeholders if _is_state(op)]
     lines += [f"    {words[op.name]}{_type(op)} = {_call(op, words)}" for op in graph.operations]
-    results = "".join(f"{_spelled(result, words)}, " for result in graph.results)
+    results = "".join(f"{_expression(result, words)}, " for result in graph.results)
     return "\n".join([*lines, f"    return ({results.strip()})"]) + "\n"
 
 
@@ -167,29 +167,29 @@ def _value(name: str, tensor: torch.Tensor) -> str:
 
 
 def _call(op: Op, words: Mapping[str, str]) -> str:
-    arguments = [_spelled(value, words) for value in op.args]
+    arguments = [_expression(value, words) for value in op.args]
     if isinstance(op, GetItemOp):
         return f"{arguments[0]}[{arguments[1]}]"
-    keywords = [f"{key}={_spelled(value, words)}" for key, value in op.kwargs.items()]
+    keywords = [f"{key}={_expression(value, words)}" for key, value in op.kwargs.items()]
     return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
 
 
-def _spelled(value: Any, words: Mapping[str, str]) -> str:
+def _expression(value: Any, words: Mapping[str, str]) -> str:
     """An argument of a node as a Python expression for torch."""
     if isinstance(value, Op):
         return words[value.name]
     if isinstance(value, TensorDType):
         return str(to_torch(value))
     if isinstance(value, Opaque):
-        return _opaque(value.text)
+        return _opaque_expression(value.text)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_spelled(item, words) for item in value)}]"
+        return f"[{', '.join(_expression(item, words) for item in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
 
 
-def _opaque(text: str) -> str:
+def _opaque_expression(text: str) -> str:
     """The Python form of a value that `torch_values.from_opaque` reads."""
     if text.startswith("like("):
         shape, strides, dtype = literal_eval(text.removeprefix("like"))
@@ -202,7 +202,7 @@ def _opaque(text: str) -> str:
         return f"torch.device({text!r})"
 
 
-def _indented(code: str) -> str:
+def _indent(code: str) -> str:
     return "".join(f"    {line}\n" for line in code.splitlines()).rstrip("\n") + "\n"
 
 
@@ -214,7 +214,7 @@ def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
-    """The named nodes as a graph with its real inputs, which eager computes node by node.
+    """Extracts the named nodes as a graph with its real inputs, which eager computes node by node.
 
     Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
     """

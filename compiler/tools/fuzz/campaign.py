@@ -1,6 +1,6 @@
 """A campaign of random programs in batches, each with its own seed, so that it can be distributed and resumed.
 
-Hypothesis draws the programs of a batch and reduces failing ones until nothing can be left out.
+Hypothesis draws the programs of a batch, and reduces failing ones until no statement can be left out.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 # The statements that crashed eager, by the seed of their batch.
 Deadly = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
-# Maximum number of reduced programs per failure: most reductions are found by then.
+# Maximum number of reduced programs per failure; more rarely lead to a smaller program.
 SMALLER = 250
-# Maximum number of wrong programs per batch with distinct first wrong statements: one fault can show in many.
+# Maximum number of wrong programs per batch with distinct first wrong statements: one fault may affect many statements.
 MOST_WRONG = 3
 _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
@@ -53,8 +53,8 @@ def run(
 ) -> Iterator[FuzzBatch]:
     """Runs the batches of `plan` except for those with `known` seeds.
 
-    Each statement, with its batch, is written to the file `heard` while eager runs it; statements in `deadly` are left
-    out of the programs of their batch.
+    While eager runs a statement, the file `heard` contains that statement and its batch; statements in `deadly` are
+    left out of the programs of their batch.
     """
     words = CrashLog(heard)
     with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
@@ -82,7 +82,7 @@ class _Trial:
         self, plan: FuzzPlan, worker: RestartableProcess, number: int, heard: CrashLog, deadly: tuple[str, ...]
     ) -> None:
         self._plan, self._worker, self._number = plan, worker, number
-        self._programs = scripts(plan.statements, lambda text: heard.say(text and f"{number} {text}"), deadly)
+        self._programs = scripts(plan.statements, lambda text: heard.record(text and f"{number} {text}"), deadly)
         self._deadly = deadly
         self._outcomes: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
@@ -136,8 +136,8 @@ class _Trial:
             return
         found = FuzzFault(verdict.outcome, verdict.why, drawn.script, verdict.at)
         of_wrong = sum(fault.outcome == found.outcome == "wrong" for fault in self._faults)
-        is_new = of_wrong < MOST_WRONG and not any(_alike(fault, found) for fault in self._faults)
-        if _alike(self._failing[0], found) if self._failing else is_new:
+        is_new = of_wrong < MOST_WRONG and not any(_is_same_fault(fault, found) for fault in self._faults)
+        if _is_same_fault(self._failing[0], found) if self._failing else is_new:
             self._smaller = self._smaller if self._failing else SMALLER
             self._failing.append(found)
             raise _Failed
@@ -148,7 +148,7 @@ def reason(verdict: Verdict) -> str:
     return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
 
 
-def _alike(one: FuzzFault, other: FuzzFault) -> bool:
+def _is_same_fault(one: FuzzFault, other: FuzzFault) -> bool:
     """Whether two programs fail in the same way: from the same wrong statement on, or with the same error."""
     if one.outcome != other.outcome:
         return False
@@ -167,8 +167,8 @@ def verdict_of(worker: RestartableProcess, script: str, plan: FuzzPlan) -> Verdi
 
 @serves(RunBatches)
 def serve(channel: Channel) -> None:
-    """Runs the batches of a request, in a process of its own."""
+    """Runs the batches of a request, in a separate process."""
     order = channel.receive()
-    checking.leave_untimed()
+    checking.disable_guard_timing()
     for batch in run(order.plan, order.known, Path(order.heard), order.deadly):
         channel.send(BatchDone(batch))

@@ -1,9 +1,8 @@
-"""Draws the operands of statements: from the available tensors, and input tensors as Python text.
+"""Draws the operands of statements from the available tensors, and input tensors as Python expressions.
 
-`{x}`, `{y}` and `{z}` are tensors, each the same wherever it occurs in a statement. A suffix after a colon requires a
-kind and a rank, to which the tensor is converted if necessary: `f` floats, `i` integers, `b` booleans, `m` a small
-square matrix of floats, `l` a dtype that can be written to `x`; `{x:f4}` is a float tensor with four dims. All other
-fields are numbers or words, from `_FIELDS`.
+`{x}`, `{y}` and `{z}` are tensors, each the same in all of a statement. A suffix after a colon requires a kind and a
+rank, to which the tensor is converted: `f` floats, `i` integers, `b` booleans, `m` a small square matrix of floats, `l`
+a dtype that can be written to `x`; `{x:f4}` is a float tensor with four dims. Other fields are in `_FIELDS`.
 """
 
 from __future__ import annotations
@@ -52,12 +51,12 @@ class _Operands:
         return self._texts[name]
 
     def _tensor(self, name: str, spec: str) -> str:
-        text = self.drawn(sorted(self._names))
+        text = self.choose(sorted(self._names))
         value = self._names[text]
         if spec == "l":
-            spec = _kind_into(self.value("x"))
+            spec = _kind_for(self.value("x"))
         suffix = "".join(_suffixes(value, spec))
-        with contextlib.suppress(RuntimeError):  # a matrix without elements: eager rejects the statement too
+        with contextlib.suppress(RuntimeError):  # for a matrix without elements, eager rejects the statement too
             value = eval(f"v{suffix}", {"v": value})
         self._values[name] = value
         return text + suffix
@@ -66,7 +65,7 @@ class _Operands:
         self.field(name)
         return self._values[name]
 
-    def drawn(self, among: Sequence[Any]) -> Any:
+    def choose(self, among: Sequence[Any]) -> Any:
         return self._draw(st.sampled_from(among))
 
     def number(self, low: int, high: int) -> int:
@@ -84,7 +83,7 @@ class _Operands:
 
     def dtype(self) -> str:
         """A dtype to convert `x` to, as the argument of `to`."""
-        return f"torch.{self.drawn(DTYPES)}"
+        return f"torch.{self.choose(DTYPES)}"
 
     def bounded(self) -> str:
         """`x` with values that any dtype can represent."""
@@ -94,12 +93,12 @@ class _Operands:
 
     def within(self) -> str:
         """Valid indices for `x` along the field `dim`, with the shape of another tensor."""
-        text = self.drawn(sorted(self._names))
+        text = self.choose(sorted(self._names))
         suffixes = "".join(_suffixes(self._names[text], "i"))
         return f"({text}{suffixes}.abs() % {max(1, self.size())})"
 
 
-def _kind_into(target: torch.Tensor) -> str:
+def _kind_for(target: torch.Tensor) -> str:
     if target.is_floating_point() or target.is_complex():
         return ""
     return "b" if target.dtype == torch.bool else "i"
@@ -141,9 +140,9 @@ _FIELDS: dict[str, Callable[[_Operands], object]] = {
     "n": lambda o: o.number(0, 3),
     "k": lambda o: o.number(-1, 2),
     "p": lambda o: o.number(1, 3),
-    "width": lambda o: o.drawn((1, 3, 8, 17)),
-    "flag": lambda o: o.drawn((False, True)),
-    "scalar": lambda o: o.drawn(_SCALARS),
+    "width": lambda o: o.choose((1, 3, 8, 17)),
+    "flag": lambda o: o.choose((False, True)),
+    "scalar": lambda o: o.choose(_SCALARS),
 }
 
 
@@ -173,10 +172,10 @@ def tensors(draw: st.DrawFn) -> str:
     """An expression that creates a tensor."""
     dtype = draw(st.sampled_from(FLOATS * 3 + OTHERS))
     shape = draw(shapes())
-    return _laid_out(draw, lambda size: _filled(draw, size, dtype), shape)
+    return _lay_out(draw, lambda size: _fill(draw, size, dtype), shape)
 
 
-def _filled(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
+def _fill(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
     if dtype == "bool":
         return f"torch.rand({shape}) > 0.5"
     if dtype == "complex64":
@@ -191,7 +190,7 @@ def _filled(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
     return text if dtype == "float32" else f"({text}).to(torch.{dtype})"
 
 
-def _laid_out(draw: st.DrawFn, filled: object, shape: tuple[int, ...]) -> str:
+def _lay_out(draw: st.DrawFn, filled: object, shape: tuple[int, ...]) -> str:
     """The tensor unchanged, or as a view of another one: transposed, every second element, expanded."""
     assert callable(filled)
     how = draw(st.sampled_from(("plain", "plain", "plain", "transposed", "strided", "expanded")))

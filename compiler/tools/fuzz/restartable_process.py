@@ -1,4 +1,4 @@
-"""Runs work that may crash in a process forked from a warm one, and records what it was about to do."""
+"""Runs work that may crash in a process forked from a warm one, and records what the work is about to do."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class CrashLog:
         """Without a path nothing is recorded. Raises `OSError`."""
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
 
-    def say(self, text: str) -> None:
-        """Replaces the recorded text with `text`; "" means that all went well."""
+    def record(self, text: str) -> None:
+        """Replaces the recorded text by `text`; "" means that no work is running."""
         if self._file is not None:
             os.pwrite(self._file, text.encode() + _END, 0)
 
@@ -69,8 +69,8 @@ class WorkCalled(Message, frozen=True):
 class RestartableProcess:
     """Calls `module:function(*arguments)` in a separate process.
 
-    The process is forked by one that has imported `module` and run nothing, because a process that used torch's threads
-    cannot be forked. That one exits with the calling process, however that ends, and the forked one with it.
+    The process is a fork of a warm process that has imported `module` and run nothing, because a process that has used
+    torch's threads cannot be forked. When the calling process ends, the warm process exits, and with it the fork.
     """
 
     def __init__(self, module: str, function: str) -> None:
@@ -111,12 +111,12 @@ def serve(channel: Channel) -> None:
             if fork is not None:
                 fork.end()
             fork = ForkedWorker(lambda own: _answer_calls(own, work), CallWork, WorkCalled)
-        channel.send(_called(fork, call))
+        channel.send(_call_fork(fork, call))
     if fork is not None:
         fork.end()
 
 
-def _called(fork: ForkedWorker, call: CallWork) -> WorkCalled:
+def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
     try:
         fork.send(call)
         found = fork.receive(call.timeout)

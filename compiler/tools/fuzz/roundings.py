@@ -1,19 +1,9 @@
 """Measures how far a program's results move when its ops round differently, and where NaN and infinity may differ.
 
-By definition they reach every number of a Fourier transform, in both of its parts. An algorithm leaves out products
-with known zeros, which depend on how it factors the length. Only numbers that are their own conjugates, in transforms
-of real numbers, are always real.
-
-Attention of a NaN query is NaN in most of PyTorch's kernels; the one for CPUs returns 0.
-
-A random program cancels, divides by numbers close to zero, and compares sums; code that rounds in another order then
-differs by much without being wrong. So eager runs a few times with the last bits of every float changed at random,
-which simulates other roundings. Each element may differ by a multiple of how far it moved, and an integer or a boolean
-that changed is ignored (the idea is that of stochastic arithmetic: J. Vignes, "A stochastic arithmetic for reliable
-scientific computation", 1993).
-
-Random bits never cancel, although sums in some order do: a value that moves by as much as its own size is set to 0 half
-of the time.
+Code that rounds in another order may differ much without being wrong, since random programs cancel and compare sums. So
+eager runs a few times with the last bits of every float changed at random (stochastic arithmetic: J. Vignes, "A
+stochastic arithmetic for reliable scientific computation", 1993). The allowed error of an element is a multiple of its
+movement; integers and booleans that change are ignored.
 """
 
 from __future__ import annotations
@@ -34,17 +24,18 @@ _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.de
 
 
 def spread_nonfinite(func: Any, args: Any, kwargs: Any, found: Any, chance: torch.Generator) -> None:
-    """Changes `found`, the results of `func`, in place and at random where another algorithm might differ.
+    """Changes `found`, the results of `func`, in place and at random where another algorithm may return NaN.
 
-    Results of ops outside this module are unchanged.
+    This concerns Fourier transforms and attention. Attention of a NaN query is NaN in most of PyTorch's kernels; the
+    kernel for CPUs returns 0.
     """
     if func in _TRANSFORMS:
-        _transformed(func, args, found, chance)
+        _spread_transform(func, args, found, chance)
     elif func == _ATTENTION and bool(torch.rand((), generator=chance) < 0.5):
-        _attended(args, kwargs or {}, found[0])
+        _spread_attention(args, kwargs or {}, found[0])
 
 
-def _attended(args: Any, kwargs: Any, found: torch.Tensor) -> None:
+def _spread_attention(args: Any, kwargs: Any, found: torch.Tensor) -> None:
     query, key, value, *rest = args
     defaults: list[Any] = [0.0, False]
     dropout, is_causal = rest + defaults[len(rest) :]
@@ -55,8 +46,13 @@ def _attended(args: Any, kwargs: Any, found: torch.Tensor) -> None:
             found.copy_(by_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[0])
 
 
-def _transformed(func: Any, args: Any, found: Any, chance: torch.Generator) -> None:
-    """Makes every part that another algorithm might make NaN either NaN or infinite."""
+def _spread_transform(func: Any, args: Any, found: Any, chance: torch.Generator) -> None:
+    """Sets every part of a result that another algorithm may make NaN to NaN or infinity.
+
+    By definition, NaN and infinity spread to both parts of every number of a Fourier transform. An algorithm leaves out
+    products with known zeros, which depend on its factors of the length. Only numbers that are their own conjugates, in
+    transforms of real numbers, are always real.
+    """
     with torch.utils._python_dispatch._disable_current_modes():
         numbers, dims = args[0], args[1]
         reached = (~numbers.isfinite()).sum(dims, keepdim=True).bool().expand(found.shape)
@@ -70,9 +66,7 @@ def _transformed(func: Any, args: Any, found: Any, chance: torch.Generator) -> N
 
 
 def _own_conjugates(numbers: torch.Tensor, found: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Which results are their own conjugates: number k of n is the conjugate of number n - k, and number 0 of
-    itself.
-    """
+    """The mask of results that are their own conjugates: number k of n is the conjugate of number (n - k) mod n."""
     own = torch.ones(found.shape, dtype=torch.bool)
     for dim in dims:
         places = torch.arange(found.shape[dim])
@@ -81,11 +75,10 @@ def _own_conjugates(numbers: torch.Tensor, found: torch.Tensor, dims: list[int])
     return own
 
 
-# Number of runs with other roundings. If rounding decides between two answers, all runs agree once in 2**(RUNS - 1)
-# times.
+# Number of runs with other roundings. If rounding decides between two equally likely results, all runs agree with
+# probability 2**(1 - RUNS).
 RUNS = 6
-# So, relative to the number of elements that differ between the runs, this share may differ from eager in a way that no
-# run has shown.
+# Therefore this share of the elements that differ between the runs may differ from eager in a way that no run shows.
 UNSHOWN = 1 / 8
 # Each op's result moves by up to this many units in the last place of its largest elements: sums of a few hundred
 # addends, and polynomial approximations of libm's functions, have errors of this size.
@@ -103,7 +96,7 @@ class RecordedFloats(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        self.floats += [(func, leaf.clone()) for leaf in _made(func, found)]
+        self.floats += [(func, leaf.clone()) for leaf in _new_floats(func, found)]
         return found
 
 
@@ -119,7 +112,7 @@ class PerturbedFloats(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
-        for leaf in _made(func, found):
+        for leaf in _new_floats(func, found):
             perturb_tensor(leaf, self._chance)
             op, plain = next(self._plain, (None, leaf))
             if op == func and plain.shape == leaf.shape:
@@ -130,7 +123,7 @@ class PerturbedFloats(TorchDispatchMode):
         return found
 
 
-def _made(func: Any, found: Any) -> Iterator[torch.Tensor]:
+def _new_floats(func: Any, found: Any) -> Iterator[torch.Tensor]:
     """The new float tensors that `func` returned, as real numbers; views are left out."""
     returns = func._schema.returns
     if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
@@ -163,7 +156,10 @@ def perturb_tensor(tensor: torch.Tensor, chance: torch.Generator) -> None:
 
 
 def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) -> None:
-    """Sets half of the elements to 0, in place, that rounding may move across it; `plain` is the unchanged tensor."""
+    """Sets elements that rounding may move across 0 to 0, in place, with probability 1/2; `plain` is unchanged.
+
+    Random last bits never cancel exactly, whereas sums in some order do.
+    """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = plain.double()
         crosses = wide.abs() <= MARGIN * (tensor.double() - wide).abs()
@@ -191,38 +187,38 @@ def differs(ours: Any, eagers: Any, shaken: Sequence[Any]) -> str:
     leaves = [tree_leaves(run) for run in shaken]
     for number, (mine, other) in enumerate(zip(tree_leaves(ours), tree_leaves(eagers), strict=True)):
         if isinstance(other, torch.Tensor) and other.numel():
-            said = _where(mine, other, [run[number] for run in leaves])
+            said = _first_difference(mine, other, [run[number] for run in leaves])
             if said:
                 return f"result {number}: {said}"
     return ""
 
 
-def _where(ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]) -> str:
+def _first_difference(ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]) -> str:
     if any(run.shape != eagers.shape or run.dtype != eagers.dtype for run in shaken):
         return ""
     if eagers.is_complex():
         ours, eagers, *shaken = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eagers, *shaken))
-    wrong, decided = (_floats if eagers.is_floating_point() else _others)(ours, eagers, shaken)
+    wrong, decided = (_compare_floats if eagers.is_floating_point() else _compare_discrete)(ours, eagers, shaken)
     if int(wrong.sum()) <= UNSHOWN * int(decided.sum()):
         return ""
     at = tuple(int(index) for index in wrong.nonzero()[0])
     return f"{ours[at].item()!r} at {list(at)}, eager gives {eagers[at].item()!r}"
 
 
-def _others(
+def _compare_discrete(
     ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which integers and booleans are wrong, and which depend on rounding."""
+    """The mask of wrong integers and booleans, and the mask of those that depend on rounding."""
     decided = torch.zeros(eagers.shape, dtype=torch.bool)
     for run in shaken:
         decided |= run != eagers
     return (ours != eagers) & ~decided, decided
 
 
-def _floats(
+def _compare_floats(
     ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which floats are wrong, and which move by more than the tolerance, or change between finite and non-finite."""
+    """The mask of wrong floats, and of those that move by more than the tolerance or between finite and non-finite."""
     tolerance = TOLERANCES.get(eagers.dtype, EXACT)
     mine, theirs = ours.double(), eagers.double()
     finite = theirs.isfinite()

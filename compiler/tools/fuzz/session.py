@@ -47,7 +47,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class FuzzPlan(msgspec.Struct, frozen=True):
-    """`count` programs from `seed` on; `shard` is the part of them (from 1, and the number of parts) to run here.
+    """A plan of `count` programs from `seed` on; `shard` is the part of them to run (from 1), and the number of parts.
 
     `options` are those of the `torch.compile` backend; with `dynamic` sizes are symbolic, and with `gradients` backward
     graphs are compiled too. `extensions` are Python files that are run first and may define op classes, lowerings and
@@ -74,9 +74,9 @@ class FuzzPlan(msgspec.Struct, frozen=True):
         return min(BATCH, self.count - BATCH * (seed - self.seed))
 
     def conditions(self, seed: int) -> str:
-        """A short hash of everything except the seed that determines the contents of a batch and how it is compiled.
+        """A short hash of everything except the seed that determines the contents of a batch and its compilation.
 
-        The compiler is not part of it, because it is what is tested. Raises `OSError`.
+        The code of the compiler is not included, because the compiler is under test. Raises `OSError`.
         """
         drawing = [(Path(__file__).parent / name).read_bytes() for name in _DRAWING]
         extensions = [Path(path).read_bytes() for path in self.extensions]
@@ -92,7 +92,7 @@ class FuzzPlan(msgspec.Struct, frozen=True):
 
 
 class FuzzFault(msgspec.Struct, frozen=True):
-    """The smallest program with one kind of failure, as a script; `at` is that of its verdict."""
+    """The smallest program with one kind of failure, as a script; `at` is the field of its verdict."""
 
     outcome: Outcome
     why: str

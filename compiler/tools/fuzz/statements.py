@@ -1,6 +1,6 @@
 """Statements of a random program, as templates with fields for the available tensors (see `operands.py`).
 
-The templates need not know the shapes and dtypes that an op supports: statements that eager rejects are dropped.
+Templates ignore which shapes and dtypes an op supports: statements that eager rejects are dropped.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 def _each(template: str, names: str) -> tuple[str, ...]:
-    """The template once for each name, which replaces the @."""
+    """Copies of the template with @ replaced by each name."""
     return tuple(template.replace("@", name) for name in names.split())
 
 

@@ -15,7 +15,7 @@ from buddy.compiler.tools.fuzz.operands import fill_template, tensors
 from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
 
 MAX_ELEMENTS = 8192
-# The kind of statements that are used for their writes.
+# The kind of statements that write to their operands.
 WITHOUT_VALUE = "in place"
 _WEIGHT = re.compile(r"self\.weight\(([\d, ]+)\)")
 _SCRIPT = '''"""A random program: open it with `buddy-tui` to see what each pass makes of it."""
@@ -59,7 +59,7 @@ class GeneratedProgram(NamedTuple):
 class ProgramDraft:
     """A program so far: its inputs, its statements, and the value of each name in eager.
 
-    `hear` is called with a statement before it is tried, and with "" afterwards; statements in `deadly` are not tried.
+    `hear` is called with a statement before eager runs it, and with "" afterwards; statements in `deadly` are skipped.
     """
 
     seed: int
@@ -74,14 +74,14 @@ class ProgramDraft:
     def add_input(self, text: str) -> None:
         name = f"x{len(self.inputs)}"
         self.inputs.append(text)
-        self.values[name] = _evaluated(text, {})
+        self.values[name] = _evaluate(text, {})
 
-    def takes(self, kind: str, text: str, name: str) -> bool:
+    def try_statement(self, kind: str, text: str, name: str) -> bool:
         """Adds a statement if eager evaluates it to a tensor; its value is called `name` unless that is empty."""
         if text in self.deadly:
             return False
         self.hear(text)
-        value = _evaluated(text, self.values)
+        value = _evaluate(text, self.values)
         self.hear("")
         if not isinstance(value, torch.Tensor) or value.numel() > MAX_ELEMENTS:
             return False
@@ -93,36 +93,36 @@ class ProgramDraft:
 
     def script(self) -> str:
         shapes: list[str] = []
-        body = [_WEIGHT.sub(lambda found: _numbered(shapes, found[1]), line) for line in self.body]
+        body = [_WEIGHT.sub(lambda found: _add_weight(shapes, found[1]), line) for line in self.body]
         weights = [f"self.w{number} = weight({shape})" for number, shape in enumerate(shapes)]
         return _SCRIPT.format(
             seed=self.seed,
             weights="".join(f"\n        {line}" for line in weights),
             names=", ".join(f"x{number}" for number in range(len(self.inputs))),
             body="\n        ".join(body),
-            results=_listed(self.results),
+            results=_name_list(self.results),
             inputs=",\n    ".join(self.inputs),
         )
 
 
-def _numbered(shapes: list[str], shape: str) -> str:
+def _add_weight(shapes: list[str], shape: str) -> str:
     shapes.append(shape)
     return f"self.w{len(shapes) - 1}"
 
 
-def _listed(names: Iterable[str]) -> str:
+def _name_list(names: Iterable[str]) -> str:
     return "".join(f"{name}, " for name in names).rstrip()
 
 
 class _Weights:
-    """Stands for `self` while a program is drawn."""
+    """Replaces `self` in statements while a program is drawn."""
 
     @staticmethod
     def weight(*shape: int) -> torch.Tensor:
         return torch.ones(shape)
 
 
-def _evaluated(text: str, values: dict[str, Any]) -> Any:
+def _evaluate(text: str, values: dict[str, Any]) -> Any:
     """The value of an expression in eager, `None` if it is rejected."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
@@ -144,7 +144,7 @@ def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collectio
     made = [name for name in draft.values if name.startswith("v")] or ["x0"]
     draft.results = list(dict.fromkeys([*draw(st.lists(st.sampled_from(made), max_size=5, unique=True)), made[-1]]))
     if not draft.body:
-        draft.takes("operators", "x0 + 1", "v0")
+        draft.try_statement("operators", "x0 + 1", "v0")
         draft.results = ["v0"]
     return GeneratedProgram(draft.script(), tuple(draft.kinds))
 
@@ -152,4 +152,4 @@ def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collectio
 def _draw_statement(draw: st.DrawFn, draft: ProgramDraft, name: str) -> None:
     kind = draw(st.sampled_from(KINDS))
     template = draw(st.sampled_from(STATEMENTS[kind]))
-    draft.takes(kind, fill_template(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)
+    draft.try_statement(kind, fill_template(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)

@@ -100,10 +100,9 @@ COUNTING = "count-cycles"
 
 
 def with_counting(recipe: Recipe) -> Recipe:
-    """`recipe` with its counting step enabled, or with one inserted after memory planning, else before loops are
-    lowered.
+    """`recipe` with an enabled counting step.
 
-    Returns the same recipe if it counts already.
+    Without such a step, one is inserted after memory planning, or if there is none before loops are lowered.
     """
     steps = list(recipe.steps)
     for index, step in enumerate(steps):

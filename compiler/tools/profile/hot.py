@@ -1,7 +1,7 @@
 """Finds the hot instructions of compiled code by sampling threads with `perf_event_open` of Linux.
 
 The kernel records the address of the next instruction of each thread at even intervals of its run time. This needs no
-privilege if `kernel.perf_event_paranoid` is 2 or less, and no tool.
+external tool, and no privilege if `kernel.perf_event_paranoid` is 2 or less.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from typing import Any, NamedTuple
 from buddy.compiler.protocol.profile import HotSpot, Sampling
 from buddy.compiler.runtime.openmp import library_at
 
-# The number of perf_event_open(2), by machine.
+# The system call number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
 _SETTINGS = Path("/proc/sys/kernel")
-# The first version of `perf_event_attr`: software event, processor time of the thread, the address alone, by frequency.
+# The first version of `perf_event_attr`: a software event, the CPU time of the thread, sampled by frequency; only the
+# address is recorded.
 _SOFTWARE, _TASK_CLOCK, _SAMPLE_IP = 1, 1, 1
 _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5, 1 << 6, 1 << 10
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
 _CLOSE_ON_EXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
-# The ring buffer: a page with the kernel's and our positions, then a power of two of pages.
+# The ring buffer: a page with the positions of the kernel and of this reader, then a power of two of pages.
 _HEAD, _TAIL = 1024, 1032
 _PAGES = 64
 _RECORD = struct.Struct("=IHH")
@@ -43,7 +44,7 @@ HERTZ = 4000
 
 
 class SamplingError(Exception):
-    """Sampling is not possible here; the text is the reason, and what would help."""
+    """Sampling is not possible on this machine; the text is the reason, and what to do."""
 
 
 class Sampler:
@@ -68,11 +69,11 @@ class Sampler:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Samples the code inside the context; the samples are counted at the end."""
-        self._tell(_ENABLE)
+        self._control(_ENABLE)
         try:
             yield
         finally:
-            self._tell(_DISABLE)
+            self._control(_DISABLE)
             for _, ring in self._rings:
                 self._drain(ring)
 
@@ -91,7 +92,7 @@ class Sampler:
             raise SamplingError(f"no memory for samples ({error.strerror}): see kernel.perf_event_mlock_kb") from error
         self._rings.append((fd, ring))
 
-    def _tell(self, what: int) -> None:
+    def _control(self, what: int) -> None:
         for fd, _ in self._rings:
             fcntl.ioctl(fd, what, 0)
 
@@ -139,7 +140,7 @@ def _event(number: int, thread: int, hertz: int) -> int:
     if fd < 0:
         why = os.strerror(ctypes.get_errno())
         paranoid = _number("perf_event_paranoid", -1)
-        advice = f"; kernel.perf_event_paranoid is {paranoid}, 2 would do" if paranoid > 2 else ""
+        advice = f"; kernel.perf_event_paranoid is {paranoid}, sampling needs 2 or less" if paranoid > 2 else ""
         raise SamplingError(f"this system does not let a process sample itself ({why}{advice})")
     return int(fd)
 
@@ -180,7 +181,7 @@ def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs
             _repeat(call, runs)
     finally:
         sampler.close()
-    return _told(sampler, code)
+    return _summarize(sampler, code)
 
 
 def _repeat(call: Callable[[], Any], runs: int) -> None:
@@ -190,7 +191,7 @@ def _repeat(call: Callable[[], Any], runs: int) -> None:
         done += 1
 
 
-def _told(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
+def _summarize(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
     ordered = sorted(code, key=lambda function: function.address)
     starts = [function.address for function in ordered]
     inside: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Runs a program with counters interleaved with the same program without, and reports where the time went."""
+"""Runs a program with and without counters, interleaved, and reports the time of its nodes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def profile(
         same = _equal(captured, *pair)
         pace = TickRate(reader(found))
         meter = LoadMeter()
-        seconds, ticks = _interleaved(captured, *pair, repeats, tell)
+        seconds, ticks = _run_interleaved(captured, *pair, repeats, tell)
         load = meter.load()
         per_second = pace.per_second()
         tell("sampling", 1.0)
-        hot = _hot(captured, pair[0], repeats)
+        hot = _sample(captured, pair[0], repeats)
     without, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
     fast = _faster_half([with_counters for _, with_counters in seconds])
     regions = [_mean(column, fast) / per_second for column in zip(*ticks, strict=True)]
@@ -101,14 +101,14 @@ def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram
     return found[0] == found[1]
 
 
-def _interleaved(
+def _run_interleaved(
     captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, tell: OnProgress
 ) -> tuple[list[tuple[float, float]], list[list[int]]]:
     """Seconds of interleaved runs without and with counters, and the ticks of each region in each of the latter."""
     seconds, ticks = [], []
     counted.take_ticks()
     for index in range(repeats):
-        # The first of a pair finds the caches in the state left by the code between pairs: the order alternates.
+        # The order alternates, because the code between pairs affects the caches for the first run of a pair.
         pair = {}
         for program in (plain, counted) if index % 2 else (counted, plain):
             pair[program] = timed(partial(program, captured.tensors, captured.numbers))[1]
@@ -118,7 +118,7 @@ def _interleaved(
     return seconds, ticks
 
 
-def _hot(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
+def _sample(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
     """The hot instructions of a program."""
     code = [CodeRange(name, *place) for name, place in program.functions.items()]
     return sample_instructions(partial(program, captured.tensors, captured.numbers), code, repeats)

@@ -1,4 +1,4 @@
-"""The minimum work of nodes, by shapes alone: operations, and bytes to read and write.
+"""Computes the minimum work of nodes from their shapes: operations, and bytes to read and write.
 
 A multiply-add counts as two operations, any other elementwise function as one, `exp` as well as `+`. So a node with
 few operations may still be compute-bound. Data movement counts as none. Ops that are not in the table are unknown.
@@ -52,7 +52,7 @@ def _convolution(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """The gradients of input and kernel cost as much as the convolution, that of the bias a sum."""
+    """For gradients: those of input and kernel cost as much as the convolution each, that of the bias a sum."""
     gradient, image, kernel = (shape(arg) for arg in node.args[:3])
     positions = image if node.args[7] else gradient
     output_mask = node.args[10]
@@ -61,34 +61,34 @@ def _convolution_gradients(node: Op, shape: Callable[[Op], Shape]) -> float:
 
 
 def _attention(node: Op, shape: Callable[[Op], Shape]) -> float:
-    """Two products with the matrix of scores, and its softmax. The mask is not counted."""
+    """For attention: two products with the matrix of scores, and its softmax. The mask is not counted."""
     query, key, value = (shape(arg) for arg in node.args[:3])
     scores = prod(query[:-1]) * key[-2]
     return 2.0 * scores * (query[-1] + value[-1]) + _SOFTMAX * scores
 
 
-def _of_input(times: float) -> Callable[[Op, Callable[[Op], Shape]], float]:
+def _per_input_element(times: float) -> Callable[[Op, Callable[[Op], Shape]], float]:
     """`times` operations for each element of the first operand."""
-    return lambda node, shape: times * prod(shape(_first(node)))
+    return lambda node, shape: times * prod(shape(_first_tensor(node)))
 
 
-def _of_result(node: Op, shape: Callable[[Op], Shape]) -> float:
+def _per_result_element(node: Op, shape: Callable[[Op], Shape]) -> float:
     return float(prod(shape(node)))
 
 
-def _nothing(node: Op, shape: Callable[[Op], Shape]) -> float:
+def _no_operations(node: Op, shape: Callable[[Op], Shape]) -> float:
     return 0.0
 
 
-def _first(node: Op) -> Op:
-    """The first tensor that a node reads: for `cat` and similar ops, the first of a list."""
+def _first_tensor(node: Op) -> Op:
+    """The first tensor that a node reads, which for `cat` and similar ops is in a list."""
     return next(arg for arg in node.parents)
 
 
 def _window(node: Op, shape: Callable[[Op], Shape]) -> float:
     """For a pool: a window per element of the result."""
     size = node.args[1]
-    dims = len(shape(_first(node))) - 2
+    dims = len(shape(_first_tensor(node))) - 2
     sizes = [size] * dims if isinstance(size, int) else list(size) * (dims if len(size) == 1 else 1)
     result = next(meta for meta in node.metas if meta is not None)
     return float(prod(result.shape) * prod(sizes))
@@ -113,16 +113,16 @@ _BY_CLASS: dict[str, Callable[[Op, Callable[[Op], Shape]], float]] = {
                      "MatVecOp", "AddMatVecOp"), _matrices),
     "TransposeAddMMFusedOp": lambda node, shape: (2.0 * shape(node.args[0])[-1] + 1) * prod(shape(node)),
     "AddBatchMatmulOp": _products_of_batch,
-    "DotOp": _of_input(2),
+    "DotOp": _per_input_element(2),
     **dict.fromkeys(_ATTENTIONS, _attention),
     "Conv2dOp": _convolution,
     "ConvolutionBackwardOp": _convolution_gradients,
-    **dict.fromkeys(_MOVES, _nothing),
-    **dict.fromkeys(_REDUCTIONS, _of_input(1)),
-    **dict.fromkeys(("SoftmaxOp", "LogSoftmaxOp"), _of_input(_SOFTMAX)),
-    **dict.fromkeys(("NativeLayerNormOp", "BatchNormOp"), _of_input(_NORM)),
-    **dict.fromkeys(("VarOp", "VarMeanOp"), _of_input(4)),
-    "VectorNormOp": _of_input(2),
+    **dict.fromkeys(_MOVES, _no_operations),
+    **dict.fromkeys(_REDUCTIONS, _per_input_element(1)),
+    **dict.fromkeys(("SoftmaxOp", "LogSoftmaxOp"), _per_input_element(_SOFTMAX)),
+    **dict.fromkeys(("NativeLayerNormOp", "BatchNormOp"), _per_input_element(_NORM)),
+    **dict.fromkeys(("VarOp", "VarMeanOp"), _per_input_element(4)),
+    "VectorNormOp": _per_input_element(2),
     **dict.fromkeys(("MaxPool2dOp", "MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "AvgPool2dOp", "AvgPool3dOp"),
                     _window),
     **dict.fromkeys(("ScatterAddOp", "ScatterReduceOp", "IndexReduceOp"),
@@ -132,7 +132,7 @@ _BY_CLASS: dict[str, Callable[[Op, Callable[[Op], Shape]], float]] = {
 
 def operations_of(node: Op, symbols: Symbols) -> float | None:
     """The number of operations of a node, `None` if unknown; `symbols` are the values of sizes."""
-    count = _counted_by(node)
+    count = _counter_of(node)
     if count is None:
         return None
     try:
@@ -141,15 +141,15 @@ def operations_of(node: Op, symbols: Symbols) -> float | None:
         return None  # a malformed node, or a size without a known value
 
 
-def _counted_by(node: Op) -> Callable[[Op, Callable[[Op], Shape]], float] | None:
+def _counter_of(node: Op) -> Callable[[Op, Callable[[Op], Shape]], float] | None:
     found = _BY_CLASS.get(type(node).__name__)
     if found is not None:
         return found
     if isinstance(node, (PlaceholderOp, OutputOp, GetItemOp)):
-        return _nothing
+        return _no_operations
     if node.op_type in (OpType.ReshapeType, OpType.BroadcastType):
-        return _nothing
-    return _of_result if node.op_type is OpType.ElementwiseType else None
+        return _no_operations
+    return _per_result_element if node.op_type is OpType.ElementwiseType else None
 
 
 def _sizes(meta: TensorMeta, symbols: Symbols) -> Shape:
@@ -172,7 +172,7 @@ class Traffic:
         """The minimum traffic of code for these nodes together, in bytes; `None` if a size is unknown.
 
         External tensors count once, and so do results that are read outside; fused intermediates are excluded. For a
-        view the smaller one counts, the view or its base.
+        view, the smaller of view and base counts.
         """
         inside = {self._nodes[name] for name in stable_names if name in self._nodes}
         read = {parent for op in inside for parent in op.parents if parent not in inside}

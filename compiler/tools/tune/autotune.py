@@ -1,4 +1,4 @@
-"""Searches for a faster recipe at the first call of a compiled graph, and caches the result on disk for that graph."""
+"""Searches for a faster recipe at the first call of a compiled graph, and caches the result on disk by graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRe
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
-# Limits for one recipe in seconds: it may take as long as the whole search, but within these.
+# The minimum and maximum time limit for one recipe in seconds; between them, the limit is the time of the whole search.
 _LEAST_EACH, _EACH = 10.0, 60.0
 
 
@@ -40,9 +40,9 @@ class SavedTuning(msgspec.Struct, frozen=True):
 
 
 class TunedRecipe:
-    """The recipe of one graph: `recipe` is the best known one, else the first.
+    """The recipe of one graph: `recipe` is the best known one, else the initial one.
 
-    A search is skipped if a finished one had at least as many seconds.
+    The search is skipped if an earlier search with at least as many seconds is cached.
     """
 
     def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
@@ -52,10 +52,8 @@ class TunedRecipe:
         self._done = kept is not None and kept.seconds >= seconds
         self.recipe = recipe if kept is None else kept.recipe
 
-    def searched(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Searches at the first call, on its own `tensors` and `numbers`.
-
-        Returns the new recipe, `None` if there is none.
+    def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+        """Searches at the first call, on its `tensors` and `numbers`; returns the new recipe, `None` if there is none.
 
         Meanwhile, calls by other threads use the current recipe. A failed search gives a warning.
         """
@@ -95,12 +93,11 @@ def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
 def autotune(
     graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
 ) -> Tuned:
-    """The fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`, found in about
-    `seconds`.
+    """Searches for the fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`.
 
-    The time counts from when the process that tries recipes is ready; two recipes are always tried. The process is
-    separate, so a crash does no harm here. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the
-    recipe has nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
+    The search takes about `seconds` after the process that tries recipes is ready; at least two recipes are tried. A
+    crash only ends that process. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the recipe has
+    nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
         worker.write_bundle(Path(folder), graph, tensors, numbers)
@@ -109,17 +106,20 @@ def autotune(
             if trier.refusal:
                 raise RuntimeError(trier.refusal)
             frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
-            return _on_a_loop(_hunted(Tuner(frame, space_of(recipe), _told, ends_in_time=True), _Hand(trier)), trier)
+            return _run_on_loop(
+                _run_search(Tuner(frame, space_of(recipe), _log_attempt, ends_in_time=True), _BlockingWorker(trier)),
+                trier,
+            )
         finally:
             trier.close()
 
 
-async def _hunted(hunt: Tuner, hand: _Hand) -> Tuned:
-    return await hunt.ended(await hunt.with_hands([hand]))
+async def _run_search(hunt: Tuner, worker: _BlockingWorker) -> Tuned:
+    return await hunt.finish(await hunt.run_workers([worker]))
 
 
-class _Hand:
-    """A process with blocking calls: the event loop has nothing else to do."""
+class _BlockingWorker:
+    """A `TuneWorker` for one process; its calls block the event loop, which has no other task."""
 
     def __init__(self, trier: RecipeTrier) -> None:
         self._trier = trier
@@ -131,16 +131,16 @@ class _Hand:
             raise ConnectionError(str(error)) from error
 
 
-def _on_a_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
+def _run_on_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
     """Runs `work` on a separate event loop, because the caller may run in one, such as a notebook."""
     with ThreadPoolExecutor(1, "buddy-tuning") as pool:
         future = pool.submit(asyncio.run, work)
         try:
             return future.result()
         except BaseException:
-            trier.close()  # otherwise the thread and this one would wait for each other
+            trier.close()  # otherwise the thread would wait for the process, and this one for the thread
             raise
 
 
-def _told(found: Attempted) -> None:
+def _log_attempt(found: Attempted) -> None:
     log.debug("recipe %d: %s", found.number, found.problem or f"{found.ratio:.4g} of eager")

@@ -1,7 +1,7 @@
 """Tries recipes on the workers of a Dask cluster, which need this package and the same torch.
 
-The worker itself imports neither torch nor MLIR and runs no compiled code, so a recipe cannot crash it. Each of its
-threads has a separate process, which stays for the next question.
+A worker imports neither torch nor MLIR and runs no compiled code, so a recipe cannot crash it. Each thread of a worker
+has a separate process, which it keeps for later requests.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _mine = threading.local()
 
 
 def answer_tune_request(begin: bytes, question: bytes) -> bytes:
-    """The answer to a `TryRecipe` or `CompareRecipes` about the program of `begin`; all as MessagePack."""
+    """The answer to a `TryRecipe` or `CompareRecipes` on the program of `begin`; all three are MessagePack."""
     asked = msgspec.msgpack.decode(question, type=TryRecipe | CompareRecipes)
     process = getattr(_mine, "process", None)
     if process is None or process.begin != begin or not process.alive:
@@ -55,8 +55,8 @@ def answer_tune_request(begin: bytes, question: bytes) -> bytes:
 class RecipeTrier:
     """A process that tries recipes on the program of `begin`, which is a `Beginning`.
 
-    Raises `RuntimeError` if the process exits before it has loaded the program, and in `ask` if it exits during a
-    question.
+    Raises `RuntimeError` if the process exits before it has loaded the program, and in `ask` if it exits without an
+    answer.
     """
 
     def __init__(self, begin: bytes) -> None:
@@ -65,7 +65,7 @@ class RecipeTrier:
         self._worker = BlockingWorker("buddy.compiler.tools.tune.worker:serve", TuningMessage, log=2)
         atexit.register(self.close)
         try:
-            self._refused = self._heard(msgspec.msgpack.decode(begin, type=Beginning))
+            self._refused = self._check_answer(msgspec.msgpack.decode(begin, type=Beginning))
         except BaseException:
             self.close()
             raise
@@ -80,13 +80,13 @@ class RecipeTrier:
         return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
 
     def ask(self, question: TryRecipe | CompareRecipes) -> Any:
-        found = self._refused if isinstance(self._refused, Refused) else self._heard(question)
+        found = self._refused if isinstance(self._refused, Refused) else self._check_answer(question)
         if isinstance(found, Refused):
             kind = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
             return kind(problem=str(found.diagnostic))
         return found
 
-    def _heard(self, message: Any) -> Any:
+    def _check_answer(self, message: Any) -> Any:
         found = None
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
@@ -102,13 +102,13 @@ class RecipeTrier:
 
 
 class ClusterTuneWorker:
-    """One thread of the cluster's workers."""
+    """A `TuneWorker` for one thread of the cluster's workers."""
 
     def __init__(self, client: Any, begin: bytes) -> None:
         self._client, self._begin = client, begin
 
     async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
-        """Raises `ConnectionError` if the cluster has no worker left for it."""
+        """Returns the answer. Raises `ConnectionError` if the cluster has no worker left."""
         kind: Any = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
         data = msgspec.msgpack.encode(question)
         future = self._client.submit(answer_tune_request, self._begin, data, pure=False, retries=RETRIES)
@@ -124,12 +124,12 @@ class ClusterTuneWorker:
 
 @asynccontextmanager
 async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> AsyncIterator[list[ClusterTuneWorker]]:
-    """A hand for each thread of the workers, which try recipes on graph number `graph` of the program of `load`.
+    """A `TuneWorker` for each thread of the cluster, for graph number `graph` of the program of `load`.
 
     Raises `JobFailed` if there is no such cluster.
     """
     try:
-        client = await _connected(address)
+        client = await _connect(address)
     except ClusterError as error:
         raise JobFailed(error.diagnostic) from error
     async with client:
@@ -142,7 +142,7 @@ async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> A
         yield [ClusterTuneWorker(client, begin) for _ in range(sum(threads.values()))]
 
 
-async def _connected(address: str) -> Any:
+async def _connect(address: str) -> Any:
     package = distributed()
     try:
         return await package.Client(address, asynchronous=True, timeout=CONNECT_TIMEOUT)

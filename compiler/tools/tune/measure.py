@@ -1,4 +1,4 @@
-"""Tries recipes on a loaded program: compiles, compares with eager and times each, in a disposable process."""
+"""Tries recipes on a loaded program: compiles each in a child process, compares it with eager, and times it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from buddy.compiler.runtime.measure import timed, with_threads
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
-from buddy.compiler.tools.bisect.slowness import paired
+from buddy.compiler.tools.bisect.slowness import time_pairs
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
 if TYPE_CHECKING:
@@ -37,18 +37,18 @@ def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
     """Answers `TryRecipe` and `CompareRecipes` with graph `captured`, until the channel closes."""
     while (request := channel.receive()) is not None:
         if isinstance(request, TryRecipe):
-            channel.send(_attempted(channel, captured, request))
+            channel.send(_try_in_child(channel, captured, request))
         elif isinstance(request, CompareRecipes):
-            channel.send(_fought(channel, captured, request))
+            channel.send(_compare_in_child(channel, captured, request))
 
 
-def _attempted(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
-    found = _apart(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
+def _try_in_child(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
+    found = _run_in_child(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
     return found.reply if isinstance(found.reply, RecipeTried) else RecipeTried(problem=_problem(found, request.each))
 
 
-def _fought(channel: Channel, captured: CapturedGraph, request: CompareRecipes) -> Reply:
-    found = _apart(channel, lambda _: _duel(captured, request), RecipesCompared, request.each)
+def _compare_in_child(channel: Channel, captured: CapturedGraph, request: CompareRecipes) -> Reply:
+    found = _run_in_child(channel, lambda _: _compare_recipes(captured, request), RecipesCompared, request.each)
     return (
         found.reply
         if isinstance(found.reply, RecipesCompared)
@@ -56,12 +56,12 @@ def _fought(channel: Channel, captured: CapturedGraph, request: CompareRecipes) 
     )
 
 
-def _apart(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
+def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
     types = kind | Refused | Trouble
-    return in_child(channel, Task(work, _failed(kind), types, lambda _: None, seconds))
+    return in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 
-def _failed(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
+def _error_reply(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
     def reply(error: Exception) -> Reply:
         if isinstance(error, CompilationError):
             return kind(problem=error.diagnostic.what)
@@ -86,7 +86,7 @@ def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
         problem = _difference(captured, captured.eager, program)
         if problem:
             return RecipeTried(compile_seconds=seconds, problem=problem)
-        ours, theirs = _pairs(captured, captured.timed or captured.eager, program, request)
+        ours, theirs = _time_pairs(captured, captured.timed or captured.eager, program, request)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return RecipeTried(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 
@@ -114,10 +114,10 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
     return "" if tensors else "it returns no tensor, so it cannot be compared with eager"
 
 
-def _pairs(
+def _time_pairs(
     captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: TryRecipe
 ) -> tuple[list[float], list[float]]:
-    """Seconds of interleaved compiled and eager runs, as long as the best ratio is within reach."""
+    """Seconds of interleaved compiled and eager runs, which stop early if the recipe cannot reach the best ratio."""
     ours: list[float] = []
     theirs: list[float] = []
     deadline = time.monotonic() + _SECONDS
@@ -130,11 +130,11 @@ def _pairs(
     return ours, theirs
 
 
-def _duel(captured: CapturedGraph, request: CompareRecipes) -> Reply:
+def _compare_recipes(captured: CapturedGraph, request: CompareRecipes) -> Reply:
     def program(recipe: Recipe) -> Callable[[], Any]:
         loaded = LoadedProgram(_compiled(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
     with with_threads(request.first.threads), torch.no_grad():
-        found = paired([program(request.first), program(request.second)], 1.0)
+        found = time_pairs([program(request.first), program(request.second)], 1.0)
     return RecipesCompared(found.median, found.low, found.high)

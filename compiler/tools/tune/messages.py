@@ -14,7 +14,7 @@ class LoadForTuning(Message, frozen=True):
 
 
 class LoadBundle(Message, frozen=True):
-    """Read a graph and its tensors from the folder `folder`, written by `handed.write`; answered by `Done`."""
+    """Read a graph and its tensors from the folder `folder`, written by `write_bundle`; answered by `Done`."""
 
     folder: str
 
@@ -22,7 +22,7 @@ class LoadBundle(Message, frozen=True):
 class TryRecipe(Message, frozen=True):
     """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
-    It may take `each` seconds; `bound` is the best ratio to eager so far, infinity before there is one. Eager always
+    The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity before the first. Eager always
     uses `eager_threads` threads, so that ratios of recipes are comparable.
     """
 
@@ -33,9 +33,7 @@ class TryRecipe(Message, frozen=True):
 
 
 class RecipeTried(Reply, frozen=True):
-    """The median ratio of compiled to eager time in paired runs, both times in seconds, or the reason if it is
-    missing.
-    """
+    """The median ratio of compiled to eager time in paired runs, and both times in seconds; or the problem."""
 
     ratio: float = 0.0
     median: float = 0.0

@@ -1,9 +1,8 @@
-"""A search for the fastest recipe: chooses points of the space, has them tried, and records the results.
+"""Searches for the fastest recipe: chooses points of the space, lets workers try them, and records the results.
 
 One variation after another is varied with the others fixed at the best known point (coordinate descent, in a random
-order each round). When a round finds nothing better, points that differ from the best in two or three variations are
-drawn at random, which escapes a local minimum: Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization",
-2012, on the advantage of random points over a grid.
+order each round). When a round finds nothing better, random points that differ from the best in two or three variations
+escape a local minimum (Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", 2012).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class SearchStrategy:
         return True
 
     def again(self, point: Point) -> None:
-        """Schedules a point again that was not measured for external reasons."""
+        """Schedules a point again after a lost worker did not measure it."""
         self._tried.discard(point)
         self._ahead.appendleft(point)
 
@@ -76,7 +75,7 @@ class SearchStrategy:
     def _draw(self) -> bool:
         count = len(self._sizes)
         for vain in range(_VAIN):
-            # Once all neighbours of the best point have been tried, any point is accepted.
+            # Once all neighbours of the best point have been tried, draw any point.
             several = self._random.choice((2, 3)) if vain < _VAIN // 2 else count
             axes = self._random.sample(range(count), min(count, several))
             point = _with(self.best, {axis: self._random.randrange(self._sizes[axis]) for axis in axes})
@@ -92,7 +91,7 @@ def _with(point: Point, changes: dict[int, int]) -> Point:
 
 # Time limit of the final comparison in seconds, in addition to compiling both recipes, and its usual duration.
 _DUEL, _COMPARED = 30.0, 6.0
-# The number of recipes that the comparison compiles, and the minimum number of recipes to try within the time limit.
+# The number of recipes that the final comparison compiles, and the minimum number of recipes that a search tries.
 _IN_DUEL, _LEAST = 2, 2
 
 
@@ -100,7 +99,7 @@ class TuneWorker(Protocol):
     """Tries one recipe after another."""
 
     async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
-        """Returns the answer. Raises `ConnectionError` if the hand is lost."""
+        """Returns the answer. Raises `ConnectionError` if the worker is lost."""
         ...
 
 
@@ -129,34 +128,34 @@ class Tuner:
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    async def with_hands(self, hands: Sequence[TuneWorker]) -> list[TuneWorker]:
-        """Lets every hand try points until the time is up; returns the hands that were not lost."""
-        ended = await asyncio.gather(*(self._with_hand(hand) for hand in hands))
-        return [hand for hand, lives in zip(hands, ended, strict=True) if lives]
+    async def run_workers(self, workers: Sequence[TuneWorker]) -> list[TuneWorker]:
+        """Lets all workers try points until the time is up; returns those that were not lost."""
+        ended = await asyncio.gather(*(self._run_worker(worker) for worker in workers))
+        return [worker for worker, lives in zip(workers, ended, strict=True) if lives]
 
-    async def _with_hand(self, hand: TuneWorker) -> bool:
+    async def _run_worker(self, worker: TuneWorker) -> bool:
         while self._has_time() and (point := self.search.ask()) is not None:
             try:
                 before, threads = self.elapsed, self.space.base.threads
                 question = TryRecipe(self.space.recipe(point), self.frame.each, self.search.least, threads)
-                found = await hand.ask(question)
+                found = await worker.ask(question)
             except ConnectionError as error:
                 self.search.again(point)
-                self._lost(error)
+                self._record_loss(error)
                 return False
             self.longest = max(self.longest, self.elapsed - before)
-            self._came(point, found)
+            self._record_result(point, found)
         return True
 
     def _has_time(self) -> bool:
-        """Whether another recipe may be started: the first two always may."""
+        """Whether there is time to try another recipe; the first two are always tried."""
         if not self.ends_in_time:
             return self.elapsed < self.frame.seconds
-        # The final comparison compiles two of them again, and needs enough runs to compare them.
+        # The final comparison compiles two recipes again, and needs enough runs to compare them.
         left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
         return self.elapsed < left or self.count < _LEAST
 
-    def _came(self, point: Point, found: RecipeTried) -> None:
+    def _record_result(self, point: Point, found: RecipeTried) -> None:
         best = self.search.tell(point, math.inf if found.problem else found.ratio)
         self.ratios[point] = 0.0 if found.problem else found.ratio
         words = self.space.words(point)
@@ -168,24 +167,26 @@ class Tuner:
         )  # fmt: skip
         self.count += 1
 
-    def _lost(self, error: ConnectionError) -> None:
+    def _record_loss(self, error: ConnectionError) -> None:
         self.notes.append(f"a process that tries recipes was lost: {error}")
 
-    async def ended(self, hands: Sequence[TuneWorker]) -> Tuned:
-        """The best recipe, if it is clearly faster than the first one in interleaved runs.
+    async def finish(self, workers: Sequence[TuneWorker]) -> Tuned:
+        """The best recipe if it is clearly faster than the first one in interleaved runs, else the first one.
 
-        Raises `JobFailed` if no recipe is right, or all of `hands` are lost.
+        Raises `JobFailed` if no recipe is right, or all of `workers` are lost.
         """
         first, best = self.space.start, self.search.best
         if math.isinf(self.search.least):
-            if not hands:
-                raise _all_lost()
+            if not workers:
+                raise _all_lost_error()
             raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", "run it to see why"))
         duel = RecipesCompared(1.0, 1.0, 1.0)
         if best != first:
             each = _DUEL + 2 * self.frame.each
-            duel = await self._fought(hands, CompareRecipes(self.space.recipe(first), self.space.recipe(best), each))
-        recipe, notes = self._chosen(duel, best)
+            duel = await self._compare_finally(
+                workers, CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
+            )
+        recipe, notes = self._choose(duel, best)
         chosen = best if recipe is not self.frame.recipe else first
         gain = duel if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
         return Tuned(
@@ -193,17 +194,17 @@ class Tuner:
             self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
 
-    async def _fought(self, hands: Sequence[TuneWorker], duel: CompareRecipes) -> RecipesCompared:
-        """The final comparison, by the first hand that is not lost during it."""
-        for hand in hands:
+    async def _compare_finally(self, workers: Sequence[TuneWorker], duel: CompareRecipes) -> RecipesCompared:
+        """Runs the final comparison on the first worker that is not lost."""
+        for worker in workers:
             try:
-                found: RecipesCompared = await hand.ask(duel)
+                found: RecipesCompared = await worker.ask(duel)
                 return found
             except ConnectionError as error:
-                self._lost(error)
-        raise _all_lost()
+                self._record_loss(error)
+        raise _all_lost_error()
 
-    def _chosen(self, duel: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
+    def _choose(self, duel: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
         if duel.problem:
             # The first recipe may fail or never end: any correct one is better.
             return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {duel.problem}"]
@@ -216,5 +217,5 @@ class Tuner:
         return self.space.recipe(best), []
 
 
-def _all_lost() -> JobFailed:
+def _all_lost_error() -> JobFailed:
     return JobFailed(Diagnostic("the processes that try recipes exited", "tuning", "see the log"))

@@ -1,6 +1,6 @@
 """A process that loads a program, or a graph that another process wrote, and tries recipes on it.
 
-It gets a `LoadForTuning` or a `LoadBundle`, then the messages that `serve_attempts` answers.
+The process receives a `LoadForTuning` or a `LoadBundle`, then the requests that `serve_attempts` answers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _GRAPH, _VALUES = "graph.bin", "values.pt"
 def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
     """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
     (folder / _GRAPH).write_bytes(serialize.to_bytes(graph))
-    torch.save({"tensors": [_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
+    torch.save({"tensors": [_copy_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
 
 
 def read_bundle(folder: Path) -> CapturedGraph:
@@ -44,8 +44,8 @@ def read_bundle(folder: Path) -> CapturedGraph:
     return CapturedGraph(graph, GraphInfo(graph.name, ()), values["tensors"], eager, numbers=numbers)
 
 
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor without other data: for a view, the whole storage would be written."""
+def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor without the rest of its storage, which `torch.save` would write for a view."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
 
@@ -53,19 +53,19 @@ def _alone(tensor: torch.Tensor) -> torch.Tensor:
 @serves(Beginning | TuningRequest)
 def serve(channel: Channel) -> None:
     begin = channel.receive()
-    if isinstance(begin, Beginning) and (captured := _captured(channel, begin)) is not None:
+    if isinstance(begin, Beginning) and (captured := _load_graph(channel, begin)) is not None:
         channel.send(Done())
         serve_attempts(channel, captured)
 
 
-def _captured(channel: Channel, begin: Beginning) -> Any:
+def _load_graph(channel: Channel, begin: Beginning) -> Any:
     """The graph, or `None` after sending the reason."""
     import torch
 
-    # A child of a process that has used torch's threads hangs in its first parallel op.
+    # This process must not start torch's threads: a child that it forks would hang in its first parallel op.
     torch.set_num_threads(1)
     try:
-        return _loaded(channel, begin) if isinstance(begin, LoadForTuning) else _handed(begin)
+        return _load_program(channel, begin) if isinstance(begin, LoadForTuning) else _load_bundle(begin)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
         known = getattr(error, "diagnostic", None)
@@ -75,12 +75,12 @@ def _captured(channel: Channel, begin: Beginning) -> Any:
     return None
 
 
-def _handed(begin: LoadBundle) -> Any:
+def _load_bundle(begin: LoadBundle) -> Any:
 
     return read_bundle(Path(begin.folder))
 
 
-def _loaded(channel: Channel, begin: LoadForTuning) -> Any:
+def _load_program(channel: Channel, begin: LoadForTuning) -> Any:
     from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program

@@ -60,10 +60,10 @@ def test_all_steps_of_a_pass_that_a_plug_in_brought_are_left_out_together(monkey
     wanted = [number for number, step in enumerate(RECIPE.steps) if step.name == "cse" and step.enabled]
     assert len(wanted) > 1
     monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name == "cse" else "")
-    assert steps.of_one_pass(RECIPE) == wanted
+    assert steps.steps_of_plugin(RECIPE) == wanted
     assert steps.culprit_steps(RECIPE, wrong_with(*wanted), judge) == wanted
     monkeypatch.setattr(steps, "origin", lambda step: "own.py" if step.name in ("cse", "fuse-rows") else "")
-    assert steps.of_one_pass(RECIPE) == []
+    assert steps.steps_of_plugin(RECIPE) == []
 
 
 def test_a_needed_step_is_found_by_leaving_it_out() -> None:

@@ -230,10 +230,10 @@ from buddy.compiler.tools.coverage.plan import CoveragePlan, OpDtypePair
 from buddy.compiler.tools.coverage.worker import CoverageWorker
 
 worker = CoverageWorker(CoveragePlan(samples=1))
-fork = worker._started()
+fork = worker._get_fork()
 fork.kill()
 fork.cause()
-worker._started = lambda: (delattr(worker, "_started"), fork)[1]  # as it may look for a moment
+worker._get_fork = lambda: (delattr(worker, "_get_fork"), fork)[1]  # as it may look for a moment
 print(worker.check(OpDtypePair("neg", "float32")).outcome)
 worker.close()
 """

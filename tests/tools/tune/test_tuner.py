@@ -54,7 +54,7 @@ def hunted(hand: Slow, seconds: float, ends_in_time: bool) -> Tuner:
     search.began = hand.clock.now
 
     async def search_and_end() -> None:
-        await search.ended(await search.with_hands([hand]))
+        await search.finish(await search.run_workers([hand]))
 
     asyncio.run(search_and_end())
     return search

@@ -67,7 +67,7 @@ Input read(const char *path) {
   return found;
 }
 
-std::vector<int64_t> sizes_told(const std::vector<Input> &inputs) {
+std::vector<int64_t> sizes_of_call(const std::vector<Input> &inputs) {
   int count = 0;
   const PROGRAM_size *wanted = PROGRAM_sizes(&count);
   std::vector<int64_t> sizes(static_cast<size_t>(count) + 1);
@@ -84,7 +84,7 @@ void run(int argc, char **argv) {
   const PROGRAM_tensor *wanted = PROGRAM_inputs(&count), *results = PROGRAM_outputs(&outputs);
   std::vector<Input> inputs(static_cast<size_t>(count));
   for (int i = 0; i < count && i + 1 < argc; i++) inputs[static_cast<size_t>(i)] = read(argv[i + 1]);
-  const auto sizes = sizes_told(inputs);
+  const auto sizes = sizes_of_call(inputs);
   std::vector<const void *> in;
   for (int i = 0; i < count; i++) {
     auto &input = inputs[static_cast<size_t>(i)];

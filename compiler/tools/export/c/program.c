@@ -396,7 +396,7 @@ const PROGRAM_size *PROGRAM_sizes(int *count) { return *count = SIZES, sizes_of_
 
 void PROGRAM_shape(const PROGRAM_tensor *tensor, const int64_t *sizes, int64_t *shape) {
   for (int i = 0; i < tensor->rank; i++)
-    shape[i] = tensor->shape[i] < 0 ? told((int)(-1 - tensor->shape[i]), sizes) : tensor->shape[i];
+    shape[i] = tensor->shape[i] < 0 ? size_value((int)(-1 - tensor->shape[i]), sizes) : tensor->shape[i];
 }
 
 const char *PROGRAM_message(int code) {
