@@ -1,6 +1,4 @@
-"""Imports PyTorch programs: capture through TorchDynamo, `DynamoCompiler`, and the `torch.compile` backend
-`"buddy"`.
-"""
+"""Imports PyTorch programs: captures them through TorchDynamo, `DynamoCompiler`, and the backend of `torch.compile`."""
 
 from buddy.compiler.frontend.backend import buddy_backend, refreeze
 from buddy.compiler.frontend.capture import listening

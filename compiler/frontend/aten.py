@@ -1,7 +1,4 @@
-"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd, with all decompositions.
-
-correspond.
-"""
+"""Lowers TorchDynamo graphs to ATen graphs by AOTAutograd, with all decompositions."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Rejects what eager rejects, with eager's own error, by running suspected graphs in eager.
 
-Two checks lead there. While AOTAutograd traces, each ATen op of a small graph is called once in eager on plain values
-of the same shapes and dtypes; if it raises, its form is suspected. And compiled code checks indices and other values,
-and calls eager if one is out of range. Neither decides: the Dynamo graph is then run in eager on the values of the
-call, and its error, or result, is the right one in any case.
+A graph is suspected in two cases: while AOTAutograd traces a small graph, each ATen op is called once in eager on plain
+values of the same shapes and dtypes, and one raises; or compiled code finds an index or another value out of range. The
+Dynamo graph then runs in eager on the values of the call, and its error or result is the right one.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""Resamples images: with weights known at compile time, and at given positions.
+"""Resamples images as eager does: with weights known at compile time, and at given positions (`grid_sample`).
 
-This covers bytes, which eager resamples in fixed point; antialiasing; and scales that eager ignores. PyTorch decomposes
-bilinear and bicubic resampling through kernels of the Python dispatcher, which have priority over any table of
-decompositions, and in f32, which is off by one for bytes. `resampled_as_in_eager` overrides these while a graph is
-traced.
-
-Torch's own decomposition computes in f32; eager's kernels round every step to the dtype of the grid, which for half
-precision moves a position by up to an eighth of a pixel. Every step here is one of theirs, in their order.
+PyTorch's own decompositions take priority over any table of decompositions and differ from eager: they resample bytes
+in f32 instead of fixed point, and round positions in half precision only once. `resampled_as_in_eager` overrides them
+while a graph is traced; the replacements take the steps of eager's kernels in the same order.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Symbolic sizes of torch's graphs: `SymInt` to `Size`, floats computed from sizes, and slices at sizes.
 
-Sizes of compiled code are whole numbers (`graph/sizes.py`), so a symbolic float has to be data.
-
-inputs.
-
-Symbols that may be negative, such as numbers among the inputs, are named `i0`, `i1`, ….
+The sizes of compiled code are integers (`graph/sizes.py`), so a symbolic float is computed in a tensor. Symbols that
+may be negative, such as integers among the inputs, are named `i0`, `i1`, ….
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""Tools on whole compilations: bisection, profiles, tuning, numerics, extraction, export, recording, and test
-harnesses.
-"""
+"""Tools on whole compilations: bisection, profiles, tuning, numerics, extraction, export, recording, test harnesses."""

@@ -1,6 +1,4 @@
-"""Rewrites complex ops of an ATen graph to ops on real and imaginary parts, and Fourier transforms to matrix
-products.
-"""
+"""Rewrites complex ops of ATen graphs to ops on real and imaginary parts, and Fourier transforms to matrix products."""
 
 from buddy.compiler.frontend.complex_numbers import arithmetic, fourier, functions, layout, reductions
 from buddy.compiler.frontend.complex_numbers.pair import RULES

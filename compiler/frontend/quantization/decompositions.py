@@ -1,9 +1,8 @@
-"""Decompositions of quantisation ops: ATen's, which round like its kernels, and those of `quantized_decomposed`.
+"""Decompositions of quantisation ops: ATen's own, and those of `quantized_decomposed`.
 
-Eager's kernels are in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
-
-PyTorch defines these ops by Python functions (torch/ao/quantization/fx/_decomposed.py). A function that only calls
-other ops is its op's decomposition; those below stand for the ones that read numbers out of tensors.
+ATen's ops round like eager's kernels (aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch).
+PyTorch defines `quantized_decomposed` by Python functions (torch/ao/quantization/fx/_decomposed.py). Functions that
+only call other ops serve as decompositions; this module replaces those that read numbers out of tensors.
 """
 
 from __future__ import annotations

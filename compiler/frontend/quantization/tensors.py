@@ -1,9 +1,8 @@
-"""Quantised tensors inside an ATen graph as tensors of integers, with scale and zero point beside them.
+"""Quantised tensors inside an ATen graph as tensors of integers, each with its scale and zero point.
 
-PyTorch traces a quantised tensor as one of float32, so what it is has to be known from the op that made it. Those of
-`torch.quantize_per_tensor` are rewritten where all that reads them moves elements, takes the positive part or
-converts back. Values are those of AVX2's kernels in
-aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
+PyTorch traces a quantised tensor as float32, so its scale and zero point are those of the op that produced it. Results
+of `torch.quantize_per_tensor` are rewritten if all their readers move elements, take the positive part or dequantise.
+Values are those of the AVX2 kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKernels.cpp of PyTorch.
 """
 
 from __future__ import annotations

@@ -1,3 +1,1 @@
-"""Benchmarks of whole programs: this compiler compared with the other compilers of PyTorch users, with interleaved
-calls.
-"""
+"""Benchmarks of whole programs: interleaved calls of this compiler and of other compilers for PyTorch."""

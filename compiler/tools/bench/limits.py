@@ -1,7 +1,7 @@
 """Measures the peak rates of this machine: multiply-adds per second in f32, f64 and i32, and bytes read per second.
 
-`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the
-target's width; ctypes releases the interpreter lock during a call, so plain threads run them in parallel.
+`measure` runs in a one-shot process. The loops are LLVM IR with vectors of the target's width; ctypes releases the
+interpreter lock during a call, so plain threads run them in parallel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The search: the unmodified program, its smallest failing subgraph, the responsible pass or lowering, the whole
-program again.
-"""
+"""The search: the unmodified program, its smallest failing subgraph, the responsible step, the whole program again."""
 
 from __future__ import annotations
 

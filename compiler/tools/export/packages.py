@@ -1,14 +1,9 @@
 """Packs an exported program: static libraries, weights as safetensors, and wheels.
 
-The format is that of System V and GNU (`ar(5)` of binutils): members with headers of 60 bytes, of which the first, `/`,
-is the symbol index for linkers, and the second, `//`, holds names of more than 15 characters.
-
-tensors.
-
-The format is that of https://github.com/huggingface/safetensors ("Format" in its README). Tensors are sorted by element
-size and then by name, like those of its own writer, so that each is aligned to its element's size.
-
-The format is the binary distribution format (packaging.python.org/specifications/binary-distribution-format).
+Libraries have the format of System V and GNU (`ar(5)` of binutils): 60-byte headers, a symbol index `/` for linkers,
+and `//` for names of more than 15 characters. Tensors have that of https://github.com/huggingface/safetensors, sorted
+by element size and name, so that each is aligned to its element's size. Wheels follow
+packaging.python.org/specifications/binary-distribution-format.
 """
 
 from __future__ import annotations

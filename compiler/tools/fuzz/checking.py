@@ -1,7 +1,4 @@
-"""Checks one random program in this process: compiles it, and compares it with eager.
-
-with eager.
-"""
+"""Checks one random program in this process: compiles it, and compares it with eager."""
 
 from __future__ import annotations
 

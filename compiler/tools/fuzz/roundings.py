@@ -1,19 +1,9 @@
 """Measures how far a program's results move when its ops round differently, and where NaN and infinity may differ.
 
-By definition they reach every number of a Fourier transform, in both of its parts. An algorithm leaves out products
-with known zeros, which depend on how it factors the length. Only numbers that are their own conjugates, in transforms
-of real numbers, are always real.
-
-Attention of a NaN query is NaN in most of PyTorch's kernels; the one for CPUs returns 0.
-
-A random program cancels, divides by numbers close to zero, and compares sums; code that rounds in another order then
-differs by much without being wrong. So eager runs a few times with the last bits of every float changed at random,
-which simulates other roundings. Each element may differ by a multiple of how far it moved, and an integer or a boolean
-that changed is ignored (the idea is that of stochastic arithmetic: J. Vignes, "A stochastic arithmetic for reliable
-scientific computation", 1993).
-
-Random bits never cancel, although sums in some order do: a value that moves by as much as its own size is set to 0 half
-of the time.
+Eager runs a few times with the last bits of every float changed at random (J. Vignes, "A stochastic arithmetic for
+reliable scientific computation", 1993). An element may differ from eager by a multiple of its deviation in these runs;
+an integer or a boolean that changed is ignored. Random bits never cancel, although sums in some order do, so a value
+that moves by as much as its own size is set to 0 half of the time.
 """
 
 from __future__ import annotations
