@@ -1,6 +1,6 @@
-"""The backends: which IR each takes, its phases, how it compiles, and the start and end that they share.
+"""The backends: the IR that each compiles, its phases, and the steps of compilation that all share.
 
-A recipe names `native` or `iree`; a native program whose passes have made GPU kernels is compiled by `gpu`.
+A recipe names `native` or `iree`; a native program whose passes have outlined GPU kernels is compiled by `gpu`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def check_target(recipe: Recipe) -> None:
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
 ) -> LoweredModule:
-    """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
+    """Returns top-level IR: the graph's nodes lowered one by one, or the IR that was imported with the graph.
 
     Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
     dialect, and for an invalid imported module.
@@ -68,10 +68,10 @@ def lowered_graph(
 def check_code(
     module: Any, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
 ) -> EntryConvention:
-    """The entry of a module that code can be made of.
+    """Returns `entry`, after checks that the module can be translated to machine code and called.
 
-    Raises `CompilationError` when ops of other dialects than LLVM's are left, when nothing can call the module as
-    `entry` says, or when it writes more or less than the graph's results.
+    Raises `CompilationError` if ops of other dialects than LLVM's are left, if the module does not follow the calling
+    convention `entry`, or if the sizes of its results differ from the graph's.
     """
     left = diagnosis.leftover_ops(module, recipe, locations)
     if left is not None:
@@ -86,7 +86,7 @@ def check_code(
     for (number, op, spec), written in zip(passed, entry.results, strict=False):
         room = spec.bytes
         if room is not None and written is not None and room != written:
-            raise CompilationError(diagnosis.wrong_room(op.stable, number, written, room))
+            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written, room))
     return entry
 
 
@@ -94,7 +94,7 @@ def artifact_of(
     graph: Graph, recipe: Recipe, module: Any, entry: EntryConvention, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
-    """The artifact of a module that has passed `check_code`, and of the objects made of it."""
+    """Returns the artifact of a module that has passed `check_code`, with its compiled `objects`."""
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
     images = [found.data for found in objects]
@@ -110,7 +110,7 @@ def spec_of(op: Op) -> TensorSpec:
 
 Level = Literal["toplevel", "llvm"]
 Product = TypeVar("Product", covariant=True)
-# Called with each phase, printed, as soon as it is done.
+# Called with the snapshot of each phase as soon as the phase has finished.
 OnPhase = Callable[[Snapshot], None]
 
 
@@ -118,7 +118,7 @@ OnPhase = Callable[[Snapshot], None]
 class Code:
     """What a backend compiles: the module (an operation) of a graph, at the level that the backend takes.
 
-    `entry` is how its entry is called and `calls` are those of eager, as far as the module is at LLVM's level.
+    `entry` is the calling convention of its entry and `calls` are its calls of eager; both are only for LLVM's level.
     """
 
     graph: Graph
@@ -130,9 +130,9 @@ class Code:
 
 
 class Backend(Protocol[Product]):
-    """`takes` says which IR it compiles: top-level IR, or what the recipe's passes leave in LLVM's dialects.
+    """Compiles the IR of level `takes`: top-level IR, or the LLVM dialects after the recipe's passes.
 
-    `phases` are the stages that it adds behind that.
+    `phases` are the stages that it adds.
     """
 
     @property
@@ -143,17 +143,17 @@ class Backend(Protocol[Product]):
     def phases(self) -> tuple[str, ...]: ...
 
     def check(self, code: Code) -> None:
-        """Raises `CompilationError` for a module that it does not take."""
+        """Raises `CompilationError` for an unsupported module."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Product:
-        """Compile a module that has passed `check`; without `on_phase`, no phase is printed.
+        """Compiles a module that has passed `check`; without `on_phase`, no phase is printed.
 
         Raises `CompilationError`.
         """
 
 
 class _Native:
-    """Objects for a CPU, by LLVM."""
+    """Compiles to objects for a CPU, by LLVM."""
 
     name: str = NATIVE
     takes: Level = "llvm"
@@ -164,7 +164,7 @@ class _Native:
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
         if on_phase is not None:
-            on_phase(_translated(code))
+            on_phase(_translate(code))
         start = time.perf_counter()
         objects = functions.compile_functions(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
@@ -177,7 +177,7 @@ class _Native:
 
 
 class _Gpu:
-    """PTX for an NVIDIA GPU, and what the host does with its kernels."""
+    """Compiles to PTX for an NVIDIA GPU, and the steps of the host."""
 
     name = "gpu"
     takes: Level = "llvm"
@@ -203,21 +203,21 @@ class _Gpu:
 
 
 class _Iree:
-    """The program for `iree-compile`, whose phases are stages of a process of its own (`engine/iree.py`)."""
+    """Creates the program for `iree-compile`, which runs in a separate process (`engine/iree.py`)."""
 
     name: str = IREE
     takes: Level = "toplevel"
     phases: tuple[str, ...] = IREE_PHASES
 
     def check(self, code: Code) -> None:
-        """`compile` finds what IREE does not take."""
+        """Checks nothing: `compile` finds ops that IREE does not support."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> IreeProgram:
         try:
             return program_of(code.graph, code.module, code.locations)
         except IreeUnsupportedError as error:
             todo = "give those ops a lowering, extract a part without them, or choose the native backend"
-            raise CompilationError(Diagnostic(str(error), "the hand-over to IREE", todo, node=error.node)) from error
+            raise CompilationError(Diagnostic(str(error), "the program for IREE", todo, node=error.node)) from error
 
 
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
@@ -226,11 +226,11 @@ BACKENDS: dict[str, Backend[Any]] = {NATIVE: NATIVE_BACKEND, IREE: _Iree()}
 
 
 def backend_of(module: Any) -> Backend[Artifact]:
-    """The backend for a module that the recipe's passes have left: the GPU's where it holds kernels."""
+    """Returns the backend for a module after the recipe's passes: the GPU's if it holds kernels."""
     return GPU_BACKEND if holds_kernels(module) else NATIVE_BACKEND
 
 
-def _translated(code: Code) -> Snapshot:
+def _translate(code: Code) -> Snapshot:
     start = time.perf_counter()
     try:
         content = functions.to_llvm_ir(code.module)
