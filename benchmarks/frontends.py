@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.importers.sources import load_program
-from buddy.compiler.protocol.presets import default_recipe, entering, presets
+from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe, presets
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Frontend, Recipe, preset_of
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
@@ -98,7 +98,7 @@ def by_file(suffix: str, save: Callable[[Model, Path], None]) -> Callable[[Model
         sizes = {name: "x".join(map(str, value.shape)) for name, value in model.inputs.items()}
         said = [f"{n}={sizes[name]}x{types[model.inputs[name].dtype]}" for n, name in enumerate(model.inputs)]
         graphs = load_program(str(path), shapes=tuple(said) if suffix == ".pt" else ()).graphs
-        return graphs, entering(default_recipe(), graphs[0].info.enters, graphs[0].info.dialects)
+        return graphs, adapt_to_phase(default_recipe(), graphs[0].info.enters, graphs[0].info.dialects)
 
     return load
 

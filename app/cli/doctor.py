@@ -1,9 +1,7 @@
 """`buddy-tui doctor`: shows what is installed, the machine and the terminal, and tests the engine.
 
-They can be published: only the environment variables listed here are read, and `~` replaces the home folder.
-
-The output can be pasted into a bug report: it contains no host name and no token, only the environment variables listed
-in `surroundings`, and `~` for the home folder.
+The output can be pasted into a public bug report. It contains no host name and no token; it lists only the environment
+variables named in this module, and writes `~` for the home folder.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from buddy.app.cli.recipes import (
 from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.app.workspace.command_line import write_script
 from buddy.compiler.protocol import (
-    IN_VAIN,
+    NOT_APPLIED,
     Assigned,
     Assignment,
     Cancel,
@@ -58,7 +58,7 @@ from buddy.compiler.protocol import (
     WriteScript,
     answer_type,
 )
-from buddy.compiler.protocol.presets import entering
+from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import Recipe, rebased
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
@@ -153,7 +153,7 @@ class Headless:
     def from_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
         """`recipe` with the passes of a preset."""
         graph = self.graphs[recipe.graph]
-        return entering(rebased(preset, recipe), graph.enters, graph.dialects)
+        return adapt_to_phase(rebased(preset, recipe), graph.enters, graph.dialects)
 
     async def graph_of_program(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
@@ -214,7 +214,7 @@ class Headless:
         except Failure as failure:
             raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
         for who, _node, text in compilation.compiled.remarks if compilation.compiled else ():
-            if who == IN_VAIN:
+            if who == NOT_APPLIED:
                 self.console.note(f"note: {text}")
         return compilation
 

@@ -15,7 +15,7 @@ from buddy.app.workspace.frontends import from_preset, with_frontend
 from buddy.app.workspace.inputs import file_choice, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, Preset
-from buddy.compiler.protocol.presets import entering
+from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, preset_of, refusal
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
@@ -76,7 +76,7 @@ def enter_at_phase(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo
     """
     if options.recipe or options.pipeline is not None:
         return recipe
-    return _switched(entering(recipe, graph.enters, graph.dialects), options.enable, True)
+    return _switched(adapt_to_phase(recipe, graph.enters, graph.dialects), options.enable, True)
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:

@@ -1,4 +1,4 @@
-"""Edits of the recipe that a screen asks for, and the screens over the panes."""
+"""Edits of the recipe that the user makes on a screen, and the screens that show the recipe."""
 
 from __future__ import annotations
 

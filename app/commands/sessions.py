@@ -1,4 +1,4 @@
-"""Saves and restores the session, writes reproducers, and prints the command line of what the screen shows."""
+"""Saves and restores the session, writes reproducers, and prints the equivalent command line."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class SessionCommands:
         return SavedScreen(
             self._context.layout.pane_id,
             self._context.layout.zoomed,
-            ir.stages.coming,
+            ir.stages.expected_key,
             self._context.selection.node,
             ir.comparison.how,
             inputs=without_content(self._running.next_inputs),

@@ -1,4 +1,4 @@
-"""Parts and exports of a program: nodes as a graph of their own, a graph as a script, compiled code as files."""
+"""Subgraphs and exports of a program: nodes as a separate graph, a graph as a script, compiled code as files."""
 
 from __future__ import annotations
 

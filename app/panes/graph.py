@@ -353,7 +353,7 @@ class GraphPane(NodeTable):
         stale = "measured with an earlier recipe" if self.state.profile_is_stale else ""
         return ", ".join(part for part in (*parts, stale) if part)
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         row = self.current
         return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 

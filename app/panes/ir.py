@@ -310,10 +310,10 @@ class IrPane(Pane):
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle_wrap(self) -> None:
-        """Wrap long lines, or cut them at the edge of the screen."""
+        """Wrap long lines, or truncate them at the edge of the screen."""
         self.wrapped, self.left = not self.wrapped, 0
         self.rows_changed()
-        self.say("long lines are wrapped" if self.wrapped else "long lines are cut: > scrolls sideways")
+        self.say("long lines are wrapped" if self.wrapped else "long lines are truncated: > scrolls sideways")
 
     def scroll_lines_left(self) -> None:
         self._scroll_sideways(max(0, self.left - SIDEWAYS))
@@ -361,7 +361,7 @@ class IrPane(Pane):
             if content is not None:
                 self.context.files.write(path.strip(), content)
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         line = self.line_at(self.cursor)
         return line.text if line else ""
 

@@ -57,7 +57,7 @@ class IrComparison:
     def other_of(self, row: StageRow) -> Stage | None:
         """The stage that the stage of `row` is compared with; `None` if there is none, or nothing is compared."""
         other = None if self.how == "off" else self._candidate(self.against, row)
-        return self._stages.formed(other) if other is not None else None
+        return self._stages.in_chosen_form(other) if other is not None else None
 
     def _candidate(self, against: Against, row: StageRow) -> Stage | None:
         if against == "marked":
@@ -71,7 +71,7 @@ class IrComparison:
         return rows[place - 1].stage if place > 0 else None
 
     def content_of(self, row: StageRow) -> IrContent:
-        """What has to be drawn of a stage."""
+        """The text or diff to draw for a stage."""
         other = self.other_of(row)
         return IrContent(row.stage.text, other.text if other is not None else "", self.how, self._document.only)
 

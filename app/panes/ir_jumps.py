@@ -116,7 +116,7 @@ class IrJumps:
             return
         mark = Bookmark(self._context.state.graph, key, number, line.text.strip())
         added = self._context.bookmarks.toggle(mark)
-        self._context.say("bookmarked: ' lists bookmarks" if added else "bookmark taken away")
+        self._context.say("bookmarked: ' lists bookmarks" if added else "bookmark removed")
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:

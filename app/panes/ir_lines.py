@@ -83,7 +83,7 @@ class IrTypes:
             title = "Types" if self.short else "Types: a draws the names"
             self._context.dialogs.open(PickerScreen(title, choices), self._go_to_type)
         else:
-            self._context.say("no long type stands in this stage more than once")
+            self._context.say("this stage has no long type that occurs more than once")
 
     def _go_to_type(self, line: int | None) -> None:
         if line is not None:
@@ -117,7 +117,7 @@ class IrTypes:
 
 
 class IrLines:
-    """Shows what the drawn text of a line leaves out."""
+    """Shows the parts of a line that its drawn text leaves out."""
 
     def __init__(
         self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages, types: IrTypes

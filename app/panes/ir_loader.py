@@ -61,7 +61,7 @@ class IrRows(NamedTuple):
         cursor = self.diff.row_of(line) if self.diff.count and line < self.stage.lines else 0
         if self.diff.changes and self.diff.row(cursor).kind == "fold":
             cursor = self.diff.change_after(cursor) or 0
-            return cursor, _centered(cursor, page)
+            return cursor, _first_row_around(cursor, page)
         return cursor, max(0, cursor - offset)
 
 
@@ -105,9 +105,9 @@ class IrLoader:
 
     def load(self, row: StageRow) -> bool:
         """Start to load a stage, unless it is shown or loading. Returns false if its generic form is printed first."""
-        unprinted = self._stages.unprinted(row.stage, self._comparison.other_of(row))
-        if unprinted:
-            self._context.jobs.begin("ir-form", self._print_generic, unprinted)
+        texts_to_print = self._stages.texts_to_print(row.stage, self._comparison.other_of(row))
+        if texts_to_print:
+            self._context.jobs.begin("ir-form", self._print_generic, texts_to_print)
             return False
         wanted = (row.key, self._comparison.content_of(row))
         if wanted[1] != self._document.content and wanted != self._requested:
@@ -148,7 +148,7 @@ class IrLoader:
         if line < 0 and rows.diff is None:
             found = await context.queries.find_place(rows.stage.text, context.selection.node)
             row = rows.folds.row_of(max(0, found))
-            return row, _centered(row, view.page)
+            return row, _first_row_around(row, view.page)
         return rows.cursor_and_top(line, offset, view.page)
 
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
@@ -157,6 +157,6 @@ class IrLoader:
         return all([await queries.load_lines(text, line, 1) for text, line in rows.lines_on(top, self._view.page)])
 
 
-def _centered(row: int, page: int) -> int:
+def _first_row_around(row: int, page: int) -> int:
     """The first row on the screen that shows `row` in the middle; 0 if the first page shows it."""
     return 0 if row < page else row - page // 2

@@ -206,7 +206,7 @@ class IrReferences:
             return
         below = [each for each in hits.lines if each > line]
         self._search.matches.clear(case_sensitive_regex(use_pattern(name)))
-        self._search.matches.take(below, hits.more)
+        self._search.matches.set_lines(below, hits.more)
         self._view.refresh()
         if below:
             self._search.go_to_match(below[0])

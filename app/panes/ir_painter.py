@@ -113,32 +113,32 @@ class LinePainter:
         key = (each.text, each.number, *shape, view.look.name, pattern, tint, value)
         drawn = self._drawn.get(key)
         if drawn is None:
-            drawn = [(list(strip), strip.cell_length) for strip in self._painted(each, line, room)]
+            drawn = [(list(strip), strip.cell_length) for strip in self._paint(each, line, room)]
             self.keep(key, drawn)
         return [Strip(*part) for part in drawn]
 
-    def _painted(self, each: TextLine, line: AnnotatedLine, room: int) -> list[Strip]:
+    def _paint(self, each: TextLine, line: AnnotatedLine, room: int) -> list[Strip]:
         cells, left = each.cells, self._view.left
         if cells is not None:
             cells = [(part.expandtabs(TAB_WIDTH), role) for part, role in cells]
         text = self.drawn_text(line) if cells is None else "".join(part for part, _ in cells)
         if self._view.wrapped:
-            strip = self._styled(text, each.language, cells, each.found)
-            return [_indented(strip.crop(piece.first, piece.last), piece.indent) for piece in wrap_segments(text, room)]
+            strip = self._style(text, each.language, cells, each.found)
+            return [_indent(strip.crop(piece.first, piece.last), piece.indent) for piece in wrap_segments(text, room)]
         more = len(text) > left + room
         end = left + room - more
-        strip = self._styled(text[: end + BEYOND], each.language, cells, each.found).crop(left, end)
+        strip = self._style(text[: end + BEYOND], each.language, cells, each.found).crop(left, end)
         dots = Segment(self._ellipsis * more, self._view.look.style("faint"))
         return [strip.adjust_cell_length(room - more) + Strip([dots])]
 
-    def _styled(self, text: str, language: str, cells: Cells | None, found: bool) -> Strip:
+    def _style(self, text: str, language: str, cells: Cells | None, found: bool) -> Strip:
         """The text in its syntax, or `cells`, with matches and the name under the cursor marked."""
         from buddy.themes.lexers import spans
 
         if cells is None:
             cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
         if found:
-            cells = self._matches.highlighted(cells)
+            cells = self._matches.highlight(cells)
         style, value = self._view.look.style, self._names.value
         strip = Strip([Segment(part, style(role)) for part, role in cells])
         if value and value in text:
@@ -331,5 +331,5 @@ def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cel
     return [cell for cell in (*cells, (line[place:], role)) if cell[0]]
 
 
-def _indented(strip: Strip, indent: int) -> Strip:
+def _indent(strip: Strip, indent: int) -> Strip:
     return Strip.join([Strip.blank(indent), strip]) if indent else strip

@@ -38,9 +38,9 @@ class Matches:
     def clear(self, pattern: Pattern | None = None) -> None:
         """Clear the lines, and set the pattern if one is given."""
         self.pattern = self.pattern if pattern is None else pattern
-        self.take((), False)
+        self.set_lines((), False)
 
-    def take(self, lines: Sequence[int], more: bool) -> None:
+    def set_lines(self, lines: Sequence[int], more: bool) -> None:
         """Set the lines; `more` means that the search has stopped at its limit."""
         self.lines, self._set, self._more = list(lines), set(lines), more
 
@@ -60,10 +60,10 @@ class Matches:
         place = bisect_left(self.lines, line) + 1
         return f"match {place} of {len(self.lines)}{'+' if self._more else ''}"
 
-    def highlighted(self, cells: Cells) -> Cells:
+    def highlight(self, cells: Cells) -> Cells:
         """`cells` with matches in the role `match`."""
         text = "".join(part for part, _ in cells)
-        inside = {k for found in self.pattern.compiled().finditer(text) for k in range(*found.span())}
+        inside = {k for found in self.pattern.compile().finditer(text) for k in range(*found.span())}
         if not inside:
             return cells
         marked: Cells = []
@@ -129,12 +129,12 @@ class IrSearch:
         text = self._document.text
         found = await self._context.queries.search(text, pattern) if self._is_valid(pattern) else None
         if found is not None:
-            self.matches.take(found.lines, found.more)
+            self.matches.set_lines(found.lines, found.more)
         return found is not None
 
     def _is_valid(self, pattern: Pattern) -> bool:
         try:
-            pattern.compiled()
+            pattern.compile()
         except PatternError as error:
             self._context.say(f"that is not a regular expression: {error.reason}; \\V before it: plain text")
             return False

@@ -45,7 +45,7 @@ class IrStages:
         return row.stage if row else None
 
     @property
-    def coming(self) -> Key | None:
+    def expected_key(self) -> Key | None:
         """The key of the stage that is shown, or that will be shown when it is available."""
         return self._expected or self.key
 
@@ -63,13 +63,12 @@ class IrStages:
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
-        """Choose a stage."""
         self._expected, self.key = None, row.key
         self._note_phase()
 
     def leave_graph(self) -> None:
         """Clear the stages before another graph is shown, which is opened at the same stage."""
-        self._expected, self.key = self.coming, None
+        self._expected, self.key = self.expected_key, None
         self._forms.clear()
 
     def update(self) -> StageRow | None:
@@ -201,20 +200,20 @@ class IrStages:
         self.read_board()
         self._view.open_stage()
         if not self.generic:
-            self._context.say("the dialects' own form")
+            self._context.say("the custom assembly format")
 
     # ---- generic form --------------------------------------------------------------------------------------------
 
     def read_board(self) -> None:
         """Read the stages of the compilation, in the chosen form."""
-        self.rows = [row._replace(stage=self.formed(row.stage)) for row in self._context.state.board.rows()]
+        self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in self._context.state.board.rows()]
 
-    def formed(self, stage: Stage) -> Stage:
+    def in_chosen_form(self, stage: Stage) -> Stage:
         """The stage in the chosen form, if that is printed."""
         form = self._forms.get(stage.text) if self.generic else None
         return msgspec.structs.replace(stage, text=form[0], lines=form[1]) if form else stage
 
-    def unprinted(self, *stages: Stage | None) -> list[str]:
+    def texts_to_print(self, *stages: Stage | None) -> list[str]:
         """The texts of these stages that are not in the chosen form yet."""
         if not self.generic:
             return []

@@ -1,4 +1,4 @@
-"""The outputs pane: the comparison with eager, the timings, and what went wrong."""
+"""The outputs pane: the comparison with eager, the timings, and errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.workspace.session_file import RunRecord
-from buddy.compiler.protocol import IN_VAIN, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.protocol import NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
@@ -227,7 +227,7 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
 
 def _note_lines(state: State, width: int) -> list[Cells]:
     """The notes of the capture, and the recipe's choices that were not applied."""
-    notes = (*state.notes, *(text for who, _node, text in state.remarks if who == IN_VAIN))
+    notes = (*state.notes, *(text for who, _node, text in state.remarks if who == NOT_APPLIED))
     pieces = [piece for note in notes for piece in wrap_text(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
 
@@ -275,5 +275,5 @@ class OutputsPane(Pane):
     def open_detail(self) -> None:
         self.context.dialogs.open_problem(self.state.problem)
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)

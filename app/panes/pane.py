@@ -54,12 +54,12 @@ class Pane(CursorView):
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         """The text that the copy key copies."""
         return ""
 
     def copy(self) -> None:
-        self.context.dialogs.copy(self.copied())
+        self.context.dialogs.copy(self.text_to_copy())
 
 
 @dataclass(frozen=True)

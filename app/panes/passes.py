@@ -276,7 +276,7 @@ class PassesPane(TablePane[PassRow]):
         place = next((k for k, row in enumerate(self.rows) if row.number == index), self.cursor)
         self.center(place)
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         row = self.current
         return row.step.spelling() if row and row.step else (row.name if row else "")
 

@@ -123,5 +123,5 @@ class SourcePane(Pane, CodeView):
     def source_right(self) -> None:
         self.sideways(SIDEWAYS)
 
-    def copied(self) -> str:
+    def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""

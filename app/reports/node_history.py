@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from buddy.app.session.stages import Key, key_stages
 from buddy.app.workspace.frontends import dialects_of, with_frontend
-from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, NodeTrace, Preset, Stage, Symbol
+from buddy.compiler.protocol import NOT_APPLIED, Assignment, NodeRow, NodeTrace, Preset, Stage, Symbol
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Dialect, Recipe, preset_of
 
 
@@ -26,10 +26,10 @@ def frontend_pipelines(
     own = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
     first = dialect if dialect in dialects_of(own) else "linalg"
     ours = with_frontend(recipe, presets, own, recipe.dialect if recipe.frontend == own else first)
-    theirs = with_frontend(recipe.natively(), presets, TORCH_MLIR, dialect)
+    theirs = with_frontend(recipe.for_native(), presets, TORCH_MLIR, dialect)
     default, imported = "default", preset_of(TORCH_MLIR, dialect)
     return (
-        FrontendPipeline("this compiler", ours.natively(), _own_phases(presets, default, imported)),
+        FrontendPipeline("this compiler", ours.for_native(), _own_phases(presets, default, imported)),
         FrontendPipeline(f"torch-mlir to {dialect}", theirs, _own_phases(presets, imported, default)),
     )
 
@@ -67,8 +67,8 @@ def node_history(
     of_node = [(who, text) for who, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
     early = [NodeRemark(who, text) for who, text in of_node if who in graph_passes]
-    pass_remarks = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != IN_VAIN]
-    unapplied = [NodeRemark(RECIPE, text) for who, text in of_node if who == IN_VAIN]
+    pass_remarks = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != NOT_APPLIED]
+    unapplied = [NodeRemark(RECIPE, text) for who, text in of_node if who == NOT_APPLIED]
     return [
         NodeRemark(CAPTURE, _captured(row)),
         *_counted(early),

@@ -12,7 +12,7 @@ import msgspec
 
 from buddy.app.actions import key_map
 from buddy.app.workspace.inputs import read_file
-from buddy.compiler.protocol.renamed import ACTION_IDS, renamed
+from buddy.compiler.protocol.renamed import ACTION_IDS, with_new_names
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
@@ -94,7 +94,7 @@ def _settings(text: str) -> Settings:
         problem = key_map.key_error(ACTION_IDS.get(name, name), given)
         if problem:
             raise TomlError(f"keys.{name}: {problem}", line_of(text, ["keys", name]))
-    return msgspec.structs.replace(found, keys=renamed(found.keys, ACTION_IDS, "settings: action"))
+    return msgspec.structs.replace(found, keys=with_new_names(found.keys, ACTION_IDS, "settings: action"))
 
 
 def _with_line(message: str, text: str, data: Mapping[str, Any]) -> TomlError:

@@ -14,7 +14,7 @@ from buddy.app.workspace.files import write_whole
 from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
-from buddy.compiler.protocol.presets import entering
+from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
 
 # The initial phase of a graph's IR, and its dialects.
@@ -100,7 +100,7 @@ class Workspace:
         return self._from_entry_phase(rebased(preset, self.recipe), self.graph)
 
     def _from_entry_phase(self, recipe: Recipe, graph: int) -> Recipe:
-        return entering(recipe, *self._entries[graph]) if graph < len(self._entries) else recipe
+        return adapt_to_phase(recipe, *self._entries[graph]) if graph < len(self._entries) else recipe
 
     def show(self, graph: int) -> None:
         """Switch to the recipe of another graph."""

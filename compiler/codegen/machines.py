@@ -1,9 +1,7 @@
-"""Targets of code generation: LLVM's triple, CPU and features, and the functions that round bfloat16.
+"""Targets of code generation: LLVM's triple, CPU and features, and how each rounds to bfloat16.
 
-The bindings generate code for this machine; for any other, LLVM IR goes to llvmlite's LLVM, which has all targets.
-
-Compilers' runtime libraries have them since GCC 13, and many systems have an older one. Names, arguments and results
-are those of LLVM's compiler-rt; rounding is to nearest, ties to even, and NaN is quiet.
+The bindings generate code for this machine only. For any other target, LLVM IR is compiled by llvmlite, whose LLVM has
+all targets.
 """
 
 from __future__ import annotations

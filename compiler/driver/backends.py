@@ -1,4 +1,4 @@
-"""The backends: which IR each takes, its phases, how it compiles, and the start and end that they share.
+"""The backends: the IR that each compiles, its phases, and the steps of compilation that all share.
 
 A recipe names `native`, `iree`, or a backend of a plug-in (`register_backend`). A native program whose passes have made
 GPU kernels is compiled by `gpu`.
@@ -52,7 +52,7 @@ def check_target(recipe: Recipe) -> None:
 def lowered_graph(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
 ) -> LoweredModule:
-    """Top-level IR: the graph's nodes lowered one by one, or the IR that the graph comes with.
+    """Returns top-level IR: the graph's nodes lowered one by one, or the IR that was imported with the graph.
 
     Raises `CompilationError` for a node that can neither be compiled nor run in eager, for an unsupported target
     dialect, and for an invalid imported module.
@@ -73,10 +73,10 @@ def lowered_graph(
 def check_code(
     module: Any, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
 ) -> EntryConvention:
-    """The entry of a module that code can be made of.
+    """Returns `entry`, after checks that the module can be translated to machine code and called.
 
-    Raises `CompilationError` when ops of other dialects than LLVM's are left, when nothing can call the module as
-    `entry` says, or when it writes more or less than the graph's results.
+    Raises `CompilationError` if ops of other dialects than LLVM's are left, if the module does not follow the calling
+    convention `entry`, or if the sizes of its results differ from the graph's.
     """
     left = diagnosis.leftover_ops(module, recipe, locations)
     if left is not None:
@@ -91,7 +91,7 @@ def check_code(
     for (number, op, spec), written in zip(passed, entry.results, strict=False):
         room = spec.bytes
         if room is not None and written is not None and room != written:
-            raise CompilationError(diagnosis.wrong_room(op.stable, number, written, room))
+            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written, room))
     return entry
 
 
@@ -99,7 +99,7 @@ def artifact_of(
     graph: Graph, recipe: Recipe, module: Any, entry: EntryConvention, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
-    """The artifact of a module that has passed `check_code`, and of the objects made of it."""
+    """Returns the artifact of a module that has passed `check_code`, with its compiled `objects`."""
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
     images = [found.data for found in objects]
@@ -115,7 +115,7 @@ def spec_of(op: Op) -> TensorSpec:
 
 Level = Literal["toplevel", "llvm"]
 Product = TypeVar("Product", covariant=True)
-# Called with each phase, printed, as soon as it is done.
+# Called with the snapshot of each phase as soon as the phase has finished.
 OnPhase = Callable[[Snapshot], None]
 
 
@@ -123,7 +123,7 @@ OnPhase = Callable[[Snapshot], None]
 class Code:
     """What a backend compiles: the module (an operation) of a graph, at the level that the backend takes.
 
-    `entry` is how its entry is called and `calls` are those of eager, as far as the module is at LLVM's level.
+    `entry` is the calling convention of its entry and `calls` are its calls of eager; both are only for LLVM's level.
     """
 
     graph: Graph
@@ -151,7 +151,7 @@ class Backend(Protocol[Product]):
     def phases(self) -> tuple[str, ...]: ...
 
     def check(self, code: Code) -> None:
-        """Raises `CompilationError` for a module that it does not take."""
+        """Raises `CompilationError` for an unsupported module."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Product:
         """Compile a module that has passed `check`.
@@ -169,7 +169,7 @@ def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str
 
 
 class _Native:
-    """Objects for a CPU, by LLVM."""
+    """Compiles to objects for a CPU, by LLVM."""
 
     name: str = NATIVE
     summary = "this compiler, with the recipe's passes"
@@ -181,7 +181,7 @@ class _Native:
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
         if on_phase is not None:
-            on_phase(_translated(code))
+            on_phase(_translate(code))
         start = time.perf_counter()
         objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
@@ -194,7 +194,7 @@ class _Native:
 
 
 class _Gpu:
-    """PTX for an NVIDIA GPU, and what the host does with its kernels."""
+    """Compiles to PTX for an NVIDIA GPU, and the steps of the host."""
 
     name = "gpu"
     summary = "this compiler, for the GPU kernels that the recipe's passes make"
@@ -221,7 +221,7 @@ class _Gpu:
 
 
 class _Iree:
-    """The program for `iree-compile`, whose phases are stages of a process of its own (`engine/iree.py`)."""
+    """Creates the program for `iree-compile`, which runs in a separate process (`engine/iree.py`)."""
 
     name: str = IREE
     summary = "iree-compile from the top-level IR, phase by phase; runs are compared with this compiler's code"
@@ -229,14 +229,14 @@ class _Iree:
     phases: tuple[str, ...] = IREE_PHASES
 
     def check(self, code: Code) -> None:
-        """`compile` finds what IREE does not take."""
+        """Checks nothing: `compile` finds ops that IREE does not support."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> IreeProgram:
         try:
             return program_of(code.graph, code.module, code.locations)
         except IreeUnsupportedError as error:
             todo = "give those ops a lowering, extract a part without them, or choose the native backend"
-            raise CompilationError(Diagnostic(str(error), "the hand-over to IREE", todo, node=error.node)) from error
+            raise CompilationError(Diagnostic(str(error), "the program for IREE", todo, node=error.node)) from error
 
 
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
@@ -306,7 +306,7 @@ def describe_backends() -> tuple[BackendInfo, ...]:
     )
 
 
-def _translated(code: Code) -> Snapshot:
+def _translate(code: Code) -> Snapshot:
     start = time.perf_counter()
     try:
         content = functions.to_llvm_ir(code.module)

@@ -35,7 +35,7 @@ from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.passes.base import Remark
 from buddy.compiler.passes.pass_runner import StepError
-from buddy.compiler.protocol import FOLDED, IN_VAIN, LLVM, Assignment, Stage
+from buddy.compiler.protocol import FOLDED, LLVM, NOT_APPLIED, Assignment, Stage
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.lines import StageText
@@ -115,7 +115,7 @@ class Compiler:
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
 
     def assignments(self, recipe: Recipe, on_step: OnStep = lambda _step: None) -> tuple[Assignment, ...]:
-        """How each node is lowered under `recipe`.
+        """Returns the lowering of each node under `recipe`.
 
         Raises `CompilationError` for a node that can neither be compiled nor run in eager.
         """
@@ -123,7 +123,7 @@ class Compiler:
         return self._with_dropped(lowered.assignments)
 
     def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
-        """The assignments of all captured nodes; the lowering of nodes that a graph pass removed is `FOLDED`."""
+        """Returns the assignments of all captured nodes; nodes that a graph pass removed are lowered as `FOLDED`."""
         known = {assignment.node: assignment for assignment in assignments}
         return tuple(
             known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
@@ -164,7 +164,7 @@ class Compiler:
         )
 
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-        """LLVM's remarks on each node's code under `recipe`, as (`LLVM`, node, text).
+        """Returns LLVM's remarks on each node's code under `recipe`, as (`LLVM`, node, text).
 
         Remarks on code without a node are left out.
 
@@ -176,13 +176,13 @@ class Compiler:
             raise RemarksError("LLVM remarks are only available for native code: for this CPU, by the native backend")
         found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
-            (LLVM, node, f"{said.text} (@{said.function}{f', {said.times} times' if said.times > 1 else ''})")
-            for said in found
-            for node in self._locations.sets[said.number]
+            (LLVM, node, f"{remark.text} (@{remark.function}{f', {remark.times} times' if remark.times > 1 else ''})")
+            for remark in found
+            for node in self._locations.sets[remark.number]
         )
 
     def _keys(self, recipe: Recipe) -> PrefixKeys:
-        """The cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt in the meantime."""
+        """Returns the cache keys of snapshots. They include the user's `mlir-opt`, which may be rebuilt at any time."""
         tool = mlir_tool.identity()
         return prefix_keys(recipe, digest(self._hash, tool) if tool else self._hash)
 
@@ -257,7 +257,7 @@ def _compiled(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Sn
 
 
 class _StageObserver(Observer[Any]):
-    """Takes each pass's module from the compiler's snapshots, or lets the pass work on a clone and keeps that as one.
+    """Reuses the compiler's snapshots of passes, and runs other passes on clones, which become snapshots.
 
     `snapshot` is the last one; each becomes a stage of `progress`.
     """
@@ -274,7 +274,7 @@ class _StageObserver(Observer[Any]):
         found = self._compiler._snapshots.get(self._keys.after_step[at.number])
         if found is None:
             return None
-        self._take(at, found.placed(at.step, at.number), reused=True)
+        self._store(at, found.placed(at.step, at.number), reused=True)
         return self.snapshot.operation
 
     def before(self, at: Step, state: Any) -> Any:
@@ -290,17 +290,17 @@ class _StageObserver(Observer[Any]):
             found = snapshots.after_step(
                 self.snapshot, state, self._locations, at.step, at.number, seconds, tuple(remarks)
             )
-        self._take(at, found, reused=False)
+        self._store(at, found, reused=False)
 
     def failure(self, at: Step, state: Any, error: StepError) -> CompilationError:
-        """The IR as the pass left it, the passes that would have helped, and which one last rewrote the lines."""
+        """Adds the IR at the failure, the passes that would convert the op, and the pass that last changed it."""
         with self._context, self._locations.nowhere(self._context):
             failed = [snapshots.at_failure(state, self._locations, at.step, at.number)]
             helpers = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
         rewriter = diagnosis.last_rewriter(error.place, self._trail) if error.place else ""
         return CompilationError(diagnosis.of_step(error, at.step, at.number, helpers, rewriter), failed)
 
-    def _take(self, at: Step, snapshot: Snapshot, reused: bool) -> None:
+    def _store(self, at: Step, snapshot: Snapshot, reused: bool) -> None:
         self.snapshot = snapshot
         self._compiler._remember(self._keys.after_step[at.number], snapshot)
         self._progress.add(snapshot, reused)
@@ -310,7 +310,7 @@ class _StageObserver(Observer[Any]):
 def _remarks(lowered: LoweredModule, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
     """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*((IN_VAIN, node, text) for node, text in lowered.unapplied), *remarks)
+    return (*((NOT_APPLIED, node, text) for node, text in lowered.unapplied), *remarks)
 
 
 def _trim(kept: OrderedDict[str, Any], limit: int) -> None:

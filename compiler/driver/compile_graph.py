@@ -34,7 +34,7 @@ from buddy.compiler.support.target import host_features
 
 
 def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
-    """Returns the cached artifact of `graph` under `recipe` for this machine; None if there is none."""
+    """Returns the cached artifact of `graph` under `recipe` for this machine, or `None`."""
     data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
@@ -49,7 +49,7 @@ def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
 
 
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
-    """Whether only code of this package compiles `graph`: changes of a user's code could not be detected."""
+    """True if only code of this package compiles `graph`, since changes of a user's code cannot be detected."""
     classes = {type(op) for op in graph.body}
     used: set[plugins.Key] = {("backend", recipe.backend)}
     used |= {("graph pass", step.name) for step in recipe.steps}
@@ -59,13 +59,15 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
 
 
 def key(graph: Graph, recipe: Recipe) -> str:
-    """A hash of all inputs of a compilation: graph, recipe, machine, MLIR, llvmlite, our own source, and the user's
-    `mlir-opt`, which may run passes that the bindings lack.
+    """Returns a hash of all inputs of a compilation.
+
+    These are the graph, recipe, machine, MLIR, llvmlite, the compiler's own source, and the user's `mlir-opt`, which
+    may run passes that the bindings lack.
     """
-    bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
+    without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
     return digest(
         serialize.graph_hash(graph),
-        bare,
+        without_program,
         host_features(),
         PACKAGE,
         version(),
@@ -77,7 +79,7 @@ def key(graph: Graph, recipe: Recipe) -> str:
 
 @lru_cache(maxsize=1)
 def _code() -> str:
-    """A hash of the compiler's own source."""
+    """Returns a hash of the compiler's own source."""
     root = Path(__file__).parent.parent
     return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])
 
@@ -107,7 +109,7 @@ def compile_graph(
     with collector_paused():
         rewritten = snapshots.graph_after(graph, recipe, on_step)
         trusted = first is None and on_step is None and is_ours(graph, recipe)
-        done = _in_llvm_dialect(rewritten, recipe, first, on_lowered, trusted, on_step)
+        done = _lower_to_llvm(rewritten, recipe, first, on_lowered, trusted, on_step)
         code = Code(rewritten, recipe, done.module, done.locations, done.entry, done.calls)
         with reported(backend):
             backend.check(code)
@@ -120,24 +122,22 @@ def compile_graph(
         return artifact
 
 
-class Through(NamedTuple):
-    """A graph after graph passes, its module after MLIR passes, the lowerings of its nodes, and the locations of
-    ops.
-    """
+class GraphAfterPasses(NamedTuple):
+    """A graph after graph passes, its module after MLIR passes with the lowerings of nodes, and the ops' locations."""
 
     graph: Graph
     lowered: LoweredModule
     locations: LocationSets
 
 
-def through(graph: Graph, recipe: Recipe, first: Registry | None = None) -> Through:
+def run_passes(graph: Graph, recipe: Recipe, first: Registry | None = None) -> GraphAfterPasses:
     """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
     rewritten = snapshots.graph_after(graph, recipe)
     with collector_paused():
         locations = LocationSets()
         lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
         run_in_place(lowered.module, recipe, locations)
-    return Through(rewritten, lowered, locations)
+    return GraphAfterPasses(rewritten, lowered, locations)
 
 
 @contextmanager
@@ -156,22 +156,22 @@ def collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-class _Done(NamedTuple):
+class _LoweredToLlvm(NamedTuple):
     module: Any
     locations: LocationSets
     entry: EntryConvention | None
     calls: tuple[EagerCall, ...]
 
 
-def _in_llvm_dialect(
+def _lower_to_llvm(
     graph: Graph,
     recipe: Recipe,
     first: Registry | None,
     on_lowered: OnLowered | None,
     trusted: bool,
     on_step: OnStep | None = None,
-) -> _Done:
-    """The module after all MLIR passes.
+) -> _LoweredToLlvm:
+    """Returns the module after all MLIR passes.
 
     With only `trusted` code, IR is verified before each of MLIR's own passes that follows one of ours, and at the end.
     If verification or a pass fails, everything is repeated with verification after each pass, which identifies the
@@ -191,18 +191,18 @@ def _in_llvm_dialect(
     except (CompilationError, ir.MLIRError):
         if not trusted:
             raise
-        return _in_llvm_dialect(graph, recipe, first, None, trusted=False)
-    return _Done(operation, locations, entry, calls)
+        return _lower_to_llvm(graph, recipe, first, None, trusted=False)
+    return _LoweredToLlvm(operation, locations, entry, calls)
 
 
 def run_in_place(
     module: Any, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
     on_step: OnStep | None = None,
 ) -> EntryConvention | None:  # fmt: skip
-    """Take a top-level module through the MLIR passes of `recipe`, in place.
+    """Runs the MLIR passes of `recipe` on a top-level module, in place.
 
-    Returns how its entry is called, `None` when it never had buffers for arguments. Raises `CompilationError` when a
-    pass fails; the module may then be half rewritten.
+    Returns the calling convention of its entry, `None` if its arguments never were buffers. Raises `CompilationError`
+    if a pass fails; the module may then be half rewritten.
     """
     observer = EntryObserver(module.operation, on_step)
     run_mlir_passes(module.operation, recipe, locations, observer, verification)

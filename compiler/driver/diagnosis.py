@@ -1,4 +1,4 @@
-"""`CompilationError`, and what to tell a person when a compilation ends early: what happened, where, what to do."""
+"""`CompilationError`, and the diagnostics of failed compilations: what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from buddy.compiler.protocol.text.structure import shapes
 
 _FINAL, _MODULE = "llvm", "builtin.module"
 _LOWERING = ("loops", _FINAL)
-# Conversions leave one where another has still to make a type of the other's. Translating it would end the process.
+# Conversions leave casts between types that other conversions have yet to convert. Translating one would abort the
+# process.
 _CAST = "builtin.unrealized_conversion_cast"
-_FOR_A_DEVICE = Diagnostic(
+_DEVICE_KERNELS = Diagnostic(
     "the recipe compiles kernels for a GPU, which this process cannot run",
     "after the last pass",
     "run it with `buddy-tui run`, or choose a preset for the CPU",
 )
-_NO_HELPER = {
+_NO_CONVERTER = {
     False: "add a pass that converts {} to the LLVM dialect",
     True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types must match",
 }
@@ -62,10 +63,10 @@ def no_lowerings(dialect: str) -> Diagnostic:
 def of_step(
     error: StepError, step: PassStep, index: int, converters: Sequence[str] = (), rewriter: str = ""
 ) -> Diagnostic:
-    """The diagnostic of a failed step.
+    """Returns the diagnostic of a failed step.
 
-    `converters` are the passes that would convert the op that this one could not; `rewriter` is the pass that last
-    changed it.
+    `converters` are passes that would convert the op that the step failed to convert; `rewriter` is the pass that last
+    changed the op.
     """
     where = f"pass {index + 1} {step.spelling()}" + (f", on an op of {error.node}" if error.node else "")
     if rewriter:
@@ -77,13 +78,13 @@ def of_step(
 
 
 def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
-    """The passes that would convert the op on which a conversion failed, in the input module."""
+    """Returns the passes that would convert the op on which a conversion failed, in the input `module`."""
     found = _ILLEGAL.search(error.message)
     return _converters(module, found.group(1), recipe, locations) if found else []
 
 
 def last_rewriter(place: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
-    """The last stage in `trail` that changed the lines of location set `place`; "" if none did.
+    """Returns the last stage in `trail` that changed the lines of location set `place`; "" if none did.
 
     Renumbered SSA values do not count as a change.
     """
@@ -137,13 +138,13 @@ def no_entry(name: str) -> Diagnostic:
 
 def wrong_convention(name: str, arity: int) -> Diagnostic:
     return Diagnostic(
-        f"@{name} does not take its {arity} buffers as bare pointers, so nothing could call it",
+        f"@{name} does not take its {arity} buffers as bare pointers, so it cannot be called",
         "convert-func-to-llvm",
         "set use-bare-ptr-memref-call-conv=true",
     )
 
 
-def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
+def wrong_result_size(node: str, number: int, written: int, room: int) -> Diagnostic:
     return Diagnostic(
         f"result {number} is {written} bytes, but the caller's buffer has {room}",
         f"the results of the program, {node}",
@@ -153,9 +154,9 @@ def wrong_room(node: str, number: int, written: int, room: int) -> Diagnostic:
 
 
 def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
-    """The diagnostic if ops of other dialects are left at the end, with the passes that would convert them."""
+    """Returns a diagnostic if ops of other dialects are left at the end, with the passes that would convert them."""
     if kernel_modules(module):
-        return _FOR_A_DEVICE
+        return _DEVICE_KERNELS
     counts, first = _foreign(module, locations)
     if not counts:
         return None
@@ -167,7 +168,7 @@ def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagno
     node = first.get(name, "")
     where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
     verb = "are" if others else "is"
-    return Diagnostic(f"{name}{others} {verb} left: not machine code", where, todo, node=node)
+    return Diagnostic(f"{name}{others} {verb} not lowered to the LLVM dialect", where, todo, node=node)
 
 
 def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
@@ -175,7 +176,7 @@ def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationS
         return f"switch on {' or '.join(helpers)}"
     if name != _CAST and (early := _converters(module, name, recipe, locations, on=True)):
         return f"move {' or '.join(early)} after the pass that produces it, or add it there again"
-    return _NO_HELPER[name == _CAST].format(name)
+    return _NO_CONVERTER[name == _CAST].format(name)
 
 
 def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
@@ -195,8 +196,9 @@ def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[s
 
 
 def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, on: bool = False) -> list[str]:
-    """The passes after which fewer ops of that name are left: those disabled in or missing from the recipe, or, with
-    `on`, the enabled conversions of its last phases.
+    """Returns the passes after which fewer ops of that name are left.
+
+    Tries passes that the recipe disables or lacks, or with `on` the enabled conversions of its last phases.
     """
     before = _foreign(module, locations)[0][name]
     running = {step.name for step in recipe.steps if step.enabled}
@@ -207,14 +209,14 @@ def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets,
         for step in candidates
         if step.level == "mlir" and (step.name in running) is on and (not on or _converts(step))
     }
-    return [step.name for step in tried.values() if _left_after(module, name, step, locations) < before]
+    return [step.name for step in tried.values() if _count_after(module, name, step, locations) < before]
 
 
 def _converts(step: PassStep) -> bool:
     return step.phase in _LOWERING and not facts(step.name).simplifies
 
 
-def _left_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
+def _count_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
     with module.context, ir.Location.unknown():
         clone = module.clone()
         try:

@@ -1,7 +1,7 @@
-"""The MLIR module of a Buddy graph for scripts, and a compilation as HTML in notebooks.
+"""The MLIR module of a Buddy graph for scripts, and a compilation as HTML for notebooks.
 
-It uses no script and no style sheet, since notebooks strip those from untrusted outputs, and inherits the page's
-colours. Everything that comes from the program is escaped.
+The HTML uses no script and no style sheet, since notebooks strip those from untrusted outputs, and inherits the page's
+colours. Every text from the program is escaped.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import NodeError, lower, new_context, pack_parameters
 from buddy.compiler.protocol.artifact import Artifact, ArtifactSymbol, TensorSpec
 from buddy.compiler.protocol.plain_values import Assignment, Stage
-from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import StageText
 
 Run = Callable[..., list[Any]]
 Dialect = Literal["linalg", "tosa"]
-# What `graph.graph.GraphLowering` wants of this module.
+# The names that the protocol `graph.graph.GraphLowering` requires of this module.
 __all__ = ["TopLevelModule", "lower_to_llvm", "new_context", "runnable", "set_device", "top_level"]
 
 
@@ -43,10 +43,10 @@ class TopLevelModule(NamedTuple):
 
 
 def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevelModule:
-    """The top-level module of `graph`; with `pack` its parameters are passed as one 1-D tensor per element type.
+    """Lowers `graph` to a top-level module; with `pack` its parameters are passed as one 1-D tensor per element type.
 
-    `parts` says which of its nodes are calls of functions in other modules. Raises `GraphError` for a graph that cannot
-    be executed and `CompilationError` for a node that can neither be compiled nor run in eager.
+    `parts` lists the nodes that are calls of functions in other modules. Raises `GraphError` for a graph that cannot be
+    executed and `CompilationError` for a node that can neither be compiled nor run in eager.
     """
     graph.check()
     settings = graph.settings
@@ -58,10 +58,10 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     if graph.device is not DeviceType.CPU:
         set_device(found.module, graph._func_name, graph.device)
     arguments = tuple(op.tensor_meta for op in graph.placeholders)
-    return TopLevelModule(found.module, _packed(graph, found.module) if pack else arguments)
+    return TopLevelModule(found.module, _pack(graph, found.module) if pack else arguments)
 
 
-def _packed(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
+def _pack(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
     placeholders = list(enumerate(graph.placeholders))
     parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
     inputs = [i for i, op in placeholders if op.kind is not NodeType.FakeNode]
@@ -78,15 +78,15 @@ def set_device(module: Any, name: str, device: DeviceType) -> None:
 
 
 def lower_to_llvm(graph: Graph) -> None:
-    """Take the module that `graph` holds to the LLVM dialect with the default pipeline, in place.
+    """Lowers the module of `graph` to the LLVM dialect with the default pipeline, in place.
 
-    Raises `CompilationError` when a pass fails.
+    Raises `CompilationError` if a pass fails.
     """
     run_in_place(graph._imported_module, default_recipe(dialect=graph.settings.dialect), graph._locations)
 
 
 def runnable(found: TopLevelModule, graph: Graph) -> Run:
-    """A top-level module that computes `graph`, compiled in place and linked.
+    """Compiles a top-level module that computes `graph`, in place, and links it.
 
     The callable takes torch tensors as the module's function takes them, one after the other, and numbers that symbolic
     sizes are read from, in order. It returns a list.
@@ -95,7 +95,7 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
     from buddy.compiler.runtime import LoadedProgram
 
     module, name = found.module, graph._func_name
-    recipe = unpacked(default_recipe(dialect=graph.settings.dialect))  # each call may bring other tensors
+    recipe = without_packing(default_recipe(dialect=graph.settings.dialect))  # each call may bring other tensors
     calls = eager_calls(module.operation)
     entry = run_in_place(module, recipe, graph._locations)
     if entry is None:
@@ -118,7 +118,7 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
 
 
 def _symbols(found: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
-    """Where a call finds the symbols of `graph`: packed parameters change the numbers of the inputs."""
+    """Returns the symbols of `graph` with the inputs that they are read from, renumbered for packed parameters."""
     places = {id(meta): number for number, meta in enumerate(found.arguments)}
     sources = [places.get(id(op.tensor_meta), -1) for op in graph.placeholders]
     return [
@@ -139,7 +139,7 @@ _MONO = "font-family:monospace;font-size:90%"
 
 
 class Compiled(Protocol):
-    """What is shown of a `driver.compilation.Compilation`."""
+    """The attributes of a `driver.compilation.Compilation` that are shown."""
 
     @property
     def stages(self) -> Sequence[Stage]: ...
@@ -173,7 +173,7 @@ def html_of(compilation: Compiled) -> str:
 
 def _summary(compilation: Compiled) -> str:
     size = sum(map(len, compilation.artifact.objects))
-    known = f", {compilation.reused} stages known before" if compilation.reused else ""
+    known = f", {compilation.reused} stages from the cache" if compilation.reused else ""
     threads = f"{compilation.artifact.threads} thread{'s' * (compilation.artifact.threads != 1)}"
     return f"<b>compiled</b> in {_time(compilation.seconds * 1e3)}{known}: {size:,} bytes of objects for {threads}"
 
@@ -196,7 +196,7 @@ def _stages(pairs: Sequence[tuple[Stage, StageText]]) -> str:
     longest = max((stage.milliseconds for stage, _ in pairs), default=0.0)
     rows = [
         (
-            _named(stage, text) if stage.changed else f"<span style='opacity:0.6'>{escape(stage.name)}</span>",
+            _stage_section(stage, text) if stage.changed else f"<span style='opacity:0.6'>{escape(stage.name)}</span>",
             escape(stage.phase),
             _bar(stage.milliseconds, longest),
             str(stage.ops or ""),
@@ -204,10 +204,10 @@ def _stages(pairs: Sequence[tuple[Stage, StageText]]) -> str:
         )
         for stage, text in pairs
     ]
-    return _table(("stage", "phase", "time", "ops", "new and gone"), rows)
+    return _table(("stage", "phase", "time", "ops", "added and removed"), rows)
 
 
-def _named(stage: Stage, text: StageText) -> str:
+def _stage_section(stage: Stage, text: StageText) -> str:
     return _section(stage.name, _text(text.content))
 
 
@@ -218,7 +218,7 @@ def _change(stage: Stage) -> str:
 
 
 def _bar(milliseconds: float, longest: float) -> str:
-    """A time above a bar with a length proportional to its share of the longest."""
+    """Returns a time above a bar whose length is proportional to its share of the longest time."""
     share = 100 * milliseconds / longest if longest else 0.0
     style = f"background:currentColor;opacity:0.4;height:0.3em;width:{share:.1f}%"
     return f'<div style="width:8em">{_time(milliseconds)}<div style="{style}"></div></div>'
@@ -232,12 +232,12 @@ def _time(milliseconds: float) -> str:
 
 
 def _section(title: str, content: str, is_open: bool = False) -> str:
-    """A collapsible section; `title` is text, `content` HTML."""
+    """Returns a collapsible section; `title` is text, `content` HTML."""
     return f"<details{' open' * is_open}><summary>{escape(title)}</summary>{content}</details>"
 
 
 def _table(heads: Iterable[str], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table; `heads` are text, the cells of `rows` HTML."""
+    """Returns a table; `heads` are text, the cells of `rows` HTML."""
     head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in heads)
     body = "".join(
         "<tr>" + "".join(f'<td style="{_CELL}">{cell}</td>' for cell in row) + "</tr>" for row in rows[:MAX_ROWS]

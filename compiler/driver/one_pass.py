@@ -1,6 +1,6 @@
 """Runs one pass on a module in a file and prints the result: `python -m buddy.compiler.driver.one_pass FILE.mlir`.
 
-Nothing is caught: a pass that crashes ends the process, as intended for a reproducer.
+No error is caught, so a pass that crashes ends the process, as a reproducer needs.
 """
 
 from __future__ import annotations

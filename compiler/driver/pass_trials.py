@@ -1,7 +1,7 @@
 """Checks whether a text is a valid module, and previews what each of many passes would change in it.
 
-The process is disposable: a pass that crashes or never ends takes it down, and the caller starts another one for the
-remaining candidates.
+The process is disposable: a pass that crashes or never ends is killed with it, and the caller starts another one for
+the remaining candidates.
 """
 
 from __future__ import annotations

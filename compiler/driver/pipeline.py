@@ -1,4 +1,4 @@
-"""The pass loop: runs the enabled passes of a recipe on a graph or a module, followed by an observer."""
+"""The pass loop: runs the enabled passes of a recipe on a graph or a module, and notifies an observer."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 State = TypeVar("State")
-# Called with the number of each step before it runs, or with `LOWERING` or `CODE`, unless the result is known already.
+# Called with the number of each step before it runs, or with `LOWERING` or `CODE`, unless the result is cached.
 OnStep = Callable[[int], None]
-# Which passes leave IR that is verified: every one; ours that one of MLIR's follows, since those abort the process, or
-# worse, on IR that does not verify; none.
+# When IR is verified: after every pass; after each pass of ours that one of MLIR's follows, since MLIR's may abort the
+# process on invalid IR; never.
 Verification = Literal["every", "before-mlir", "never"]
 
 
@@ -30,37 +30,37 @@ class Step(NamedTuple):
 
 
 def enabled_steps(recipe: Recipe, level: str) -> list[Step]:
-    """The passes of `recipe` that run, on graphs (`graph`) or modules (`mlir`)."""
+    """Returns the enabled passes of `recipe` on graphs (`level` is `graph`) or modules (`mlir`)."""
     steps = enumerate(recipe.steps)
     return [Step(number, step) for number, step in steps if step.level == level and step.enabled]
 
 
 class Observer(Generic[State]):
-    """Follows a pipeline, whose passes change a `State` in place. This one keeps no stage and prints nothing."""
+    """Is notified by a pipeline, whose passes change a `State` in place. This base class stores and prints nothing."""
 
     def __init__(self, on_step: OnStep | None = None) -> None:
         self._on_step = on_step
 
     def known(self, at: Step) -> State | None:
-        """The state after a pass, where it has run before on the same; the pass does not run again then."""
+        """Returns the cached state after a pass, which then does not run again, or `None`."""
         return None
 
     def before(self, at: Step, state: State) -> State:
-        """What the pass is to change: `state` itself, or a copy of it."""
+        """Returns the state that the pass changes: `state` itself, or a copy of it."""
         if self._on_step is not None:
             self._on_step(at.number)
         return state
 
     def after(self, at: Step, state: State, remarks: Sequence[Remark]) -> None:
-        """The pass has left `state`, and remarked on some of it."""
+        """Is called with the state after a pass, and the pass's remarks."""
 
     def failure(self, at: Step, state: State, error: StepError) -> CompilationError:
-        """What to raise after a pass has failed, with `state` as it left it."""
+        """Returns the error to raise after a pass has failed, which left `state`."""
         return CompilationError(diagnosis.of_step(error, at.step, at.number))
 
 
 class EntryObserver(Observer[Any]):
-    """Keeps nothing of a module but how its entry is called: `entry`, `None` while it has no buffers for arguments."""
+    """Reads only the calling convention of the entry: `entry`, `None` until its arguments are buffers."""
 
     def __init__(self, operation: Any, on_step: OnStep | None = None) -> None:
         super().__init__(on_step)
@@ -78,9 +78,9 @@ class EntryObserver(Observer[Any]):
 def run_pipeline(
     state: State, steps: Sequence[Step], run: Callable[[State, Step], Sequence[Remark]], observer: Observer[State]
 ) -> State:
-    """The state after all `steps`, each of which `run` performs in place.
+    """Performs all `steps` by `run`, which changes the state in place. Returns the last state.
 
-    Raises the observer's `CompilationError` when `run` raises a `StepError`; the state may then be half rewritten.
+    Raises the observer's `CompilationError` if `run` raises a `StepError`; the state may then be half rewritten.
     """
     for at in steps:
         if (known := observer.known(at)) is not None:
@@ -102,7 +102,7 @@ def run_mlir_passes(
     observer: Observer[Any],
     verification: Verification = "every",
 ) -> Any:
-    """The module after the MLIR passes of `recipe`. Raises `CompilationError` when one fails."""
+    """Returns the module after the MLIR passes of `recipe`. Raises `CompilationError` if one fails."""
     steps, own = enabled_steps(recipe, "mlir"), own_passes()
     following = {at.number: after.step.name for at, after in pairwise(steps)}
 

@@ -44,7 +44,7 @@ class Snapshot:
     mark: str = ""
 
     def placed(self, step: PassStep, index: int) -> Snapshot:
-        """This snapshot with the index of its step in another recipe."""
+        """Returns this snapshot with the index of its step in another recipe."""
         stage = msgspec.structs.replace(self.stage, step=index, phase=step.phase or self.stage.phase)
         return dataclasses.replace(self, stage=stage)
 
@@ -53,7 +53,7 @@ def of_text(
     name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
     functions: tuple[tuple[str, float], ...] = (),
 ) -> Snapshot:  # fmt: skip
-    """A built-in stage without a module: LLVM IR, assembly; `functions` as in `Stage`."""
+    """Returns a built-in stage without a module: LLVM IR, assembly or PTX; `functions` are as in `Stage`."""
     ms = seconds * 1e3
     stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
     return Snapshot(stage, text, Counter())
@@ -62,7 +62,7 @@ def of_text(
 def of_graph(
     name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None, remarks: tuple[Remark, ...] = ()
 ) -> Snapshot:
-    """The Buddy graph as a stage; `before` is the one it is compared with."""
+    """Returns the Buddy graph as a stage; `before` is the previous stage, for the numbers of added and removed ops."""
     sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
     origins = Origins(direct=len(graph.body))
     text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets), origins=origins)
@@ -79,7 +79,7 @@ def of_graph(
 def of_marked(
     name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
 ) -> Snapshot:
-    """A module printed with location marks by another compiler; `before` are the ops of the previous stage.
+    """Returns a stage for a module that another compiler printed with location marks; `before` counts the previous ops.
 
     Ops without a location have no node.
     """
@@ -94,7 +94,7 @@ def of_marked(
 
 
 def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
-    """The first module: the graph's nodes lowered, or IR that enters at another phase."""
+    """Returns the stage of the first module: the lowered nodes of the graph, or imported IR at any phase."""
     marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -106,7 +106,7 @@ def after_step(
     before: Snapshot, operation: Any, locations: LocationSets, step: PassStep, index: int, seconds: float,
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
-    """The snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
+    """Returns the snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
     marked, lost = marked_text(operation, locations)
     mark = digest(marked)
     text = before.text if mark == before.mark else print_mlir(marked, locations)
@@ -123,18 +123,18 @@ def after_step(
 
 
 def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
-    """The module as a failed pass left it; it may be invalid."""
+    """Returns the stage of the module that a failed pass left, which may be invalid."""
     text = print_mlir(marked_text(operation, locations).text, locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text
 
 
 def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
-    """The numbers of added and removed ops, name by name."""
+    """Returns the numbers of added and removed ops, counted for each name."""
     return (after - before).total(), (before - after).total()
 
 
 def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
-    """Names of ops with the change of their counts, the greatest change first."""
+    """Returns the names of ops with the changes of their counts, the largest change first."""
     changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
     return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))
 
@@ -146,9 +146,9 @@ OnSnapshot = Callable[[Snapshot, bool], None]
 
 
 def graph_after(graph: Graph, recipe: Recipe, on_step: OnStep | None = None) -> Graph:
-    """A copy of `graph` after the graph passes of `recipe`, with no stage kept; `on_step` is called with each.
+    """Returns a copy of `graph` after the graph passes of `recipe`; `on_step` is called before each pass.
 
-    Raises `CompilationError` when one of them fails.
+    Raises `CompilationError` if a pass fails.
     """
     copy = _Copy(serialize.to_bytes(graph))
     return run_pipeline(copy, enabled_steps(recipe, "graph"), _transform, Observer(on_step)).graph
@@ -162,10 +162,10 @@ class GraphStages:
         self._known: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
-        """The graph after the graph passes of `recipe`; `add` is told each stage, and whether it was known, `on_step`
-        is called with each pass that is run.
+        """Returns the graph after the graph passes of `recipe`.
 
-        Raises `CompilationError` when one of them fails.
+        `add` is called with each stage and whether it was cached, `on_step` before each pass that runs. Raises
+        `CompilationError` if a pass fails.
         """
         observer = _StageObserver(self._data, self._known, add, on_step)
         run_pipeline(_Copy(self._data), enabled_steps(recipe, "graph"), _transform, observer)
@@ -173,7 +173,7 @@ class GraphStages:
 
 
 class _Copy:
-    """A graph as plain data, and made of it once it is needed; passes change the latter."""
+    """A graph as plain data, and the object built from it on first use, which passes change."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -184,7 +184,7 @@ class _Copy:
 
 
 class _StageObserver(Observer[_Copy]):
-    """Remembers the graph after each prefix of graph passes, and gives each as a stage to `add`."""
+    """Caches the graph after each prefix of graph passes, and passes each to `add` as a stage."""
 
     def __init__(
         self, data: bytes, known: OrderedDict[str, tuple[bytes, Snapshot]], add: OnSnapshot, on_step: OnStep | None
@@ -201,22 +201,22 @@ class _StageObserver(Observer[_Copy]):
         found = self._known.get(self._key)
         if found is None:
             return None
-        self._take(at, *found, known=True)
+        self._store(at, *found, known=True)
         return _Copy(self.data)
 
     def before(self, at: Step, state: _Copy) -> _Copy:
         super().before(at, state)
         copy = _Copy(self.data)
-        _ = copy.graph  # made before the clock starts
+        _ = copy.graph  # built before the clock starts
         self._start = time.perf_counter()
         return copy
 
     def after(self, at: Step, state: _Copy, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
         found = of_graph(at.step.name, state.graph, at.number, seconds, self._snapshot, tuple(remarks))
-        self._take(at, serialize.to_bytes(state.graph), found, known=False)
+        self._store(at, serialize.to_bytes(state.graph), found, known=False)
 
-    def _take(self, at: Step, data: bytes, snapshot: Snapshot, known: bool) -> None:
+    def _store(self, at: Step, data: bytes, snapshot: Snapshot, known: bool) -> None:
         self.data, self._snapshot = data, snapshot
         self._known[self._key] = data, snapshot
         self._known.move_to_end(self._key)
@@ -226,12 +226,12 @@ class _StageObserver(Observer[_Copy]):
 
 
 def _transform(copy: _Copy, at: Step) -> list[Remark]:
-    """Run a graph pass in place. Raises `StepError` with its message, or with the traceback of a fault in it."""
+    """Runs a graph pass in place. Raises `StepError` with its message, or with the traceback of a bug in the pass."""
     try:
         notes = run_transform(copy.graph, at.step.name, dict(at.step.options))
     except (TransformError, GraphError) as error:
         raise StepError(str(error)) from error
     except Exception as error:
-        said = "".join(format_exception(error))
-        raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", said) from error
+        traceback = "".join(format_exception(error))
+        raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
     return [Remark(at.step.name, (note.node,), note.text) for note in notes]

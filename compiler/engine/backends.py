@@ -1,4 +1,4 @@
-"""Other backends: their compilation of top-level IR, and their descriptions."""
+"""Other backends: they compile top-level IR, and describe their versions, flags and devices."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.worker_messages import CompileDone, Message
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
-_GONE = "the IREE process exited"
+_EXITED = "the IREE process exited"
 
 
-class HandedOver(CompilationRequest):
-    """A compilation that IREE continues from top-level IR: `result` is the part up to there, `rest` is IREE's part."""
+class IreeCompilation(CompilationRequest):
+    """A compilation by IREE: `result` compiles up to top-level IR in the compiler, `rest` runs IREE's phases on it."""
 
     _first: CompileResult | None = None
 
@@ -38,46 +38,46 @@ class HandedOver(CompilationRequest):
     ) -> CompileResult:
         """Runs IREE's phases after the stages of `first`, and reports each when it is done. Raises `JobFailed`."""
         self._first = first
-        held = ("handed over", self._request)
+        held = ("top-level IR", self._request)
         self._store.pin(held, [stage.text for stage in first.stages])
-        self._tell_phase(first)
+        self._report_phase(first)
         try:
             flags, number = self._recipe.backend_flags, len(first.stages) - 1
-            return await self._followed(
+            return await self._follow(
                 lambda known: CompileByIree(first.artifact, flags, known, number),
                 call,
-                lambda done: self._whole(first, done),
+                lambda done: self._finish_rest(first, done),
             )
         finally:
             self._store.unpin(held)
 
-    def _finished(self, done: CompileDone) -> CompileResult:
-        stages = (self._graph.fx, *(self._shifted(data) for data in done.stages))
+    def _finish(self, done: CompileDone) -> CompileResult:
+        stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
-    def _whole(self, first: CompileResult, done: CompileDone) -> CompileResult:
-        stages = (*first.stages, *(self._shifted(data) for data in done.stages))
+    def _finish_rest(self, first: CompileResult, done: CompileDone) -> CompileResult:
+        stages = (*first.stages, *(self._add_stage(data) for data in done.stages))
         seconds, reused = first.seconds + done.seconds, first.reused + done.reused
         self._pin(self._kind, stages)
         self._send(Compiled(self._request, self._recipe.graph, stages, seconds, reused, first.remarks))
         return CompileResult(stages, done.artifact, first.assignments, first.remarks, seconds, reused)
 
-    def _stage_done(self, stage: Stage) -> None:
-        super()._stage_done(stage)
+    def _add_finished_stage(self, stage: Stage) -> None:
+        super()._add_finished_stage(stage)
         if self._first is not None:
-            self._tell_phase(self._first)
+            self._report_phase(self._first)
 
-    def _tell_phase(self, first: CompileResult) -> None:
+    def _report_phase(self, first: CompileResult) -> None:
         number = len(self._stages) - len(first.stages)
         name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
         self._send(
             Progress(self._request, f"IREE {number + 1}/{len(IREE_PHASES)} {name}", number / (len(IREE_PHASES) + 1))
         )
 
-    def _crash(self, died: WorkerDied) -> Diagnostic:
+    def _describe_crash(self, died: WorkerDied) -> Diagnostic:
         if self._first is None:
-            return super()._crash(died)
-        return describe_death(died, _GONE, "IREE's compiler", "the stages before it are available; compile again")
+            return super()._describe_crash(died)
+        return describe_death(died, _EXITED, "IREE's compiler", "the stages before it are available; compile again")
 
 
 class BackendWorkers:
@@ -90,15 +90,15 @@ class BackendWorkers:
     async def close(self) -> None:
         await self._iree.close()
 
-    async def take_on(self, compilation: HandedOver, first: CompileResult, job: Job) -> CompileResult:
-        """Continues a compilation that has reached top-level IR with IREE. Raises `JobFailed`."""
+    async def continue_with_iree(self, compilation: IreeCompilation, first: CompileResult, job: Job) -> CompileResult:
+        """Runs IREE's part of a compilation whose top-level IR is `first`. Raises `JobFailed`."""
         async with self._iree.turn:
-            await self._up(job)
+            await self._wait_until_ready(job)
             return await compilation.rest(first, self._iree.call)
 
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
         """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
-        _needs(frame.name)
+        _require_backend(frame.name)
         self._send(Progress(job.request, "asking IREE for its flags"))
         found = await self._ask(DescribeIree(), job)
         self._send(
@@ -109,21 +109,21 @@ class BackendWorkers:
 
     async def check(self, frame: CheckFlags, job: Job) -> None:
         """Checks whether a backend accepts flags. Raises `JobFailed`."""
-        _needs(frame.name)
+        _require_backend(frame.name)
         found = await self._ask(CheckIreeFlags(frame.flags), job)
         self._send(FlagsChecked(job.request, found.problem))
 
     async def _ask(self, request: Message, job: Job) -> Any:
         async with self._iree.turn:
-            await self._up(job)
+            await self._wait_until_ready(job)
             try:
                 return await self._iree.call(request)
             except RequestRefused as refused:
                 raise JobFailed(refused.refused.diagnostic) from refused
             except WorkerDied as died:
-                raise JobFailed(describe_death(died, _GONE, "IREE", "try again")) from died
+                raise JobFailed(describe_death(died, _EXITED, "IREE", "try again")) from died
 
-    async def _up(self, job: Job) -> None:
+    async def _wait_until_ready(self, job: Job) -> None:
         if not self._iree.is_ready:
             self._send(Progress(job.request, "starting IREE"))
         try:
@@ -133,20 +133,18 @@ class BackendWorkers:
             raise JobFailed(describe_death(died, "the IREE process does not start", "the backend", todo)) from died
 
 
-def needs_backend(recipe: Recipe) -> None:
+def require_backend(recipe: Recipe) -> None:
     """Raises `JobFailed` if the backend of `recipe` is not installed, or does not support its target."""
     if recipe.runs_passes:
         return
-    _needs(recipe.backend)
+    _require_backend(recipe.backend)
     if recipe.target:
-        what = f"the target {recipe.target} is for this compiler's own code, not for {recipe.backend}'s"
-        todo = (
-            "name the machine by its own flags (--backend-flag=--iree-llvmcpu-target-triple=…), or set the target back"
-        )
+        what = f"the target {recipe.target} applies to the native backend only, not to {recipe.backend}"
+        todo = "name the target by its own flags (--backend-flag=--iree-llvmcpu-target-triple=…), or reset the target"
         raise JobFailed(Diagnostic(what, "the recipe's target", todo))
 
 
-def _needs(name: str) -> None:
+def _require_backend(name: str) -> None:
     if name != IREE:
         raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
     if problem := missing_packages():
@@ -154,9 +152,7 @@ def _needs(name: str) -> None:
 
 
 def refuse_other_backends(what: str) -> Callable[[Any, Job], Any]:
-    """Returns a handler that rejects requests for another backend's recipe about this compiler's own code with
-    `JobFailed`.
-    """
+    """Returns a handler for requests that need this compiler's own code: it raises `JobFailed` for other backends."""
 
     async def refuse(frame: Any, job: Job) -> None:
         where, todo = "the recipe's backend", "choose the native backend first (--backend native)"

@@ -1,4 +1,4 @@
-"""The full catalogue of passes: those that the compiler describes, and the others that the bindings have registered."""
+"""The full catalogue of passes: those that the compiler describes, and all others that the bindings have registered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.protocol.plain_values import PassInfo
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
 # The search through the libraries takes seconds, once per installation.
-_PATIENCE = 180.0
+_SEARCH_SECONDS = 180.0
 
 
 class Discovery:
@@ -35,17 +35,21 @@ async def _ask() -> RegisteredPasses:
     if (found := discovery.cached_passes()) is not None:
         return found
     try:
-        return await call_in_process("buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _PATIENCE)
+        return await call_in_process(
+            "buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _SEARCH_SECONDS
+        )
     except TookTooLong as error:
         return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
     except CallFailed:
         return RegisteredPasses(problem="the process that searches the bindings' libraries exited without an answer")
 
 
-def merged(described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = "") -> tuple[PassInfo, ...]:
-    """All passes sorted by name, without duplicates.
+def merge_passes(
+    described: tuple[PassInfo, ...], registered: tuple[PassInfo, ...], tool: str = ""
+) -> tuple[PassInfo, ...]:
+    """Returns all passes sorted by name, without duplicates.
 
-    A pass of both the bindings and the tool is the bindings', with the tool's description.
+    A pass that both the bindings and the tool have counts as the bindings', with the tool's description.
     """
     found = {info.name: info for info in registered}
     for info in described:

@@ -1,7 +1,4 @@
-"""The compiler worker: takes graphs as plain data; returns stages as they are finished, and an artifact.
-
-Imports no torch.
-"""
+"""The compiler worker: takes graphs as plain data, and returns stages and an artifact. Does not import torch."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class CompilerWorker:
     """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is the reason why there is no compiler: the answer to all requests."""
+        """If `problem` is set, it is the reason why the compiler is not available, and the answer to all requests."""
         self._channel, self._problem = channel, problem
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
@@ -88,7 +85,7 @@ class CompilerWorker:
 
     def _compile(self, request: CompileGraph) -> Reply:
         self._compilers.move_to_end(request.key)
-        return compiled(self._channel, self._compilers[request.key], request.recipe, request.known)
+        return compile_recipe(self._channel, self._compilers[request.key], request.recipe, request.known)
 
     def _remarks(self, request: RemarkCode) -> Reply:
         self._compilers.move_to_end(request.key)
@@ -108,24 +105,24 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
         return Refused(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
 
 
-def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
-    """What a `Compiler` makes of `recipe`: stages are sent as they are made, the reply is the rest.
+def compile_recipe(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
+    """Compiles `recipe` by `compiler`: sends each stage when it is finished, and returns the reply with the artifact.
 
-    The artifact is what the recipe's backend makes of the IR that it takes.
+    The artifact is that of the recipe's backend.
     """
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    packer, recipe = TextPacker(channel, known), recipe.handed_over()
+    packer, recipe = TextPacker(channel, known), recipe.for_backend()
     try:
         make = _from_top_level if backend_named(recipe.backend).takes == "toplevel" else _from_llvm
-        channel.send(Assignments(compiler.assignments(recipe, packer.step_begins)))
-        result, handed_over = make(compiler, recipe, packer)
+        channel.send(Assignments(compiler.assignments(recipe, packer.send_step)))
+        result, product = make(compiler, recipe, packer)
     except CompilationError as error:
         return Refused(error.diagnostic, tuple(packer.pack(stage, text) for stage, text in error.stages))
     return CompileDone(
         packer.stages(result.stages),
-        handed_over,
+        product,
         tuple(result.assignments),
         tuple(result.remarks),
         result.seconds,
@@ -134,18 +131,18 @@ def compiled(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, 
 
 
 def _from_llvm(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
-    """All stages of the recipe, and the artifact."""
+    """Returns all stages of the recipe, and the artifact."""
     from buddy.compiler.protocol.artifact import to_bytes
 
-    result = compiler.compile(recipe, packer.stage_made, packer.step_begins)
+    result = compiler.compile(recipe, packer.send_stage, packer.send_step)
     return result, to_bytes(result.artifact)
 
 
 def _from_top_level(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
-    """The stages up to top-level IR, and what the backend makes of that. Raises `CompilationError` where it refuses."""
+    """Returns the stages up to top-level IR and the product of the backend. Raises `CompilationError`."""
     from buddy.compiler.driver.backends import Code, backend_named
 
-    result = compiler.top_level(recipe, packer.stage_made, packer.step_begins)
+    result = compiler.top_level(recipe, packer.send_stage, packer.send_step)
     code = Code(result.graph, recipe, result.module, result.locations)
     backend = backend_named(recipe.backend)
     backend.check(code)
@@ -159,10 +156,10 @@ class TextPacker:
         self._channel, self._known = channel, set(known)
         self._sent: dict[int, Stage] = {}
 
-    def step_begins(self, step: int) -> None:
+    def send_step(self, step: int) -> None:
         self._channel.send(StepNote(step))
 
-    def stage_made(self, stage: Stage, text: Any) -> None:
+    def send_stage(self, stage: Stage, text: Any) -> None:
         data = self.pack(stage, text)
         self._sent[stage.index] = data.stage
         self._channel.send(StageNote(data))
@@ -177,7 +174,7 @@ class TextPacker:
         return StageData(named, packed)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
-        """The compilation's final stages, with the texts they were sent with."""
+        """Returns the compilation's final stages, with the texts they were sent with."""
         sent = self._sent
         return tuple(
             StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))

@@ -51,13 +51,13 @@ class CompilationRequest:
     async def result(
         self, request: Callable[[tuple[str, ...]], Message], call: Callable[[Message, Callable[[Message], None]], Any]
     ) -> CompileResult:
-        """Compiles through `call`, with a `request` that says which texts the engine already has.
+        """Compiles by `call` of `request`, which gets the names of the texts that the engine already has.
 
         Raises `JobFailed` with the stages at the failure.
         """
-        return await self._followed(request, call, self._finished)
+        return await self._follow(request, call, self._finish)
 
-    async def _followed(
+    async def _follow(
         self,
         request: Callable[[tuple[str, ...]], Message],
         call: Callable[[Message, Callable[[Message], None]], Any],
@@ -67,43 +67,43 @@ class CompilationRequest:
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
-            return finish(await call(request(known), self._note))
+            return finish(await call(request(known), self._handle_note))
         except RequestRefused as refused:
-            stages = self._at_failure(refused.refused.stages)
+            stages = self._failed_stages(refused.refused.stages)
             self._pin("failed", [*self._stages.values(), *stages])
             raise JobFailed(refused.refused.diagnostic, stages) from refused
         except WorkerDied as died:
             self._pin("failed", self._stages.values())
-            raise JobFailed(self._crash(died)) from died
+            raise JobFailed(self._describe_crash(died)) from died
         finally:
             self._store.unpin(("request", self._request))
 
-    def _note(self, note: Message) -> None:
+    def _handle_note(self, note: Message) -> None:
         if isinstance(note, Assignments):
             self._send(Assigned(self._request, self._recipe.graph, note.assignments))
-            self._stage_done(self._graph.fx)
+            self._add_finished_stage(self._graph.fx)
         elif isinstance(note, StepNote):
-            self._step_begins(note.step)
+            self._start_step(note.step)
         elif isinstance(note, StageNote):
-            stage = self._shifted(note.data)
-            self._stage_done(stage)
+            stage = self._add_stage(note.data)
+            self._add_finished_stage(stage)
 
-    def _stage_done(self, stage: Stage) -> None:
+    def _add_finished_stage(self, stage: Stage) -> None:
         self._stages[stage.index] = stage
         self._send(StageDone(self._request, self._recipe.graph, stage))
 
-    def _shifted(self, data: StageData) -> Stage:
-        """The stage moved by one, after `fx`, which the compiler does not know, with its text in the store."""
+    def _add_stage(self, data: StageData) -> Stage:
+        """Stores the text of a stage, and returns the stage with its index increased by one for `fx`."""
         keep(self._store, data.text)
         return msgspec.structs.replace(data.stage, index=data.stage.index + 1)
 
-    def _at_failure(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
-        """The IR at the failure, placed after the finished stages."""
+    def _failed_stages(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
+        """Returns the IR at the failure, numbered after the finished stages."""
         behind = enumerate(found, start=len(self._stages))
-        return tuple(msgspec.structs.replace(self._shifted(data), index=index) for index, data in behind)
+        return tuple(msgspec.structs.replace(self._add_stage(data), index=index) for index, data in behind)
 
-    def _finished(self, done: CompileDone) -> CompileResult:
-        stages = (self._graph.fx, *(self._shifted(data) for data in done.stages))
+    def _finish(self, done: CompileDone) -> CompileResult:
+        stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
         self._pin(self._kind, stages)
         self._send(Compiled(self._request, self._recipe.graph, stages, done.seconds, done.reused, done.remarks))
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
@@ -112,13 +112,13 @@ class CompilationRequest:
         """Pins what the client shows: the texts of the latest successful, compared and failed compilation."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
-    def _step_begins(self, step: int) -> None:
+    def _start_step(self, step: int) -> None:
         self._at = step
         order = _in_order(self._recipe)
         done = order.index(step) / len(order)
-        self._send(Progress(self._request, self._told(step), done))
+        self._send(Progress(self._request, self._step_text(step), done))
 
-    def _told(self, step: int) -> str:
+    def _step_text(self, step: int) -> str:
         if step == LOWERING:
             return "lowering"
         if step == CODE:
@@ -126,7 +126,7 @@ class CompilationRequest:
         passes = [index for index in _in_order(self._recipe) if index >= 0]
         return f"pass {1 + passes.index(step)}/{len(passes)} {self._recipe.steps[step].name}"
 
-    def _crash(self, died: WorkerDied) -> Diagnostic:
+    def _describe_crash(self, died: WorkerDied) -> Diagnostic:
         step = self._at
         if step is None:
             where = "before the first pass"
@@ -139,7 +139,7 @@ class CompilationRequest:
 
 
 def _in_order(recipe: Recipe) -> list[int]:
-    """The enabled steps in execution order: graph passes run before lowering, wherever they are listed."""
+    """Returns the enabled steps in execution order: graph passes run before lowering, wherever they are listed."""
     on = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
     graph, mlir = ([index for index, step in on if (step.level == "graph") is first] for first in (True, False))
     return [*graph, LOWERING, *mlir, CODE]

@@ -52,7 +52,7 @@ class Connection:
         self._writer, _ = await loop.connect_write_pipe(lambda: _Watcher(self.lost.set), outgoing)
 
     async def bodies(self) -> AsyncIterator[bytes]:
-        """The bodies of frames as they arrive; raises `WireError` for data that are not frames."""
+        """Yields the bodies of frames as they arrive; raises `WireError` for data that are not frames."""
         buffer = FrameBuffer()
         while data := await self._reader.read(_READ):
             for body in buffer.feed(data):
@@ -85,10 +85,10 @@ class _Watcher(asyncio.BaseProtocol):
 
 _READ_SIZE = 1 << 20
 # Time limit for a process to be forked and to connect, in seconds.
-_START = 30.0
+_CONNECT_SECONDS = 30.0
 # Time limit for a disconnected process to exit, and the polling interval, in seconds.
-_END = 1.0
-_LOOK = 0.01
+_EXIT_SECONDS = 1.0
+_POLL_SECONDS = 0.01
 
 
 class Peer:
@@ -99,7 +99,7 @@ class Peer:
         self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
 
     async def messages(self) -> AsyncIterator[Any]:
-        """The process's messages, until it disconnects."""
+        """Yields the process's messages, until it disconnects."""
         with contextlib.suppress(ConnectionError):
             while data := await self._reader.read(_READ_SIZE):
                 for body in self._buffer.feed(data):
@@ -114,17 +114,17 @@ class Peer:
         """Closes the connection; the process then exits."""
         self._writer.close()
 
-    async def ended(self) -> None:
-        """Waits for the process to exit; kills it if it does not react, because it is stopped or stuck."""
-        end = time.monotonic() + _END
+    async def wait_for_exit(self) -> None:
+        """Waits for the process to exit; kills it after a time limit, because it may be stopped or stuck."""
+        end = time.monotonic() + _EXIT_SECONDS
         try:
-            while self._lives() and time.monotonic() < end:
-                await asyncio.sleep(_LOOK)
+            while self._is_running() and time.monotonic() < end:
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
-            if self._lives():
+            if self._is_running():
                 kill_group_of(self._pid)
 
-    def _lives(self) -> bool:
+    def _is_running(self) -> bool:
         try:
             os.kill(self._pid, 0)
         except ProcessLookupError:
@@ -154,13 +154,13 @@ class ListeningSocket:
             peer.close()
         self._folder.cleanup()
         try:
-            await asyncio.gather(*(peer.ended() for peer in self._peers))
+            await asyncio.gather(*(peer.wait_for_exit() for peer in self._peers))
         finally:
             self._line.close()
 
     async def peer(self) -> Peer:
-        """The next process that connects. Raises `asyncio.TimeoutError` if none does in time."""
-        await self._called()
+        """Returns the next process that connects. Raises `asyncio.TimeoutError` if none does in time."""
+        await self._wait_for_process()
         # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.
         connection, _ = self._listener.accept()
         try:
@@ -171,12 +171,12 @@ class ListeningSocket:
         self._peers.append(Peer(reader, writer, self._types, other_end(connection)))
         return self._peers[-1]
 
-    async def _called(self) -> None:
+    async def _wait_for_process(self) -> None:
         """Waits until a process connects."""
         loop, called = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._listener, called.set)
         try:
-            await asyncio.wait_for(called.wait(), _START)
+            await asyncio.wait_for(called.wait(), _CONNECT_SECONDS)
         finally:
             loop.remove_reader(self._listener)
 

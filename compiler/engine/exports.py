@@ -1,4 +1,4 @@
-"""Answers requests for files and parts of an open program: exports, subgraphs, scripts."""
+"""Answers requests for parts of an open program: exported files, subgraphs, scripts, and the cause of a fault."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ExportHandler:
             raise JobFailed(Diagnostic(f"what {recipe.backend} compiles is not exported", "the recipe", todo))
         compiled = await self._session.result_of(recipe, job, "export")
         llvm_ir = self._text(compiled.stages, "llvm")
-        mlir = self._named(frame.stage) if frame.stage else self._text(compiled.stages, "mlir")
+        mlir = self._stored_text(frame.stage) if frame.stage else self._text(compiled.stages, "mlir")
         request = ExportProgram(
             recipe.graph,
             recipe,
@@ -72,14 +72,14 @@ class ExportHandler:
         self._send(Exported(job.request, made.folder, made.files))
 
     def _text(self, stages: Sequence[Stage], language: str) -> str:
-        """The text of the first stage in `language`."""
+        """Returns the text of the first stage in `language`."""
         stage = next((stage for stage in stages if stage.language == language), None)
         if stage is None:
             what = f"this program has no stage of {language}"
             raise JobFailed(Diagnostic(what, "the recipe", "choose a recipe whose code is for a CPU"))
-        return self._named(stage.text)
+        return self._stored_text(stage.text)
 
-    def _named(self, name: str) -> str:
+    def _stored_text(self, name: str) -> str:
         text = self._store.get(name)
         if text is None:
             raise JobFailed(

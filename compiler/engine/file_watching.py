@@ -38,13 +38,13 @@ class CompilerPlugins:
         self.plugins, self.notes, self.asked = plugins, notes, True
         self.graphs.clear()
 
-    def took(self, key: str, kept: Collection[str]) -> None:
+    def record_graph(self, key: str, kept: Collection[str]) -> None:
         """Records that graph `key` was sent, and that the worker now has `kept`: others may have been evicted."""
         self.graphs = {*self.graphs.intersection(kept), key}
 
 
 def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
-    """The current path and hash of the file at `path`, relative to `directory`.
+    """Returns the resolved path of the file at `path`, relative to `directory`, and the hash of its content.
 
     Raises `OSError` if it cannot be read.
     """
@@ -53,12 +53,12 @@ def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
     except (ValueError, RuntimeError) as error:  # a NUL character, or a cycle of links
         raise OSError(errno.EINVAL, "is not a file path") from error
     if whole.exists() and not whole.is_file():  # such as /dev/zero, which never ends
-        raise OSError(errno.EINVAL, "is no regular file")
+        raise OSError(errno.EINVAL, "is not a regular file")
     return PluginFile(str(whole), digest(whole.read_bytes()))
 
 
-def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
-    """Plug-in files with absolute paths and current hashes, and a note for each whose hash has changed.
+def resolve_plugins(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
+    """Returns plug-in files with absolute paths and current hashes, and a note for each whose hash has changed.
 
     Raises `JobFailed` for a file that cannot be read.
     """
@@ -75,17 +75,17 @@ def as_they_are(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[Pl
     return tuple(dict.fromkeys(found)), tuple(notes)
 
 
-_LOOK_SECONDS = 0.25
+_POLL_SECONDS = 0.25
 # Editors delete or truncate a file before they write it; it counts as deleted after this many seconds.
 _GONE_SECONDS = 2.0
 
 # Modification and status-change times, length and inode of a file; `None` if it does not exist.
 Trace = tuple[int, int, int, int] | None
-# The trace of the previous content, which no file has.
-_BEFORE = (-1, -1, -1, -1)
+# The status of a file whose previous content is no longer available; no file has this status.
+_UNKNOWN_STATUS = (-1, -1, -1, -1)
 
 
-class _Seen(NamedTuple):
+class _FileState(NamedTuple):
     trace: Trace
     held: str
 
@@ -104,16 +104,16 @@ class WatchHandler:
         # The content hash of each file at the last comparison.
         self._known: dict[Path, str] = {}
 
-    def opening(self) -> None:
+    def record_opening(self) -> None:
         """Records that the program is about to be opened: later changes may differ from what it reads."""
         self._since = time.time_ns()
 
     async def watch(self, frame: Watch, job: Job) -> None:
         files = [Path(frame.directory, file) for file in frame.files]
-        before = self._before(files, await asyncio.to_thread(_look, files))
+        before = self._states_before_opening(files, await asyncio.to_thread(_read_states, files))
         last, since = [seen.trace for seen in before], time.monotonic()
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
             now = await asyncio.to_thread(_traces, files)
             if now != last:
                 last, since = now, time.monotonic()
@@ -121,9 +121,9 @@ class WatchHandler:
             if now == [seen.trace for seen in before] or (None in now and time.monotonic() - since < _GONE_SECONDS):
                 continue
             told = time.time_ns()
-            found = await asyncio.to_thread(_look, files)
+            found = await asyncio.to_thread(_read_states, files)
             if [seen.trace for seen in found] != now:
-                # It is still being written, or was removed briefly.
+                # The file is still being written, or was removed briefly.
                 continue
             pairs = list(zip(frame.files, before, found, strict=True))
             self._known.update((path, seen.held) for path, seen in zip(files, found, strict=True))
@@ -135,31 +135,34 @@ class WatchHandler:
                 return
             before = found
 
-    def _before(self, files: Sequence[Path], found: Sequence[_Seen]) -> list[_Seen]:
-        """The content of `files` before the program was opened; `found` is their current state.
+    def _states_before_opening(self, files: Sequence[Path], found: Sequence[_FileState]) -> list[_FileState]:
+        """Returns the content of `files` before the program was opened; `found` is their current state.
 
         A file that the program itself writes when it is opened changes each time; its last content is then used.
         """
         before = []
         for path, seen in zip(files, found, strict=True):
             if self._is_new(seen.trace) and self._known.get(path) != seen.held:
-                before.append(_Seen(_BEFORE, self._known.get(path, "")))
+                before.append(_FileState(_UNKNOWN_STATUS, self._known.get(path, "")))
             else:
                 before.append(seen)
                 self._known[path] = seen.held
         return before
 
     def _is_new(self, trace: Trace) -> bool:
-        """Whether a file is newer than the program; unknown if its clock is ahead."""
+        """Returns whether a file is newer than the program; unknown if its clock is ahead."""
         return self._since is not None and (trace is None or self._since < max(trace[:2]) <= time.time_ns())
 
 
-def _look(files: Sequence[Path]) -> list[_Seen]:
-    """Each file's trace, and a hash of its content."""
-    return [_Seen(trace, _held(path) if trace else "") for path, trace in zip(files, _traces(files), strict=True)]
+def _read_states(files: Sequence[Path]) -> list[_FileState]:
+    """Returns the status of each file, and a hash of its content."""
+    return [
+        _FileState(trace, _hash_content(path) if trace else "")
+        for path, trace in zip(files, _traces(files), strict=True)
+    ]
 
 
-def _held(path: Path) -> str:
+def _hash_content(path: Path) -> str:
     try:
         return digest(path.read_bytes())
     except OSError:

@@ -1,7 +1,7 @@
 """The host worker: runs the user's script, captures its graphs, and holds weights, inputs and the eager callables.
 
-Nothing dangerous runs here: compiled code runs in a forked process. The process uses one thread, because a child of a
-process that has used torch's threads hangs in its first parallel op.
+Compiled code runs in a forked process, since it may crash. The host uses one thread, because a child of a process that
+has used torch's threads hangs in its first parallel op.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from buddy.compiler.protocol.worker_messages import (
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
 # A pending request arrives within this time; only without one is there time to warm up Dynamo.
-_A_MOMENT = 0.05
+_WARM_UP_DELAY = 0.05
 
 
 class SourceRefused(Exception):
@@ -74,7 +74,7 @@ class Host:
     """Answers requests with the program that was loaded last."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """`problem` is the reason why nothing can be loaded: the answer to all requests."""
+        """If `problem` is set, it is the reason why no program can be loaded, and the answer to all requests."""
         self._channel, self._problem = channel, problem
         self._program: Any = None
 
@@ -99,7 +99,7 @@ class Host:
             elif isinstance(request, RemarkHere):
                 self._channel.send(self._in_child(request, remark_in_child))
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
-                self._channel.send(self._here(request))
+                self._channel.send(self._handle_here(request))
 
     def _load(self, request: LoadProgram) -> Reply:
         started = time.perf_counter()
@@ -110,7 +110,7 @@ class Host:
                 self._import(request.frontend)
             graphs = tuple(_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
-            own = _own_code(self._program, before)
+            own = _hash_registrations(self._program, before)
             return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
@@ -135,12 +135,12 @@ class Host:
             raise SourceRefused(refused[0])
         self._program.notes.extend(map(str, refused))
 
-    def _here(self, request: Any) -> Reply:
-        """Handles a request about a graph in this process."""
+    def _handle_here(self, request: Any) -> Reply:
+        """Handles a request about a graph in this process, without a fork."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
-        if (refused := _refused(captured, request)) is not None:
+        if (refused := _rejection(captured, request)) is not None:
             return refused
         try:
             if isinstance(request, MakeScript):
@@ -149,7 +149,7 @@ class Host:
                 return begin_bisection(captured, request)
             if isinstance(request, BeginTuning):
                 return begin_tuning(captured, request)
-            self._program.graphs.append(_extracted(captured, request))
+            self._program.graphs.append(_extract(captured, request))
             return NodesExtracted(_data(self._program.graphs[-1]))
         except Exception as error:
             self._channel.send(Trouble(traceback_of(error)))
@@ -159,7 +159,7 @@ class Host:
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
         captured = self._program.graphs[request.graph]
-        return _refused(captured, request) or act(self._channel, captured, request)
+        return _rejection(captured, request) or act(self._channel, captured, request)
 
     def _progress(self, what: str) -> None:
         self._channel.send(Activity(what))
@@ -187,8 +187,8 @@ def _not_loaded(graph: int) -> Refused:
     return Refused(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
 
 
-def _refused(captured: Any, request: Any) -> Refused | None:
-    """The reason why a request does not apply to a graph: its nodes are not PyTorch ops, or it has no reference."""
+def _rejection(captured: Any, request: Any) -> Refused | None:
+    """Returns the rejection of a request that needs PyTorch ops or a reference, if the graph has none, else `None`."""
     begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
@@ -200,7 +200,7 @@ def _refused(captured: Any, request: Any) -> Refused | None:
     return None
 
 
-def _extracted(captured: Any, request: ExtractNodes) -> Any:
+def _extract(captured: Any, request: ExtractNodes) -> Any:
     from buddy.compiler.tools.extract import extract
 
     return extract(captured, request.nodes)
@@ -213,8 +213,8 @@ def _script(captured: Any) -> ScriptMade:
     return ScriptMade(made.name, made.text, made.values)
 
 
-def _own_code(program: Any, before: dict[registrations.Key, Any]) -> str:
-    """A hash of the code with which a program's script has added to the registries, "" if it has not."""
+def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> str:
+    """Returns a hash of the code with which a program's script has added to the registries, "" if it has not."""
     from buddy.compiler.graph.plugins import registered_since
 
     first = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
@@ -237,7 +237,7 @@ def _data(captured: Any) -> CapturedGraphData:
 
 
 def _code(captured: Any) -> TextData:
-    """The ATen graph as Python text, with the node of each line."""
+    """Returns the ATen graph as Python text, with the node of each line."""
     from buddy.compiler.frontend.table import code_lines
 
     rows = captured.info.rows
@@ -246,7 +246,7 @@ def _code(captured: Any) -> TextData:
 
 
 def _fx_stage(captured: Any) -> StageData:
-    """The ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
+    """Returns the ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
     table = captured.table.rstrip("\n") + "\n"
     rows = captured.info.rows
     sets = ((), *((row.stable,) for row in rows))
@@ -257,7 +257,7 @@ def _fx_stage(captured: Any) -> StageData:
 
 
 def _diagnostic(error: BaseException, source: str) -> Diagnostic:
-    """The diagnostic for the user; errors of the importers have their own message."""
+    """Returns the diagnostic for the user; errors of the importers have their own message."""
     found = getattr(error, "diagnostic", None)
     if isinstance(found, Diagnostic):
         return found
@@ -287,7 +287,7 @@ def _warm_up() -> Diagnostic | None:
     return None
 
 
-def _rehearse() -> None:
+def _capture_small_program() -> None:
     """Captures a small program: Dynamo's imports and setup for the first one take a second of the first load."""
     import torch
     from torch.nn import functional
@@ -307,6 +307,6 @@ def serve(channel: Channel) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    if problem is None and not channel.ready(_A_MOMENT):
-        _rehearse()
+    if problem is None and not channel.ready(_WARM_UP_DELAY):
+        _capture_small_program()
     Host(channel, problem).serve()

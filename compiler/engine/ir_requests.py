@@ -1,4 +1,4 @@
-"""Answers requests about IR by other processes: edited IR, the generic form, trials of passes."""
+"""Answers requests about IR by one-shot processes: validates edited IR, prints the generic form, previews passes."""
 
 from __future__ import annotations
 
@@ -75,15 +75,17 @@ class ReprintHandler:
         name = self._forms.get(frame.text, "")
         form = self._store.get(name) if name else None
         if form is None:
-            name, form = await self._made(frame.text)
+            name, form = await self._print_form(frame.text)
         self._keep(frame.text, name)
         self._send(Reprinted(job.request, frame.text, name, form.total))
 
-    async def _made(self, name: str) -> tuple[str, IndexedText]:
+    async def _print_form(self, name: str) -> tuple[str, IndexedText]:
         text = self._store.get(name)
         if text is None:
-            raise JobFailed(Diagnostic(f"the text {name!r} is no longer kept", todo="compile that recipe again"))
-        answer = await _asked(_GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm)
+            raise JobFailed(Diagnostic(f"the text {name!r} is no longer stored", todo="compile that recipe again"))
+        answer = await _ask_process(
+            _GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm
+        )
         if answer.problem:
             raise JobFailed(Diagnostic(f"this stage has no generic form: {answer.problem}", "the IR of the stage"))
         form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)
@@ -103,11 +105,11 @@ class ReprintHandler:
 
     async def describe(self, frame: DescribeOp, job: Job) -> None:
         if frame.name not in self._documentation:
-            self._documentation[frame.name] = await _asked(_DOCUMENTATION, frame.name, str)
+            self._documentation[frame.name] = await _ask_process(_DOCUMENTATION, frame.name, str)
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
 
 
-async def _asked(function: str, question: Any, answer: type[Any]) -> Any:
+async def _ask_process(function: str, question: Any, answer: type[Any]) -> Any:
     module = function.partition(":")[0]
     try:
         return await call_in_process(function, question, answer, TIMEOUT)
@@ -120,7 +122,7 @@ async def _asked(function: str, question: Any, answer: type[Any]) -> Any:
 # Importing it here would load MLIR into the engine.
 _TRIALS = "buddy.compiler.driver.pass_trials:serve"
 # Importing MLIR and parsing the module, before the first candidate, may take longer than a candidate.
-_START = 60.0
+_IMPORT_SECONDS = 60.0
 
 
 class PassTrialHandler:
@@ -140,11 +142,13 @@ class PassTrialHandler:
         done = 0
         while done < len(frame.candidates) and time.monotonic() < deadline:
             question = PassTrials(text.content, frame.candidates[done:], frame.threads)
-            done += await self._round(question, frame, job, done, deadline)
+            done += await self._try_in_one_process(question, frame, job, done, deadline)
         self._send(TriedAll(job.request, done, len(frame.candidates)))
 
-    async def _round(self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float) -> int:
-        """The number of candidates that one process has tried, including one that crashed it or was killed with it."""
+    async def _try_in_one_process(
+        self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float
+    ) -> int:
+        """Tries candidates in one process; returns their number, including one that crashed or took too long."""
         process = _TrialProcess(question)
         try:
             return await self._listen(process, len(question.candidates), frame, job, first, deadline)
@@ -154,28 +158,28 @@ class PassTrialHandler:
     async def _listen(
         self, process: _TrialProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
-        begun, told = False, 0
-        while told < count:
-            patience = frame.each if begun else _START
+        started, reported = False, 0
+        while reported < count:
+            patience = frame.each if started else _IMPORT_SECONDS
             try:
                 found = await asyncio.wait_for(process.messages.get(), min(patience, deadline - time.monotonic()))
             except asyncio.TimeoutError:
                 if time.monotonic() >= deadline:
-                    return told
-                self._failed(job, first + told, f"not done in {patience:g} s")
-                return told + 1
+                    return reported
+                self._report_failure(job, first + reported, f"not done in {patience:g} s")
+                return reported + 1
             if isinstance(found, str):
-                self._failed(job, first + told, f"crashed: {found}")
-                return told + 1
+                self._report_failure(job, first + reported, f"crashed: {found}")
+                return reported + 1
             if isinstance(found, TrialStarted):
-                begun = True
+                started = True
                 continue
-            told = found.number + 1
+            reported = found.number + 1
             number = first + found.number
             self._send(Tried(job.request, number, found.changed, found.deltas, found.milliseconds, found.problem))
-        return told
+        return reported
 
-    def _failed(self, job: Job, number: int, problem: str) -> None:
+    def _report_failure(self, job: Job, number: int, problem: str) -> None:
         self._send(Tried(job.request, number, problem=problem))
 
 
@@ -189,7 +193,7 @@ class _TrialProcess:
         events = ProcessEvents(
             body=lambda body: self.messages.put_nowait(self._decoder.decode(body)),
             printed=lambda _stream, _data: None,
-            stopped=lambda _stopped: None,
+            stopped=lambda _report_stop: None,
             ended=self._end,
             congested=lambda: False,
         )

@@ -1,6 +1,6 @@
-"""The worker for IREE: takes programs; returns IREE's phases as stages, and a module for IREE's runtime.
+"""The IREE worker: compiles programs, and returns IREE's phases as stages and a module for IREE's runtime.
 
-Each compilation is a separate process of IREE, which ends with this one. Imports neither torch nor IREE.
+Each compilation runs IREE's compiler in a separate process, which ends with this one. Imports neither torch nor IREE.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready,
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 # Maximum number of cached compilations: switching flags back and forth needs no compilation.
-_MAX_KEPT = 4
+_MAX_RESULTS = 4
 
 
 class IreeWorker:
@@ -65,23 +65,25 @@ class IreeWorker:
         key, started = digest(request.program, request.flags), time.perf_counter()
         known = self._kept.get(key)
         if known is None:
-            made = self._made(request, packer)
+            made = self._run_phases(request, packer)
             if isinstance(made, Refused):
                 return made
             self._kept[key] = known = (*made, time.perf_counter() - started)
-            while len(self._kept) > _MAX_KEPT:
+            while len(self._kept) > _MAX_RESULTS:
                 self._kept.popitem(last=False)
             reused = 0
         else:
             reused = len(known[0])
             for stage, text in known[0]:
-                packer.stage_made(_numbered(stage, request.first), text)
+                packer.send_stage(_renumber(stage, request.first), text)
         self._kept.move_to_end(key)
-        stages = packer.stages(tuple(_numbered(stage, request.first) for stage, _ in known[0]))
+        stages = packer.stages(tuple(_renumber(stage, request.first) for stage, _ in known[0]))
         return CompileDone(stages, known[1], (), (), 0.0 if reused else known[2], reused)
 
-    def _made(self, request: CompileByIree, packer: TextPacker) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
-        """The stages, numbered from 0, with their texts, and the artifact."""
+    def _run_phases(
+        self, request: CompileByIree, packer: TextPacker
+    ) -> tuple[list[tuple[Stage, Any]], bytes] | Refused:
+        """Returns the stages, numbered from 0, with their texts, and the artifact."""
         from buddy.compiler.codegen.iree.compiler import IreeError, IreePhase, compile_phases
         from buddy.compiler.driver.snapshots import of_marked
         from buddy.compiler.mlir.printing import op_counts
@@ -96,9 +98,9 @@ class IreeWorker:
             nonlocal counts
             snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
             counts = snapshot.counts
-            stage = _numbered(snapshot.stage, len(stages))
+            stage = _renumber(snapshot.stage, len(stages))
             stages.append((stage, snapshot.text))
-            packer.stage_made(_numbered(stage, request.first), snapshot.text)
+            packer.send_stage(_renumber(stage, request.first), snapshot.text)
 
         try:
             module = compile_phases(program.text, request.flags, done)
@@ -111,7 +113,7 @@ class IreeWorker:
         return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))
 
 
-def _numbered(stage: Stage, first: int) -> Stage:
+def _renumber(stage: Stage, first: int) -> Stage:
     return msgspec.structs.replace(stage, index=stage.index + first)
 
 

@@ -81,7 +81,7 @@ class ProvenanceHandler:
     def _text(self, name: str) -> IndexedText:
         text = self._store.get(name)
         if text is None:
-            what = f"the text {name!r} is no longer kept"
+            what = f"the text {name!r} is no longer stored"
             raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
         return text
 
@@ -120,7 +120,7 @@ def _read(path: str) -> str:
 
 
 def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:
-    """The text of a file, and its index with the nodes of these lines (from 1)."""
+    """Returns the text of a file, and its index with the nodes of these lines (from 1)."""
     sets = ((), *(tuple(nodes) for nodes in lines.values()))
     numbers = {line: number for number, line in enumerate(lines, 1)}
     line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))

@@ -27,8 +27,8 @@ _FUNCTION = re.compile(r"(\S+):$")
 _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 
-def placed(sampling: Sampling, text: IndexedText) -> Sampling:
-    """`sampling` with the text, line and nodes of each instruction, as far as `text` contains it."""
+def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
+    """Returns `sampling` with the text, line and nodes of each instruction that the assembly `text` contains."""
     wanted = {(spot.function, spot.offset): spot for spot in sampling.spots}
     functions = {spot.function for spot in sampling.spots}
     found: dict[tuple[str, int], HotSpot] = {}
@@ -73,24 +73,24 @@ class ProfileHandler:
         )  # fmt: skip
         measured = await session.ask_of_program(recipe, request, job, StopRunner())
         report: ProfileReport = replace(measured.report, peak=peak)
-        report = replace(report, sampling=await self._placed(report.sampling, without.stages))
+        report = replace(report, sampling=await self._locate(report.sampling, without.stages))
         note = profile_warning(report) if frame.peak else ""
         if note:
             self._peaks.pop(recipe.threads, None)
             report = replace(report, notes=(*report.notes, note))
         self._send(Profiled(job.request, report))
 
-    async def _placed(self, sampling: Sampling, stages: Sequence[Stage]) -> Sampling:
-        """The hot instructions with their text, line and nodes."""
+    async def _locate(self, sampling: Sampling, stages: Sequence[Stage]) -> Sampling:
+        """Returns the hot instructions with their text, line and nodes."""
         name = next((stage.text for stage in stages if stage.language == "asm"), "")
         text = self._store.get(name)
-        return sampling if text is None else await asyncio.to_thread(placed, sampling, text)
+        return sampling if text is None else await asyncio.to_thread(locate_instructions, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
-        """The machine's peak with so many threads, measured once; zeros if it cannot be measured."""
+        """Returns the machine's peak with this number of threads, measured once; zeros if it cannot be measured."""
         if threads not in self._peaks:
             self._send(Progress(job.request, "measuring the machine's peak rates"))
-            found = await _measured(threads)
+            found = await _measure_peak(threads)
             if found is None:
                 return Peak()
             self._peaks[threads] = found
@@ -98,7 +98,7 @@ class ProfileHandler:
 
 
 def profile_warning(report: ProfileReport) -> str:
-    """The reason to doubt the measured peak, "" if there is none.
+    """Returns the reason to doubt the measured peak, "" if there is none.
 
     No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
     """
@@ -110,7 +110,7 @@ def profile_warning(report: ProfileReport) -> str:
     return "nodes exceed the measured peak: the machine was busy during that measurement; profile again when it is idle"
 
 
-async def _measured(threads: int) -> Peak | None:
+async def _measure_peak(threads: int) -> Peak | None:
     try:
         found = await call_in_process(_LIMITS, threads, dict[str, float], _LIMITS_SECONDS)
     except (TookTooLong, CallFailed):

@@ -57,17 +57,17 @@ class OpenedProgram:
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
-        """The number of the graph that was extracted from these nodes, if any."""
+        """Returns the number of the graph that was extracted from these nodes, if any."""
         captured = len(self.graphs) - len(self.extracts)
         found = {extract: captured + place for place, extract in enumerate(self.extracts)}
         return found.get((graph, nodes))
 
     def with_import(self, graph: int, record: GraphRecord) -> OpenedProgram:
-        """This program with `record` in place of a graph."""
+        """Returns this program with `record` in place of a graph."""
         return replace(self, graphs=(*self.graphs[:graph], record, *self.graphs[graph + 1 :]))
 
     def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> OpenedProgram:
-        """This program with another graph."""
+        """Returns this program with another graph."""
         record = record_of(data, self.graphs[graph].own)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
@@ -96,7 +96,7 @@ def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:
 
 
 def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
-    """The record of a graph from the host; `own` is the hash of its script's registrations."""
+    """Returns the record of a graph from the host; `own` is the hash of its script's registrations."""
     return GraphRecord(digest(data.graph, own), data.graph, data.info, data.fx.stage, own)
 
 
@@ -104,14 +104,14 @@ class Programs:
     """Opened programs, the latest last; `imports` maps keys of graphs to the graphs imported by another frontend."""
 
     def __init__(self) -> None:
-        self._opened: OrderedDict[ProgramKey, OpenedProgram] = OrderedDict()
+        self._find_program: OrderedDict[ProgramKey, OpenedProgram] = OrderedDict()
         self.imports: dict[str, GraphRecord] = {}
 
     def add(self, program: OpenedProgram) -> OpenedProgram | None:
         """Adds `program`; returns the one that it replaces."""
-        replaced = self._opened.get(program.key)
-        self._opened[program.key] = program
-        self._opened.move_to_end(program.key)
+        replaced = self._find_program.get(program.key)
+        self._find_program[program.key] = program
+        self._find_program.move_to_end(program.key)
         return replaced
 
     def find(self, recipe: Recipe) -> OpenedProgram | None:
@@ -119,13 +119,13 @@ class Programs:
 
         One that was opened with the recipe's plug-ins and frontend is preferred.
         """
-        latest = [program for program in reversed(self._opened.values()) if _is_of(program.key, recipe)]
+        latest = [program for program in reversed(self._find_program.values()) if _matches(program.key, recipe)]
         wanted = recipe.plugins, recipe.frontend
         same = (program for program in latest if (program.key.plugins, program.key.frontend) == wanted)
         return next(same, latest[0] if latest else None)
 
 
-def _is_of(key: ProgramKey, recipe: Recipe) -> bool:
+def _matches(key: ProgramKey, recipe: Recipe) -> bool:
     return not recipe.source or (key.source, key.arguments) == (recipe.source, recipe.arguments)
 
 

@@ -1,5 +1,4 @@
-"""The remote end of an ssh connection: relays bytes between stdin, stdout and an engine that outlives the
-connection.
+"""The remote end of an ssh connection: relays bytes between stdin, stdout and an engine that outlives the link.
 
 Engines listen on sockets in a folder of the user. A relay that finds no engine under its name starts one, detached from
 the connection: in its own session and without the connection's streams.
@@ -30,7 +29,7 @@ _DAY = 24 * 3600.0
 _FIRST_BEAT = 8.0
 _LATER_BEATS = SILENCE - BEAT
 # Time limit for an engine to notice the end of a connection, and to exit if that was requested, in seconds.
-_GOODBYE = 1.5
+_EXIT_SECONDS = 1.5
 
 
 class RelayError(Exception):
@@ -38,7 +37,7 @@ class RelayError(Exception):
 
 
 def engines_folder() -> Path:
-    """The folder of the sockets, accessible to this user only.
+    """Returns the folder of the sockets, accessible to this user only.
 
     It is in the folder for temporary files: a folder of the login session would disappear with the connection, and the
     home folder may be on a file system without sockets. Raises `RelayError` if others have access to it.
@@ -62,20 +61,20 @@ def run_relay(name: str, patience: float, *, start: bool) -> int:
     """
     try:
         path = engines_folder() / name
-        engine = _linked(path) or (_started(path, patience) if start else None)
+        engine = _connect(path) or (_start_engine(path, patience) if start else None)
     except TimeoutError:
         return UNANSWERED
     except (RelayError, OSError) as error:
         os.write(1, refusal(str(error)))
         return 1
     if engine is None:
-        os.write(1, refusal(_obituary(path)))
+        os.write(1, refusal(_exit_reason(path)))
         return 1
     try:
         with engine:
             # The client decides how long an engine may take to start.
-            if not _pump(engine, math.inf if start else _FIRST_BEAT):
-                os.write(1, refusal(_obituary(path)))
+            if not _relay(engine, math.inf if start else _FIRST_BEAT):
+                os.write(1, refusal(_exit_reason(path)))
                 return 1
     except TimeoutError:
         return UNANSWERED
@@ -90,40 +89,40 @@ def end_engine(name: str) -> int:
     """
     try:
         path = engines_folder() / name
-        engine = _linked(path)
+        engine = _connect(path)
     except (RelayError, OSError):
         return 1
     if engine is None:
         return 0
     with engine:
-        pid, until = other_end(engine), time.monotonic() + _GOODBYE
+        pid, until = other_end(engine), time.monotonic() + _EXIT_SECONDS
         while _is_engine(pid, path) and time.monotonic() < until:
             time.sleep(0.02)
         if _is_engine(pid, path):
             kill_group(pid)
-            _obituary(path)
+            _exit_reason(path)
     return 0
 
 
 def _is_engine(pid: int, path: Path) -> bool:
-    """Whether process `pid` is still the engine that listens at `path`."""
+    """Returns whether process `pid` is still the engine that listens at `path`."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         return os.fsencode(path) in words and _ENGINE.encode() in words
     return False
 
 
-def _linked(path: Path) -> socket.socket | None:
-    """A connection to the engine that listens at `path`, if there is one.
+def _connect(path: Path) -> socket.socket | None:
+    """Connects to the engine that listens at `path`; returns `None` if no engine does.
 
-    Raises `TimeoutError` if it does not accept any.
+    Raises `TimeoutError` if the engine does not accept connections.
     """
     engine = socket.socket(socket.AF_UNIX)
     try:
         engine.setblocking(False)
         engine.connect(str(path))
     except BlockingIOError as error:
-        # It has accepted none of the pending connections.
+        # The queue of pending connections is full, so the engine has stopped accepting them.
         engine.close()
         raise TimeoutError from error
     except (FileNotFoundError, ConnectionRefusedError):
@@ -133,9 +132,9 @@ def _linked(path: Path) -> socket.socket | None:
     return engine
 
 
-def _started(path: Path, patience: float) -> socket.socket | None:
-    """A connection to a new engine. The socket exists before the engine starts, so there is no need to wait for it."""
-    _tidy(path.parent)
+def _start_engine(path: Path, patience: float) -> socket.socket | None:
+    """Starts an engine and connects to it. The socket exists before the engine starts, so no wait is needed."""
+    _remove_leftovers(path.parent)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(4)
@@ -143,16 +142,16 @@ def _started(path: Path, patience: float) -> socket.socket | None:
             os.chmod(log.fileno(), 0o600)
             words = (str(listener.fileno()), str(path), f"{patience:g}")
             start_detached(f"{_ENGINE}:serve_socket", words, log, keep=(listener.fileno(),))
-        return _linked(path)
+        return _connect(path)
 
 
-def _tidy(folder: Path) -> None:
+def _remove_leftovers(folder: Path) -> None:
     """Removes what killed engines have left: sockets without a listener, and logs after a day."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - path.lstat().st_mtime < _DAY:
                 continue
-            engine = _linked(path.with_suffix(""))
+            engine = _connect(path.with_suffix(""))
             if engine is None:
                 path.unlink()
             else:
@@ -160,22 +159,22 @@ def _tidy(folder: Path) -> None:
 
 
 def log_path(path: Path) -> Path:
-    """The log of the engine that listens at `path`."""
+    """Returns the log of the engine that listens at `path`."""
     return path.with_suffix(".log")
 
 
-def _obituary(path: Path) -> str:
-    """Why the engine has exited: the end of its log, if there is one."""
+def _exit_reason(path: Path) -> str:
+    """Returns the reason why the engine has exited: the end of its log, if it exists."""
     with contextlib.suppress(OSError):
         tail = log_path(path).read_bytes()[-_TAIL:].decode(errors="replace").strip()
         log_path(path).unlink()
         path.unlink(missing_ok=True)
         return f"it ended: {tail.rpartition(chr(10))[2] or 'killed from outside, perhaps because memory ran out'}"
-    return "it was without a link for too long, or the machine was restarted"
+    return "it had no connection for too long, or the machine was restarted"
 
 
-def _pump(engine: socket.socket, patience: float) -> bool:
-    """Relays bytes both ways until either side ends; returns whether the engine sent anything, or had no time to.
+def _relay(engine: socket.socket, patience: float) -> bool:
+    """Relays bytes both ways until either side ends; returns false if the engine ended without sending anything.
 
     Raises `TimeoutError` if the engine sends nothing for `patience` seconds after the greeting, or misses a later
     heartbeat.
@@ -187,7 +186,7 @@ def _pump(engine: socket.socket, patience: float) -> bool:
             for source in ready:
                 data = os.read(source, _READ)
                 if not data and source == 0:
-                    return _taken(engine)
+                    return _wait_until_closed(engine)
                 if not data:
                     return said
                 _write(ways[source], data)
@@ -200,7 +199,7 @@ def _pump(engine: socket.socket, patience: float) -> bool:
     return said
 
 
-def _taken(engine: socket.socket) -> bool:
+def _wait_until_closed(engine: socket.socket) -> bool:
     """Waits until the engine has read everything and closes the connection too.
 
     Closing earlier would make an engine that is writing stop reading. Raises `TimeoutError` if the engine does not
@@ -208,7 +207,7 @@ def _taken(engine: socket.socket) -> bool:
     """
     with contextlib.suppress(OSError):
         engine.shutdown(socket.SHUT_WR)
-    engine.settimeout(_GOODBYE)
+    engine.settimeout(_EXIT_SECONDS)
     while engine.recv(_READ):
         continue
     return True

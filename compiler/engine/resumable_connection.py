@@ -89,13 +89,13 @@ class ResumableConnection:
 
     async def open(self) -> None:
         self._tasks = [
-            await asyncio.start_unix_server(self._come, sock=self._listener),
-            asyncio.create_task(self._beat()),
+            await asyncio.start_unix_server(self._accept_link, sock=self._listener),
+            asyncio.create_task(self._send_heartbeats()),
         ]
-        self._wait_alone(_UNCLAIMED_SECONDS)
+        self._exit_unless_connected(_UNCLAIMED_SECONDS)
 
     async def bodies(self) -> AsyncIterator[bytes]:
-        """The bodies of frames as they arrive; raises `WireError` for data that are not frames."""
+        """Yields the bodies of frames as they arrive; raises `WireError` for data that are not frames."""
         buffer = FrameBuffer()
         while True:
             for body in buffer.feed(await self._incoming.get()):
@@ -124,17 +124,17 @@ class ResumableConnection:
 
     # ---- links --------------------------------------------------------------------------------------------------
 
-    async def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Resumes over a new link and aborts the previous one, which may be dead without notice."""
         try:
-            theirs, data = await asyncio.wait_for(_greeted(reader), _GREETING_SECONDS)
+            theirs, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
             again = self._stream.resume(theirs)
         except (GoneError, StreamError, OSError, asyncio.TimeoutError) as error:
-            writer.write(refusal(str(error) or "there was no greeting"))
+            writer.write(refusal(str(error) or "the client sent no greeting"))
             writer.close()
             return
         if self._link is not None:
-            self._leave(self._link)
+            self._drop_link(self._link)
         self._take_link(writer)
         writer.write(greeting(self._stream.received) + again)
         await self._listen(reader, writer, data)
@@ -151,7 +151,7 @@ class ResumableConnection:
                     break
         except (StreamError, OSError, asyncio.TimeoutError) as error:
             log.info("the link failed: %s", error or "nothing came over it")
-        self._leave(writer)
+        self._drop_link(writer)
 
     def _take_link(self, link: asyncio.StreamWriter) -> None:
         self._link = link
@@ -159,25 +159,25 @@ class ResumableConnection:
             self._alone.cancel()
         log.info("a client has come")
 
-    def _leave(self, link: asyncio.StreamWriter) -> None:
+    def _drop_link(self, link: asyncio.StreamWriter) -> None:
         if self._link is link:
             # Closing would wait for a hanging link to send the rest, which is kept for the next link anyway.
             link.transport.abort()
             self._link = None
-            self._wait_alone(self._patience)
+            self._exit_unless_connected(self._patience)
             log.info("the client's link is lost; waiting %g s for it to reconnect", self._patience)
 
-    def _wait_alone(self, seconds: float) -> None:
+    def _exit_unless_connected(self, seconds: float) -> None:
         self._alone = asyncio.get_running_loop().call_later(seconds, self.lost.set)
 
-    async def _beat(self) -> None:
+    async def _send_heartbeats(self) -> None:
         while True:
             await asyncio.sleep(BEAT)
             if self._link is not None:
                 self._link.write(self._stream.count())
 
 
-async def _greeted(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def _read_greeting(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     """Returns how much the client has received, and the bytes after its greeting."""
     greeted = Greeted()
     while data := await reader.read(_READ):

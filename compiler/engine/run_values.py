@@ -42,7 +42,7 @@ class RunValues:
         self._runs: dict[int, Path] = {}
 
     def fresh(self) -> Path:
-        """An empty folder for the runner of the next run."""
+        """Returns an empty folder for the runner of the next run."""
         if self._base is None:
             self._base = scratch_folder("values")
         self._count += 1
@@ -139,10 +139,10 @@ def index_of(text: str, shape: Sequence[int]) -> Index:
     if len(words) > len(shape):
         raise ValueError(f"{len(words)} dims are sliced, the tensor has {len(shape)}")
     words += [":"] * (len(shape) - len(words))
-    return tuple(_part(word, dim, size) for dim, (word, size) in enumerate(zip(words, shape, strict=True)))
+    return tuple(_parse_part(word, dim, size) for dim, (word, size) in enumerate(zip(words, shape, strict=True)))
 
 
-def _part(word: str, dim: int, size: int) -> int | slice:
+def _parse_part(word: str, dim: int, size: int) -> int | slice:
     parts = word.split(":")
     try:
         numbers = [int(part) if part.strip() else None for part in parts]
@@ -150,7 +150,7 @@ def _part(word: str, dim: int, size: int) -> int | slice:
         raise ValueError(f"{word!r} is neither an index nor a slice of dim {dim}") from None
     if len(numbers) == 1 and numbers[0] is not None:
         if not -size <= numbers[0] < size:
-            raise ValueError(f"dim {dim} has {size} places, {numbers[0]} is none of them")
+            raise ValueError(f"index {numbers[0]} is out of range for dim {dim} of size {size}")
         return numbers[0] % size
     if len(numbers) > 3 or numbers[2:] == [0]:
         raise ValueError(f"{word!r} is not a slice of dim {dim}")
@@ -173,7 +173,7 @@ class _Matrix:
         self.height, self.width = math.prod(map(len, self.lead)), len(self._last)
 
     def row(self, view: Any, row: int) -> Any:
-        """A row of one of the views; one element wide if no dim remains."""
+        """Returns a row of one of the views; one element wide if no dim remains."""
         return view[self._place(row)] if view.ndim else view.reshape(1)
 
     def _place(self, row: int) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ def _window(arrays: list[Any], frame: FetchValues) -> Values:
     cells = []
     for number in range(row, end):
         parts = [matrix.row(view, number)[column:right] for view in matrix.views]
-        cells.append(tuple(map(_element, (parts[0] if len(parts) == 1 else _less(*parts)).tolist())))
+        cells.append(tuple(map(_element, (parts[0] if len(parts) == 1 else _subtract(*parts)).tolist())))
     names = tuple(matrix.row_name(number) for number in range(row, end))
     return Values(
         frame.request, matrix.height, matrix.width, row, column, tuple(cells), names, matrix.column_names(column, right)
@@ -209,18 +209,18 @@ def _element(value: Any) -> bool | int | float | str:
     return f"{value:.6g}" if isinstance(value, complex) else value
 
 
-def _wide(array: Any) -> Any:
+def _to_double(array: Any) -> Any:
     """Converts to double, so that differences are accurate and integers do not wrap around."""
     import numpy as np
 
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def _less(ours: Any, theirs: Any) -> Any:
-    """The difference; 0 where both are equal, even if not finite."""
+def _subtract(ours: Any, theirs: Any) -> Any:
+    """Returns the difference; 0 where both are equal, even if not finite."""
     import numpy as np
 
-    one, other = _wide(ours), _wide(theirs)
+    one, other = _to_double(ours), _to_double(theirs)
     with np.errstate(invalid="ignore"):
         return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
 
@@ -234,13 +234,13 @@ def _map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
     ours, theirs = (view.reshape(matrix.height, matrix.width) for view in matrix.views)
     blocks = []
     for top, bottom in pairwise(downs):
-        difference = np.abs(_less(ours[top:bottom], theirs[top:bottom])).max(axis=0)
+        difference = np.abs(_subtract(ours[top:bottom], theirs[top:bottom])).max(axis=0)
         worst = np.nan_to_num(difference, nan=math.inf, posinf=math.inf)
         blocks.append(tuple(float(worst[left:right].max()) for left, right in pairwise(acrosses)))
     return DifferenceMap(frame.request, tuple(blocks), tuple(downs), tuple(acrosses))
 
 
 def _starts(length: int, most: int) -> list[int]:
-    """The starts of at most `most` non-empty parts of `length`, and the end."""
+    """Returns the starts of at most `most` non-empty parts of `length`, and the end."""
     count = min(length, max(most, 1))
     return [number * length // count for number in range(count + 1)] if count else [0]

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.compiler import code_remarks, compiled
+from buddy.compiler.engine.compiler import code_remarks, compile_recipe
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
 from buddy.compiler.protocol.worker_messages import (
     Activity,
@@ -141,7 +141,7 @@ def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Rep
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
-    return compiled(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
+    return compile_recipe(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
 
 
 def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
@@ -178,7 +178,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     taker = ResultWriter(captured, request.values, request.keep)
-    report = _run_of(captured, request)(
+    report = _runner_of(captured, request)(
         repeats=request.repeats,
         threads=request.threads,
         nodes=request.nodes,
@@ -191,8 +191,8 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     return Executed(report, taker.file)
 
 
-def _run_of(captured: Any, request: Execute) -> Callable[..., Any]:
-    """The function that runs an artifact of the request's backend."""
+def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
+    """Returns the function that runs an artifact of the request's backend."""
     if request.native is not None:
         from buddy.compiler.codegen.iree.options import artifact_from
         from buddy.compiler.runtime.iree import run_by_iree
@@ -228,16 +228,27 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     from buddy.compiler.runtime.nodes import compare_nodes
     from buddy.compiler.runtime.values import chosen_tensors
 
-    def tell(what: str, done: float) -> None:
+    def on_progress(what: str, done: float) -> None:
         channel.send(Activity(what, done))
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
     program = observed_program(
-        captured.graph, recipe, captured.first(), every=request.every, own=request.own, symbols=symbols, tell=tell
+        captured.graph,
+        recipe,
+        captured.first(),
+        every=request.every,
+        own=request.own,
+        symbols=symbols,
+        report=on_progress,
     )
     report = compare_nodes(
-        captured, program, reference=request.reference, threads=recipe.threads, graph=request.graph, on_progress=tell
+        captured,
+        program,
+        reference=request.reference,
+        threads=recipe.threads,
+        graph=request.graph,
+        on_progress=on_progress,
     )
     return Watched(report)
 

@@ -1,4 +1,4 @@
-"""The engine's event loop: greets the client, answers simple requests, and passes the others to the session's jobs."""
+"""The engine's event loop: greets the client, answers simple requests, and passes others to handlers as jobs."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Server:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._store = TextStore()
-        listener = Listener(self._send, self._printed, lambda: connection.backlog > _MAX_BACKLOG)
+        listener = Listener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG)
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
         self._reprinting = ReprintHandler(self._store, self._send)
@@ -132,7 +132,7 @@ class Server:
         await self._connection.open()
         self._session.start()
         try:
-            await self._until_lost(self._converse())
+            await self._run_until_disconnected(self._handle_frames())
             return 0
         except (WireError, Refusal) as error:
             log.error("%s", error)
@@ -144,7 +144,7 @@ class Server:
             await self._session.close()
             await self._connection.flush(1.0)
 
-    async def _until_lost(self, conversation: Any) -> None:
+    async def _run_until_disconnected(self, conversation: Any) -> None:
         """Runs the conversation until it ends, the client stops reading, or a signal ends the engine."""
         talking = asyncio.ensure_future(conversation)
         lost = asyncio.ensure_future(self._connection.lost.wait())
@@ -157,7 +157,7 @@ class Server:
         with contextlib.suppress(asyncio.CancelledError):
             await talking
 
-    async def _converse(self) -> None:
+    async def _handle_frames(self) -> None:
         async for body in self._connection.bodies():
             if not self._welcomed:
                 self._greet(body)
@@ -193,11 +193,11 @@ class Server:
                 self._session.give_up_starts()
         else:
             log.debug("request %d: %s", frame.request, type(frame).__name__)
-            work, slot = self._work(frame)
+            work, slot = self._handler_of(frame)
             self._jobs.start(frame.request, work, slot)
 
-    def _work(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
-        """The handler of `frame`, and the slot in which a newer frame replaces it."""
+    def _handler_of(self, frame: Any) -> tuple[Callable[[Job], Any], Any]:
+        """Returns the handler of `frame`, and the slot in which a newer frame replaces it."""
         session, texts = self._session, self._texts
         answers: dict[type, Callable[[Any, Job], Any]] = {
             Open: self._open,
@@ -241,12 +241,12 @@ class Server:
             CheckFlags: session.backends.check,
         }
         answer = answers[type(frame)]
-        if (what := _OF_OWN_CODE.get(type(frame), "")) and not frame.recipe.runs_passes:
+        if (what := _NATIVE_ONLY.get(type(frame), "")) and not frame.recipe.runs_passes:
             answer = refuse_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 
     async def _open(self, frame: Open, job: Job) -> None:
-        self._watching.opening()
+        self._watching.record_opening()
         await self._session.open(frame, job)
 
     async def _presets(self, frame: ListPresets, job: Job) -> None:
@@ -258,7 +258,7 @@ class Server:
             raise JobFailed(Diagnostic(str(error), "the presets")) from error
         self._send(Presets(frame.request, found))
 
-    # ---- what goes out --------------------------------------------------------------------------------------------
+    # ---- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, frame: Any) -> None:
         if self._welcomed:
@@ -271,14 +271,14 @@ class Server:
             request = getattr(frame, "request", 0)
             self._connection.send(Failed(request, Diagnostic(str(error), "the engine", "fetch it in parts")))
 
-    def _printed(self, worker: str, stream: str, data: bytes) -> None:
-        text = self._decoded(worker + stream, data)
+    def _send_output(self, worker: str, stream: str, data: bytes) -> None:
+        text = self._decode(worker + stream, data)
         if worker == "host":
             self._send(Printout(text, cast(Stream, stream)))
         # The output of a program may be private: it is logged only at the most detailed level.
         log.log(logging.DEBUG if worker == "host" else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
 
-    def _decoded(self, key: str, data: bytes) -> str:
+    def _decode(self, key: str, data: bytes) -> str:
         """Decodes UTF-8 that arrives in arbitrary pieces; invalid bytes are replaced."""
         if key not in self._utf8:
             self._utf8[key] = codecs.getincrementaldecoder("utf-8")("replace")
@@ -286,12 +286,12 @@ class Server:
 
 
 # Requests that only apply to this compiler's own code, with their names in messages.
-_OF_OWN_CODE: dict[type, str] = {
+_NATIVE_ONLY: dict[type, str] = {
     Profile: "a profile",
     CompareNodes: "comparing every node",
     Bisect: "a bisection",
     Tune: "tuning",
-    ExplainCode: "what LLVM says",
+    ExplainCode: "a list of LLVM's remarks",
 }
 
 
@@ -316,7 +316,7 @@ def greeting_of(body: bytes) -> Greeting:
 
 
 def request_of(body: bytes) -> int:
-    """The request number of a frame that cannot be decoded otherwise, 0 if it has none."""
+    """Returns the request number of a frame that cannot be decoded otherwise, 0 if it has none."""
     with contextlib.suppress(*_UNREADABLE):
         found = msgspec.msgpack.decode(body)
         if isinstance(found, dict) and isinstance(found.get("request"), int):

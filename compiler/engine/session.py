@@ -1,4 +1,4 @@
-"""The engine's jobs: opening, compiling and running programs, with workers that may die at any moment."""
+"""The engine's jobs: opens, compiles and runs programs, with workers that may exit at any moment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from buddy.compiler.engine.backends import BackendWorkers, HandedOver, needs_backend
-from buddy.compiler.engine.catalogue import Discovery, merged
+from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
+from buddy.compiler.engine.catalogue import Discovery, merge_passes
 from buddy.compiler.engine.compiling import CompilationRequest, keep
-from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, as_they_are
+from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
     CompileResult,
     CompileResults,
@@ -95,7 +95,7 @@ class EngineSession:
         self.host.start()
 
     def give_up_starts(self) -> None:
-        """Replaces workers that do not come up, because the user no longer waits for them."""
+        """Replaces workers that have not started in time."""
         self.host.give_up_start()
         self.compiler.give_up_start()
 
@@ -109,11 +109,11 @@ class EngineSession:
     # ---- opening ------------------------------------------------------------------------------------------------
 
     async def open(self, frame: Open, job: Job) -> None:
-        plugins, changed = as_they_are(frame.plugins, frame.directory)
+        plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
         async with self.host.turn:
-            job.begun = True
+            job.started = True
             program = await self._load(key, job)
         self._forget(self._programs.add(program), program)
         self.values.forget()
@@ -135,11 +135,11 @@ class EngineSession:
         """Loads `key` in the host; a host that has loaded something before is replaced."""
         if self._in_host[0] == self.host.life and self.host.is_ready:
             await self.host.restart("new host for the next program")
-        await self._host_up(job)
+        await self._wait_for_host(job)
         self._in_host = (self.host.life, None)
         self._progress(job, "running the script")
         try:
-            loaded = await self._ask_host(_load_of(key), _load_death(key), job)
+            loaded = await self._ask_host(_load_of(key), _describe_load_crash(key), job)
         except JobFailed:
             self._replace_host()
             raise
@@ -154,7 +154,7 @@ class EngineSession:
         if self._in_host[0] == self.host.life:
             self.host.kill("new host for the next attempt")
 
-    async def _host_up(self, job: Job) -> None:
+    async def _wait_for_host(self, job: Job) -> None:
         if not self.host.is_ready:
             self._progress(job, "starting torch")
         try:
@@ -165,16 +165,16 @@ class EngineSession:
                 describe_death(died, "the process that runs scripts does not start", "the host", todo)
             ) from died
 
-    async def _ask_host(self, request: Message, obituary: Diagnostic, job: Job, stop: Message | None = None) -> Any:
-        """Returns the host's reply; `obituary` is the diagnostic if the host dies."""
+    async def _ask_host(self, request: Message, crash: Diagnostic, job: Job, stop: Message | None = None) -> Any:
+        """Returns the host's reply; `crash` is the diagnostic if the host exits."""
         try:
-            return await self.host.call(request, lambda note: self._host_note(note, job), stop)
+            return await self.host.call(request, lambda note: self._handle_host_note(note, job), stop)
         except RequestRefused as refused:
             raise JobFailed(refused.refused.diagnostic) from refused
         except WorkerDied as died:
-            raise JobFailed(describe_death(died, obituary.what, obituary.where, obituary.todo)) from died
+            raise JobFailed(describe_death(died, crash.what, crash.where, crash.todo)) from died
 
-    def _host_note(self, note: Message, job: Job) -> None:
+    def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
             self._progress(job, note.what, note.done)
         elif isinstance(note, RunnerState):
@@ -185,39 +185,38 @@ class EngineSession:
     # ---- compiling ----------------------------------------------------------------------------------------------
 
     async def compile(self, frame: Compile, job: Job) -> None:
-        program = self._opened(frame.recipe)
-        await self._compiled(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
+        program = self._find_program(frame.recipe)
+        await self._compile(program, frame.recipe, job, repeat=True, kind="beside" if frame.beside else "good")
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
-        """The compilation of `recipe`, whose texts stay until the next one of that `kind`."""
-        return await self._compiled(self._opened(recipe), recipe, job, kind=kind)
+        """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
+        return await self._compile(self._find_program(recipe), recipe, job, kind=kind)
 
-    async def _compiled(
+    async def _compile(
         self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
         tell: Send | None = None,
     ) -> CompileResult:  # fmt: skip
-        """The compilation of `recipe`: the cached one (reported again if `repeat`), or a new one, reported to
-        `tell`.
+        """Compiles `recipe` and reports to `tell`, or returns the cached result, which is reported again if `repeat`.
 
-        Its texts stay until the next compilation of that `kind`.
+        The texts are stored until the next compilation of that `kind`.
         """
-        needs_backend(recipe)
+        require_backend(recipe)
         program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
-        make = CompilationRequest if recipe.runs_passes else HandedOver
+        make = CompilationRequest if recipe.runs_passes else IreeCompilation
         compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
         async with self.compiler.turn:
-            job.begun = True
+            job.started = True
             kept = self._results.get(graph.key, recipe)
             if kept is not None and all(stage.text in self._store for stage in kept.stages):
                 if repeat:
-                    self._tell_again(kept, recipe, job)
+                    self._report_again(kept, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
                 return kept
-            compile_it = self._where_script_ran if graph.own else self._in_worker
+            compile_it = self._compile_where_script_ran if graph.own else self._compile_in_worker
             made = await compile_it(compilation, program, recipe, job)
-        if isinstance(compilation, HandedOver):
-            made = await self.backends.take_on(compilation, made, job)
+        if isinstance(compilation, IreeCompilation):
+            made = await self.backends.continue_with_iree(compilation, made, job)
         self._results.put(graph.key, recipe, made)
         return made
 
@@ -230,28 +229,28 @@ class EngineSession:
         # Only the host has a script's registrations, so such a graph is compiled there.
         if graph.key not in imports or graph.own:
             async with self.host.turn:
-                job.begun = True
-                await self._in_host_again(program, recipe, job)
+                job.started = True
+                await self._reload_in_host(program, recipe, job)
                 self._progress(job, f"importing by {recipe.frontend}")
-                made = await self._ask_host(ImportGraph(recipe.graph), _ASK_DEATH, job, StopRunner())
+                made = await self._ask_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
             imports[graph.key] = record_of(made.graph, graph.own)
         return program.with_import(recipe.graph, imports[graph.key])
 
-    async def _in_worker(
+    async def _compile_in_worker(
         self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
         graph = _graph(program, recipe)
-        await self._give_graph(graph, program.key.plugins, job)
+        await self._send_graph(graph, program.key.plugins, job)
         return await found.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
 
-    async def _where_script_ran(
+    async def _compile_where_script_ran(
         self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
         """Compiles in a process forked from the one that ran the script, because only that one has its
         registrations.
         """
         async with self.host.turn:
-            await self._in_host_again(program, recipe, job)
+            await self._reload_in_host(program, recipe, job)
 
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
@@ -261,40 +260,40 @@ class EngineSession:
     async def explain(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""
         recipe = frame.recipe
-        program = self._opened(recipe)
+        program = self._find_program(recipe)
         graph = _graph(program, recipe)
         self._progress(job, "collecting LLVM's remarks")
         if graph.own:
             found = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
         else:
             async with self.compiler.turn:
-                await self._give_graph(graph, program.key.plugins, job)
+                await self._send_graph(graph, program.key.plugins, job)
                 found = await self._ask_compiler(RemarkCode(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, found.remarks))
 
-    def _tell_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
+    def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
         self._send(Assigned(job.request, recipe.graph, result.assignments))
         for stage in result.stages:
             self._send(StageDone(job.request, recipe.graph, stage))
         reused = len(result.stages)
         self._send(Compiled(job.request, recipe.graph, result.stages, 0.0, reused, result.remarks))
 
-    async def _give_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
+    async def _send_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
         """Makes sure that the current compiler worker has `plugins` and `graph`."""
-        await self._compiler_with(plugins, job)
+        await self._prepare_compiler(plugins, job)
         if graph.key not in self._in_compiler.graphs:
             kept = await self._ask_compiler(AddGraph(graph.key, graph.data))
-            self._in_compiler.took(graph.key, kept.keys)
+            self._in_compiler.record_graph(graph.key, kept.keys)
 
-    async def _compiler_with(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
+    async def _prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
 
         A process cannot unload a plug-in, so a worker with others is replaced.
         """
-        await self._compiler_up(job)
+        await self._wait_for_compiler(job)
         if self._in_compiler.life == self.compiler.life and self._in_compiler.plugins not in (NO_PLUGINS, plugins):
             await self.compiler.restart("new compiler for other plug-ins")
-            await self._compiler_up(job)
+            await self._wait_for_compiler(job)
         if self._in_compiler.life != self.compiler.life:
             self._in_compiler = CompilerPlugins(self.compiler.life)
         if self._in_compiler.plugins != plugins or not self._in_compiler.asked:
@@ -302,7 +301,7 @@ class EngineSession:
             self._in_compiler.use(plugins, tuple(map(str, used.problems)))
         return self._in_compiler.notes
 
-    async def _compiler_up(self, job: Job) -> None:
+    async def _wait_for_compiler(self, job: Job) -> None:
         if not self.compiler.is_ready:
             self._progress(job, "starting the compiler")
         try:
@@ -322,17 +321,17 @@ class EngineSession:
             raise JobFailed(describe_death(died, "the compiler process exited", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
-        """The nodes of a graph of the latest program opened from this source; empty if there is none."""
+        """Returns the nodes of a graph of the latest program opened from this source; empty if there is none."""
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
 
     def load_of(self, recipe: Recipe) -> LoadProgram:
-        """The request that loads the program of `recipe` elsewhere in the same way."""
-        return _load_of(self._opened(recipe).key)
+        """Returns the request that loads the program of `recipe` elsewhere in the same way."""
+        return _load_of(self._find_program(recipe).key)
 
-    def _opened(self, recipe: Recipe) -> OpenedProgram:
-        """The opened program of `recipe`. Raises `JobFailed`."""
+    def _find_program(self, recipe: Recipe) -> OpenedProgram:
+        """Returns the opened program of `recipe`. Raises `JobFailed`."""
         program = self._programs.find(recipe)
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
@@ -347,11 +346,11 @@ class EngineSession:
 
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
-        program = self._opened(recipe)
-        result = await self._compiled(program, recipe, job, kind="beside" if frame.beside else "good")
-        native = None if recipe.runs_passes else await self._natively(program, recipe, job)
+        program = self._find_program(recipe)
+        result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "good")
+        native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.turn:
-            await self._in_host_again(program, recipe, job)
+            await self._reload_in_host(program, recipe, job)
             self._progress(job, "running")
             folder = self.values.fresh() if frame.keep else None
             request = Execute(
@@ -369,7 +368,7 @@ class EngineSession:
                 frame.equal_nan,
             )
             try:
-                executed = await self._ask_host(request, _RUN_DEATH, job, StopRunner())
+                executed = await self._ask_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
             except BaseException:
                 drop_values(folder)
                 raise
@@ -377,7 +376,7 @@ class EngineSession:
             self.values.keep(recipe.graph, folder)
         self._send(Ran(job.request, executed.report, executed.values))
 
-    async def _natively(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
+    async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
         """Compiles the recipe of another backend with this compiler too, to run both; reports only progress."""
 
         def tell(frame: Any) -> None:
@@ -385,7 +384,7 @@ class EngineSession:
                 self._send(frame)
 
         try:
-            made = await self._compiled(program, recipe.natively(), job, kind="native", tell=tell)
+            made = await self._compile(program, recipe.for_native(), job, kind="native", tell=tell)
         except JobFailed as failed:
             return NativeCode(problem=str(failed.diagnostic))
         return NativeCode(made.artifact, made.seconds)
@@ -393,18 +392,18 @@ class EngineSession:
     # ---- parts of a program -------------------------------------------------------------------------------------
 
     async def ask_of_program(self, recipe: Recipe, request: Message, job: Job, stop: Message | None = None) -> Any:
-        """The host's reply to a request about the program of `recipe`, which is loaded again if necessary.
+        """Returns the host's reply to a request about the program of `recipe`, which is loaded again if necessary.
 
         Cancelling the job sends `stop`, if the request can be stopped; otherwise it kills the host.
         """
-        program = self._opened(recipe)
+        program = self._find_program(recipe)
         _graph(program, recipe)
         async with self.host.turn:
-            await self._in_host_again(program, recipe, job)
-            return await self._ask_host(request, _ASK_DEATH, job, stop)
+            await self._reload_in_host(program, recipe, job)
+            return await self._ask_host(request, _HOST_EXITED, job, stop)
 
     def extracted_before(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
-        """The number of the graph that was extracted from these nodes before, if any."""
+        """Returns the number of the graph that was extracted from these nodes before, if any."""
         program = self._programs.find(recipe)
         return program.extract_of(recipe.graph, nodes) if program is not None else None
 
@@ -429,13 +428,13 @@ class EngineSession:
             keep(self._store, data.fx.text)
             keep(self._store, data.code)
 
-    async def _in_host_again(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
+    async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
         """Makes sure that the current host has loaded the program: after a kill it is loaded again."""
         if self._in_host == (self.host.life, program.key):
             return
         again = await self._load(program.key, job)
         for graph, nodes in program.extracts:
-            made = await self._ask_host(ExtractNodes(graph, nodes), _ASK_DEATH, job)
+            made = await self._ask_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
             again = again.with_extract(graph, nodes, made.graph)
         keys = [record.key for record in again.graphs]
         if keys[recipe.graph : recipe.graph + 1] != [_graph(program, recipe).key]:
@@ -449,7 +448,7 @@ class EngineSession:
         there = await self._discovery.found()
         tool = PurePath(there.bindings.tool).name if there.bindings is not None else ""
         notes += (there.problem,) * bool(there.problem)
-        passes = merged(found.passes, there.passes, tool)
+        passes = merge_passes(found.passes, there.passes, tool)
         self._send(Passes(job.request, passes, notes, there.dialects, there.bindings, found.backends))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
@@ -457,13 +456,13 @@ class EngineSession:
         self._send(Ops(job.request, found.ops, notes))
 
     async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
-        """A catalogue with the plug-ins that `frame` names, and the errors of those."""
-        plugins, _ = as_they_are(frame.plugins, frame.directory)
+        """Returns a catalogue with the plug-ins that `frame` names, and the errors of those."""
+        plugins, _ = resolve_plugins(frame.plugins, frame.directory)
         key = type(request), plugins
         if key not in self._described:
             async with self.compiler.turn:
-                job.begun = True
-                notes = await self._compiler_with(plugins, job)
+                job.started = True
+                notes = await self._prepare_compiler(plugins, job)
                 self._described[key] = await self._ask_compiler(request), notes
         found: tuple[Any, tuple[str, ...]] = self._described[key]
         return found
@@ -474,8 +473,8 @@ class EngineSession:
         self._send(Progress(job.request, what, done))
 
 
-_ASK_DEATH = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
-_RUN_DEATH = Diagnostic(
+_HOST_EXITED = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
+_HOST_EXITED_IN_RUN = Diagnostic(
     "the process with the program exited", "the host, while it ran", "run again: the source is loaded again first"
 )
 
@@ -484,13 +483,13 @@ def _load_of(key: ProgramKey) -> LoadProgram:
     return LoadProgram(key.source, key.arguments, key.directory, key.plugins, key.shapes, key.frontend, key.trusts)
 
 
-def _load_death(key: ProgramKey) -> Diagnostic:
+def _describe_load_crash(key: ProgramKey) -> Diagnostic:
     todo = "the script, or a library it uses, ended its process; see its printout, then open it again"
     return Diagnostic(f"{key.source} ended the process that runs it", key.source, todo)
 
 
 def _graph(program: OpenedProgram, recipe: Recipe) -> GraphRecord:
-    """The graph of `program` that `recipe` compiles; raises `JobFailed` if the number is unknown."""
+    """Returns the graph of `program` that `recipe` compiles; raises `JobFailed` if the number is unknown."""
     if 0 <= recipe.graph < len(program.graphs):
         return program.graphs[recipe.graph]
     what = f"there is no graph number {recipe.graph}: {program.key.source} has {len(program.graphs)}"

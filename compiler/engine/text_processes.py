@@ -14,7 +14,7 @@ from buddy.compiler.protocol.text.store import Found, search_each
 from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
 DIFF_TIMEOUT = 60.0
-KEPT = 32
+MAX_DIFFERENCES = 32
 # Two texts of this many characters are compared in a few milliseconds, less than the start of a process.
 _SMALL = 1 << 16
 
@@ -40,7 +40,7 @@ class DiffCache:
         self._kept: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
 
     async def of(self, names: tuple[str, str], question: DiffRequest) -> Difference:
-        """The difference of the texts of those names. Cancelling ends the work.
+        """Returns the difference of the texts called `names`. Cancelling ends the process.
 
         Raises `DiffTooLong` after `TIMEOUT` seconds.
         """
@@ -48,22 +48,22 @@ class DiffCache:
         if key not in self._kept:
             self._kept[key] = await _difference(question)
         self._kept.move_to_end(key)
-        while len(self._kept) > KEPT:
+        while len(self._kept) > MAX_DIFFERENCES:
             self._kept.popitem(last=False)
         return self._kept[key]
 
 
 async def _difference(question: DiffRequest) -> Difference:
     if len(question.before) + len(question.after) <= _SMALL:
-        return await asyncio.to_thread(compared, question)
+        return await asyncio.to_thread(compute_difference, question)
     try:
-        return await call_in_process(f"{__name__}:compared", question, Difference, DIFF_TIMEOUT)
+        return await call_in_process(f"{__name__}:compute_difference", question, Difference, DIFF_TIMEOUT)
     except TookTooLong:
         raise DiffTooLong(f"the two texts were not compared within {DIFF_TIMEOUT:g} s") from None
 
 
-def compared(question: DiffRequest) -> Difference:
-    """The work of the process."""
+def compute_difference(question: DiffRequest) -> Difference:
+    """Runs in the other process."""
     return difference(question.before, question.after, question.how, question.language)
 
 
@@ -84,19 +84,19 @@ class SearchRequest:
     contents: tuple[str, ...]
 
 
-async def search_apart(question: SearchRequest, timeout: float = SEARCH_TIMEOUT) -> list[Found]:
-    """The result of `buddy.compiler.protocol.text.store.search_each`, without blocking the event loop.
+async def search_in_process(question: SearchRequest, timeout: float = SEARCH_TIMEOUT) -> list[Found]:
+    """Returns the result of `buddy.compiler.protocol.text.store.search_each`, without blocking the event loop.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     try:
-        return await call_in_process(f"{__name__}:found", question, list[Found], timeout)
+        return await call_in_process(f"{__name__}:run_search", question, list[Found], timeout)
     except TookTooLong:
         raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
 
 
-def found(question: SearchRequest) -> list[Found]:
-    """The work of the process."""
+def run_search(question: SearchRequest) -> list[Found]:
+    """Runs in the other process."""
     return search_each(
         question.contents, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit
     )

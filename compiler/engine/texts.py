@@ -1,7 +1,4 @@
-"""Answers requests about stage texts: windows of lines, full texts, search, differences.
-
-Long work does not block the event loop.
-"""
+"""Answers requests about stage texts: windows of lines, full texts, search, differences. Long work runs elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.engine import text_processes
-from buddy.compiler.engine.text_processes import DiffCache, DiffTooLong, SearchRequest, SearchTooLong, search_apart
+from buddy.compiler.engine.text_processes import DiffCache, DiffTooLong, SearchRequest, SearchTooLong, search_in_process
 from buddy.compiler.protocol import (
     Characters,
     Compare,
@@ -77,13 +74,13 @@ class TextHandler:
 
     async def search(self, frame: Search, job: Job) -> None:
         text = self._find(frame.text)
-        ((lines, more),) = await _searched([text.content], frame)
+        ((lines, more),) = await _search_contents([text.content], frame)
         self._send(SearchResult(job.request, frame.text, tuple(lines), more))
 
     async def search_each(self, frame: SearchEach, job: Job) -> None:
         named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
-        found = await _searched([text.content for _, text in named], frame)
-        hits = await asyncio.to_thread(_excerpted, named, found, frame.excerpts)
+        found = await _search_contents([text.content for _, text in named], frame)
+        hits = await asyncio.to_thread(_add_excerpts, named, found, frame.excerpts)
         self._send(FoundEach(job.request, hits))
 
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
@@ -122,7 +119,7 @@ class TextHandler:
     def _find(self, name: str) -> IndexedText:
         text = self._store.get(name)
         if text is None:
-            what = f"the text {name!r} is no longer kept"
+            what = f"the text {name!r} is no longer stored"
             raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
         return text
 
@@ -133,22 +130,22 @@ def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> L
     return Lines(job.request, name, window.start, window.lines, text.total, *found)
 
 
-async def _searched(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:
-    """The matches in each text; a pattern that may never end is matched in a separate process."""
+async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:
+    """Returns the matches in each text; a pattern that may never end is matched in a separate process."""
     try:
         if not frame.regex or is_literal(frame.pattern):
             return await asyncio.to_thread(
                 searching.search_each, contents, frame.pattern, ignore_case=frame.ignore_case, limit=frame.limit
             )
         check(frame.pattern)
-        return await search_apart(SearchRequest(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
+        return await search_in_process(SearchRequest(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
     except (PatternError, SearchTooLong) as error:
         todo = "change the pattern, or search for it as plain text"
         raise JobFailed(Diagnostic(str(error), "the search", todo)) from error
 
 
-def _excerpted(named: list[tuple[str, IndexedText]], found: list[searching.Found], count: int) -> tuple[Hits, ...]:
-    """The texts with matches, with the first `count` matching lines of each."""
+def _add_excerpts(named: list[tuple[str, IndexedText]], found: list[searching.Found], count: int) -> tuple[Hits, ...]:
+    """Returns the texts with matches, with the first `count` matching lines of each."""
     hits = []
     for (name, text), (lines, more) in zip(named, found, strict=True):
         excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines[:count])

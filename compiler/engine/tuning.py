@@ -32,13 +32,13 @@ class TuneHandler:
         except SpaceError as error:
             raise JobFailed(Diagnostic(str(error), "what to vary")) from error
         self._send(Progress(job.request, "preparing"))
-        async with self._hands(frame, job) as hands:
+        async with self._start_workers(frame, job) as hands:
             hunt = Tuner(frame, space, self._send)
             left = await hunt.run_workers(hands)
             self._send(await hunt.finish(left))
 
     @asynccontextmanager
-    async def _hands(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:
+    async def _start_workers(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:
         if frame.cluster:
             from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
@@ -47,15 +47,15 @@ class TuneHandler:
                 yield hands
             return
         async with ListeningSocket(TuningMessage) as listening:
-            yield [await self._forked(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MOST_JOBS)))]
+            yield [await self._fork_worker(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MOST_JOBS)))]
 
-    async def _forked(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
+    async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
         begin = BeginTuning(frame.recipe.graph, listening.address)
         await self._session.ask_of_program(frame.recipe, begin, job)
-        return _Forked(await listening.peer())
+        return _ForkedTuneWorker(await listening.peer())
 
 
-class _Forked:
+class _ForkedTuneWorker:
     """A process forked from the host."""
 
     def __init__(self, peer: Peer) -> None:

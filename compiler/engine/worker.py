@@ -18,9 +18,9 @@ from buddy.compiler.support.processes.worker_process import ProcessEvents, Worke
 
 _MAX_FALSE_STARTS = 3
 _GRACE = 3.0
-# Seconds after which a process that has not come up is given up, together with the requests that wait for it: a start
-# takes a few. Time in which it waits for a core does not count, because another process would wait as long.
-LATE_START = 10.0
+# Seconds after which a process that has not started is killed, and the requests that wait for it fail. A start takes a
+# few seconds. The time in which the process waits for a core does not count, because another one would wait as long.
+START_SECONDS = 10.0
 _POLL = 0.005
 
 log = logging.getLogger("buddy.engine")
@@ -88,16 +88,16 @@ class EngineWorker:
         self._ready = _future()
         self._set_state("starting")
         events = ProcessEvents(
-            body=self._body_came,
+            body=self._receive_body,
             printed=lambda stream, data: self._listener.printed(self.name, stream, data),
-            stopped=self._stopped,
-            ended=self._ended,
+            stopped=self._report_stop,
+            ended=self._handle_exit,
             congested=self._listener.congested,
         )
         self._process = WorkerProcess(self._function, events)
 
     def kill(self, why: str) -> None:
-        """Kills the process, which is no longer needed; another one starts when it has exited."""
+        """Kills the process; another one starts when it has exited."""
         self._asked_to_end = self._process is not None
         self._kill(why)
 
@@ -107,11 +107,11 @@ class EngineWorker:
             self._process.kill()
 
     def give_up_start(self) -> None:
-        """Replaces a process that does not come up, because the user no longer waits for it."""
-        if not self.is_ready and (self.state.state == "stopped" or self._starting_for() > LATE_START):
-            self.kill("it did not come up")
+        """Replaces a process that has not started within `START_SECONDS` seconds."""
+        if not self.is_ready and (self.state.state == "stopped" or self._seconds_to_start() > START_SECONDS):
+            self.kill("it did not start in time")
 
-    def _starting_for(self) -> float:
+    def _seconds_to_start(self) -> float:
         pid = self._process.pid if self._process is not None else 0
         return time.monotonic() - self._began - seconds_waited(pid)
 
@@ -134,7 +134,7 @@ class EngineWorker:
         return self._ready is not None and self._ready.done() and self._process is not None
 
     async def ready(self) -> None:
-        """Waits until a process can take a call; raises `WorkerDied` if several do not come up, one after another."""
+        """Waits until a process can be called; raises `WorkerDied` if several processes in sequence fail to start."""
         for attempt in range(1, _MAX_FALSE_STARTS + 1):
             self.start()
             assert self._ready is not None
@@ -160,7 +160,7 @@ class EngineWorker:
         self._process.forget_tail()
         self._process.send(encode(request))
         try:
-            return _accepted(await asyncio.shield(self._reply))
+            return _check_reply(await asyncio.shield(self._reply))
         except asyncio.CancelledError:
             await self._abandon(stop)
             raise
@@ -186,7 +186,7 @@ class EngineWorker:
 
     # ---- messages from the process ---------------------------------------------------------------------------------
 
-    def _body_came(self, body: bytes) -> None:
+    def _receive_body(self, body: bytes) -> None:
         try:
             message = self._decoder.decode(body)
         except FrameError as error:
@@ -194,9 +194,9 @@ class EngineWorker:
             self._kill(f"it sent {error}")
             return
         if isinstance(message, Ready):
-            self._came_up(message)
+            self._mark_ready(message)
         elif isinstance(message, Reply):
-            self._replied(message)
+            self._receive_reply(message)
         elif isinstance(message, Trouble):
             log.error("%s worker: %s", self.name, message.text)
         elif self._handler is not None:
@@ -208,21 +208,21 @@ class EngineWorker:
             handler(message)
         except Exception as error:
             log.exception("%s worker: %s", self.name, type(message).__name__)
-            self._kill(f"the engine could not take what it sent: {error}")
+            self._kill(f"the engine could not handle its message: {error}")
 
-    def _came_up(self, message: Ready) -> None:
+    def _mark_ready(self, message: Ready) -> None:
         self._false_starts = 0
         self._set_state("ready", f"started in {message.seconds:.1f} s")
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 
-    def _replied(self, message: Reply) -> None:
+    def _receive_reply(self, message: Reply) -> None:
         assert self._process is not None
         self._process.drain_printout()
         if self._reply is not None and not self._reply.done():
             self._reply.set_result(message)
 
-    def _stopped(self, stopped: bool) -> None:
+    def _report_stop(self, stopped: bool) -> None:
         if stopped:
             self._set_state("stopped", "stopped by a signal; continue it, or cancel to start a new one")
         elif self.is_ready:
@@ -230,14 +230,14 @@ class EngineWorker:
         else:
             self._set_state("starting", "continued")
 
-    def _ended(self, how: str) -> None:
+    def _handle_exit(self, how: str) -> None:
         assert self._process is not None
         tail, self._process = self._process.tail, None
         came_up = self._ready is not None and self._ready.done()
         self._false_starts += not came_up
         again = self._false_starts < _MAX_FALSE_STARTS and not self._closing
         died = WorkerDied(self.name, self._why_killed or how, tail)
-        self._set_state("dead", died.how, self._when_it_ended(came_up), again)
+        self._set_state("dead", died.how, self._end_kind(came_up), again)
         for future in (self._ready, self._reply):
             if future is not None and not future.done():
                 future.set_exception(died)
@@ -247,7 +247,7 @@ class EngineWorker:
         else:
             self._false_starts = 0
 
-    def _when_it_ended(self, came_up: bool) -> WorkerEnd:
+    def _end_kind(self, came_up: bool) -> WorkerEnd:
         if self._asked_to_end:
             return "asked"
         if self._reply is not None and not self._reply.done():
@@ -261,11 +261,11 @@ class EngineWorker:
 
 
 def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
-    """The diagnostic of a worker's exit; `what` is followed by how it exited."""
+    """Returns the diagnostic of a worker's exit; `what` is followed by how it exited."""
     return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
 
 
-def _accepted(reply: Reply) -> Reply:
+def _check_reply(reply: Reply) -> Reply:
     if isinstance(reply, Refused):
         raise RequestRefused(reply)
     return reply

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
-from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import IREE, MAX_THREADS, NATIVE, OpChoice, OptionValue, Recipe, claims, from_toml
-from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
-from buddy.compiler.protocol.tuning import SpaceError, varied
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
+from buddy.compiler.protocol.tuning import SpaceError, with_value
 
 Fallback = Literal["eager", "error"]
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
@@ -66,7 +66,7 @@ class BackendSettings:
         `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, and
         for an invalid value.
         """
-        given = renamed(options or {}, RECIPE_FIELDS, "option")
+        given = with_new_names(options or {}, RECIPE_FIELDS, "option")
         found = cls(
             _parse_fallback(given), _parse_freeze(given), _parse_recipe(given), _parse_threads(given),
             _parse_tuning_seconds(given, mode), _parse_verify(given), _parse_fallback_random(given),
@@ -78,7 +78,7 @@ class BackendSettings:
         """The recipe; weights are packed ahead only if they are frozen, and never for `training`."""
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
-        return recipe if self.freezes(training) else unpacked(recipe)
+        return recipe if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
         """Whether weights are constants; in `training` they change with every step."""
@@ -232,7 +232,7 @@ def _set_parameter(recipe: Recipe, name: str, value: Any) -> Recipe:
     if not isinstance(value, OptionValue):
         raise ValueError(f"{name} is {value!r}; it may be a bool, a number or a text")
     try:
-        return varied(recipe, name, value)
+        return with_value(recipe, name, value)
     except SpaceError as error:
         raise ValueError(str(error)) from error
 

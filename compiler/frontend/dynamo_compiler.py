@@ -31,7 +31,7 @@ from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph, GraphSettings
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.graph.types import GraphError
-from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.runtime.captured import CapturedGraph
 
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
@@ -101,7 +101,7 @@ class ImportedGraph:
 
         self.graph.check()
         traced = trace.add_to(self.graph)
-        recipe = unpacked(default_recipe(dialect=self.graph.settings.dialect))
+        recipe = without_packing(default_recipe(dialect=self.graph.settings.dialect))
         program = LoadedProgram(compile_graph(traced, recipe, first))
         return lambda tensors: trace.split_results(program(tensors))
 

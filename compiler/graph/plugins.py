@@ -1,10 +1,9 @@
 """Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes, passes and backends.
 
-Imports neither torch nor MLIR; a registry whose module has not been imported counts as empty.
-
-An installed package names a module, or a function to call, in the entry point group `buddy.plugins`; a user's file is
-given by path. Both register their contents when loaded. A plug-in that fails affects neither other plug-ins nor the
-compiler; its error becomes a `Diagnostic`. Imports neither torch nor MLIR; plug-ins may.
+An installed package names a module or a function in the entry point group `buddy.plugins`; a user's file is given by
+its path. Both register their contents when they are loaded. The error of a plug-in becomes a `Diagnostic`, and affects
+neither other plug-ins nor the compiler. This module imports neither torch nor MLIR, so a registry counts as empty until
+its module has been imported; plug-ins may import both.
 """
 
 from __future__ import annotations

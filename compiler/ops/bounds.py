@@ -1,10 +1,8 @@
-"""Checks of indices and other data that eager rejects; no access is out of bounds, whatever the data.
+"""Checks of indices and other data that eager rejects, and bounds on all accesses.
 
-Eager rejects an index that is out of range; compiled programs check their indices before use (`ranges`). That check
-alone does not protect memory: compiled code cannot leave a loop early, and continues after eager has raised. One
-unsigned minimum per index does, without branches in the loop.
-
-Reads and writes stay within their tensors without these checks, too (`bounds`).
+Compiled code checks indices before use, and eager raises the error for an index that is out of range. The check does
+not protect memory, because compiled code cannot leave a loop early: each index is also limited to its dim by one
+unsigned minimum, without branches, so no access is out of bounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The frames that a client (workbench, command line) and the engine exchange. Imports neither torch nor MLIR.
+"""The frames that a client (workbench, command line) and the engine exchange, one module per subject.
 
-A frame on the wire is a 4-byte little-endian length and a MessagePack map whose `type` field names the frame. The first
-frame in each direction is a greeting that carries `PROTOCOL_VERSION`; a peer with another version is rejected, and the
-error names both versions. Requests carry a `request` number chosen by the client; every answer repeats it.
-
-Each module holds the frames of one subject, requests and answers; this one lists the frames of each direction.
+On the wire, a frame is a 4-byte little-endian length and a MessagePack map whose `type` field names the frame. The
+first frame in each direction is a greeting with `PROTOCOL_VERSION`; a peer of another version is rejected. The client
+chooses the number `request` of a request, which all answers repeat. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ from buddy.compiler.protocol.profile import ProfileReport as ProfileReport
 from buddy.compiler.protocol.profile import RegionTime as RegionTime
 from buddy.compiler.protocol.profile import Sampling as Sampling
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
-from buddy.compiler.protocol.programs import IN_VAIN as IN_VAIN
+from buddy.compiler.protocol.programs import NOT_APPLIED as NOT_APPLIED
 from buddy.compiler.protocol.programs import Assigned as Assigned
 from buddy.compiler.protocol.programs import Captured as Captured
 from buddy.compiler.protocol.programs import Compile as Compile

@@ -116,8 +116,8 @@ class EagerCall(msgspec.Struct, frozen=True):
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which `{"t":
     i}` stands for tensor argument `i` of the call. The symbol takes pointers to each of `inputs`, then the values of
     `symbols` (an `i64` each) that occur in shapes and arguments, then pointers to each of `results`. All tensors are
-    dense and row-major; empty ones are left out. A call that `asks` is made on values for which compiled code has no
-    result: the results of the run are discarded, whether `target` raises or not.
+    dense and row-major; empty ones are left out. A call with `asks` is made on values for which compiled code has no
+    result, so that eager raises its error; the results of the run are discarded in any case.
     """
 
     symbol: str
@@ -141,7 +141,7 @@ class ArtifactSymbol(msgspec.Struct, frozen=True):
 
 
 class TimedRegion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A timed part of a function: the code that comes from `nodes`, at the call that region `parent` is.
+    """A timed part of a function: the code that comes from `nodes`, in the call that is region `parent`.
 
     `what` names its first op, `@name` for a call. Regions of the entry have no parent.
     """

@@ -1,4 +1,4 @@
-"""Frames that search for the cause of a failure, wrong results, or slow code."""
+"""Frames of bisections, which search for the cause of a failure, of wrong results, or of slow code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames that list passes, ops and presets, and that ask about other backends."""
+"""Frames that list passes, ops and presets, and that describe other backends."""
 
 from __future__ import annotations
 

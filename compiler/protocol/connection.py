@@ -22,9 +22,9 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 
 
 class Request(Frame, Generic[Answer_co], frozen=True):
-    """Base of the frames that one frame ends: an `Answer_co`, or a `Failed`.
+    """Base of requests. One frame ends a request: an `Answer_co`, or a `Failed`.
 
-    `request` is the number that its answers repeat. It is 0 until a client sends the frame, which numbers it then.
+    All answers repeat `request`, the number that the client assigns when it sends the frame; before, it is 0.
     """
 
     request: int
@@ -115,8 +115,8 @@ class WorkerState(Frame, frozen=True):
     """A worker (`host`, `compiler`, `runner`) changed state; `what` is the reason, as a sentence for the user.
 
     The state `stopped` means stopped by a signal, such as SIGSTOP or a debugger's; the worker can be continued. `end`
-    says when a `dead` worker exited: when it was `asked` to, during a `request` that therefore fails, while `idle`, or
-    at its `start`; no failure is sent for the last two. `again` means that the worker is being restarted.
+    says when a `dead` worker exited: on request of the engine (`asked`), during a `request`, which fails, while `idle`,
+    or at its `start`; no failure is sent for the last two. `again` means that the worker is being restarted.
     """
 
     worker: str

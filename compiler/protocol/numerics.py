@@ -1,4 +1,4 @@
-"""Comparing every node with eager: the frames that ask for it, and the report."""
+"""Frames that request a comparison of every node with eager, and its report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
-# How a node's value is observed. "observed": it is in memory anyway. "fused": it is in no memory, because it is fused
-# into its users. "materialised": it was written to memory for the comparison, which changes the program. "folded": a
-# graph pass has removed the node.
+# How a node's value is observed. "observed": the value is in memory anyway. "fused": it is never in memory, because the
+# node is fused into its users. "materialised": it was written to memory for the comparison, which changes the program.
+# "folded": a graph pass has removed the node.
 Seen = Literal["observed", "fused", "materialised", "folded"]
 Reference = Literal["eager", "float64"]
 
@@ -105,11 +105,11 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OwnProgram(msgspec.Struct, frozen=True):
-    """A node compiled alone: an artifact, the values of the captured graph that it takes, and those that it returns.
+    """The artifact of a node that was compiled alone, and the nodes of the captured graph that are equal to it.
 
-    `uses` has an entry for each node that it stands for: the names of the inputs, and stable names of the results with
-    their index in the node's tuple of results, -1 for a single result. If it only `moves` elements, its result does not
-    depend on their values.
+    `uses` has an entry for each of these nodes: the names of the inputs, and stable names of the results with their
+    index in the node's tuple of results, -1 for a single result. If the node only `moves` elements, rounding does not
+    affect its result.
     """
 
     artifact: bytes

@@ -1,6 +1,6 @@
-"""Requests to processes that answer one request, and their answers. Both sides use these structs.
+"""The requests to processes that answer one request, and their answers.
 
-The processes load MLIR, which may crash or never return, so that the engine need not (`support.processes`).
+These processes (`support.processes`) load MLIR, which may crash or never return, so that the engine need not.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is known of passes by name beyond their options: the one table that recipes, tools and clients ask.
+"""Facts about passes other than their options, by the name of the pass: one table for recipes, tools and clients.
 
-Plain data, so that what knows neither torch nor MLIR can ask. A pass that is not in `PASSES` has none of these facts.
+A pass that is not in `PASSES` has none of these facts. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from types import MappingProxyType
 from typing import Literal
 
 Value = bool | int | float | str
-# What a pass takes apart: ops on buffers, which become loops; loops, which become branches; functions, which become
-# the LLVM dialect's.
+# The kind of op that a pass lowers: structured ops to loops, loops to branches, functions to the LLVM dialect.
 Lowers = Literal["", "structured-ops", "loops", "functions"]
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A pass changes results within rounding: `how`, and the option that has it leave that, else it is switched off."""
+    """How a pass changes results within rounding errors; `without` is the option that prevents this.
+
+    If `without` is `None`, only disabling the pass prevents it.
+    """
 
     how: str
     without: tuple[str, Value] | None = None
@@ -26,34 +28,34 @@ class Numbers:
 
 @dataclass(frozen=True)
 class PassFacts:
-    """Facts of one pass. Its phase stands on the step of a recipe, since passes such as `cse` run in several."""
+    """Facts about one pass. They do not include its phase, since passes such as `cse` run in several phases."""
 
-    # It makes buffers of tensors.
+    # Converts tensors to buffers.
     bufferizes: bool = False
-    # It has work to do on IR that begins as buffers and loops: memory is still to be planned, say.
+    # Also applies to imported IR that starts with buffers and loops, such as the pass that plans memory.
     works_on_buffers: bool = False
-    # It takes apart ops on numbers as well as on tensors, so it has work at every phase before the LLVM dialect.
+    # Lowers ops on scalars as well as on tensors, so it applies at every phase before the LLVM dialect.
     works_on_numbers: bool = False
     lowers: Lowers = ""
-    # Afterwards functions have the memory that they work in.
+    # Assigns the memory of every function.
     plans_memory: bool = False
-    # It packs weights before the call, unless its option `PACK_WEIGHTS` is false.
+    # Packs weights before the call, unless its option `PACK_WEIGHTS` is false.
     packs_weights: bool = False
-    # Its result depends on the recipe's threads. What comes before it is the same for any number of them.
+    # Its result depends on the recipe's number of threads; the stages before it do not.
     reads_threads: bool = False
-    # A graph pass whose result is made for this compiler's kernels, and not for another backend.
+    # A graph pass that prepares the graph for this compiler's kernels, and does not apply to other backends.
     for_own_kernels: bool = False
-    # It only simplifies: no pipeline needs it for another pass to succeed.
+    # Only simplifies the IR: no later pass requires it.
     simplifies: bool = False
-    # Its option is a module as text, which takes the place of the one that it is given.
+    # Its option is a module as text, which replaces the input module.
     holds_ir: bool = False
     numbers: Numbers | None = None
-    # What a search varies unless told: options and their values ("": the pass is on or off); 0 and "auto" are the
-    # pass's own choice.
+    # The options that a search varies by default, with their values ("": the pass is on or off). With 0 or "auto" the
+    # pass chooses the value.
     tuned: tuple[tuple[str, tuple[Value, ...]], ...] = ()
 
 
-# The option by which a pass that packs weights is told to leave that.
+# The option that disables the packing of weights.
 PACK_WEIGHTS = "pack-weights"
 REPLACE_IR = "replace-ir"
 
@@ -110,5 +112,5 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
 
 
 def facts(name: str) -> PassFacts:
-    """What is known of the pass `name`; of most, nothing."""
+    """Returns the facts about the pass `name`; the defaults if it is not in `PASSES`."""
     return PASSES.get(name, _NONE)

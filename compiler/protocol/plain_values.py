@@ -1,7 +1,4 @@
-"""Plain values inside the frames of `protocol`: diagnostics, graphs, stages, imported IR.
-
-Imports neither torch nor MLIR.
-"""
+"""Plain values inside the frames: diagnostics, graphs, stages, imported IR. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -72,7 +69,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lowering of a node under a recipe: the chosen registry, the possible ones, its function, and the reason."""
+    """The lowering of a node under a recipe: the chosen registry, the alternatives, its function, and the reason."""
 
     node: str
     lowering: str
@@ -217,5 +214,5 @@ class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = ""
 
     def suits(self, recipe: Recipe) -> bool:
-        """Whether the preset can compile the program of `recipe` as it was opened, for this CPU."""
+        """Returns whether the preset can compile the program of `recipe` as it was opened, for this CPU."""
         return not self.device and (self.recipe.frontend in OWN_FRONTENDS) == (recipe.frontend in OWN_FRONTENDS)

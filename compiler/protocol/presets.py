@@ -1,11 +1,8 @@
-"""Named pipelines as data, torch-mlir's among them, and their adaptation to a program that starts as IR.
+"""Presets: named pipelines as data, and their adaptation to a program that starts as IR.
 
-Imports neither torch nor MLIR.
-
-They are the pipelines that `torch_mlir.fx` runs, pass by pass, so that each pass is a step of a recipe. Passes without
-a registered name stay inside their pipeline, which is then one step.
-
-Disables the passes of earlier phases and prepends the passes that the program's dialects need.
+torch-mlir's pipelines are those of `torch_mlir.fx`, pass by pass, so that each pass is a step of a recipe; passes
+without a registered name stay inside their pipeline, which is then one step. For a program that starts as IR, passes of
+earlier phases are disabled, and those that its dialects need are prepended. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -113,7 +110,7 @@ FROM_BACKEND: dict[Dialect, list[PassStep]] = {
 
 
 def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """The phases of an import before those that all programs share."""
+    """Returns the phases of an import before those that all programs share."""
     names = [IMPORTED, BACKEND, ON_TENSORS[dialect], *([ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
     return tuple((name, "mlir") for name in names)
 
@@ -166,13 +163,13 @@ _TO_BUFFERS = steps_of(
     "canonicalize",
     "cse",
 )  # fmt: skip
-# Loops over tensors with independent iterations, in the form that they have on buffers: threads may share these.
+# Converts loops with independent iterations to parallel loops, whose iterations several threads may share.
 _BUFFERS = [*_TO_BUFFERS, *steps_of("buffers", "tile-dynamic", ("scf-forall-to-parallel", FUNC))]
 
-# Off by default: a library's products, to compare the kernels with.
+# Disabled by default: calls a library for matrix products, to compare the kernels with it.
 _LIBRARY = [msgspec.structs.replace(step_of("buffers", "contractions-to-blas"), enabled=False)]
 
-# Before memory planning: values that live within a row, or only in registers, need no buffer.
+# Runs before memory planning, because values that are live within one row, or only in registers, need no buffer.
 _ROWS = steps_of("buffers", "fill-borders", "bools-to-bytes", "fuse-epilogues", "fuse-rows")
 _KERNELS = steps_of(
     "kernels",
@@ -184,10 +181,10 @@ _KERNELS = steps_of(
     "vectorize-generics",
     "parallel-to-tasks",
 )
-# After the kernels: their scratch memory is planned too, and that of each thread.
+# Runs after the kernels, to plan also their scratch memory and that of each thread.
 _MEMORY = steps_of("kernels", "plan-memory", "pass-sizes")
 
-# Off at first: a profile switches it on. Functions have their memory by then, and loops are still whole.
+# Disabled by default; a profile enables it. It runs after memory planning and before loops are lowered.
 _COUNTING = [msgspec.structs.replace(step_of("kernels", "count-cycles"), enabled=False)]
 
 _LOOPS = steps_of(
@@ -201,7 +198,7 @@ _LLVM = steps_of(
     "convert-scf-to-cf",
     "expand-strided-metadata",
     "lower-affine",
-    # Before vectors go: libm knows scalars only, so a vector of them is taken apart and put together again.
+    # Runs before vectors are lowered: libm has scalar functions only, so vectors are split into their elements.
     "convert-math-to-llvm",
     "convert-math-to-libm",
     "convert-vector-to-llvm",
@@ -209,7 +206,7 @@ _LLVM = steps_of(
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",
     "convert-index-to-llvm",
-    # Shapes are static, so a pointer says all of a buffer; descriptors make 7 arguments of one, and LLVM slow.
+    # Shapes are static, so a pointer suffices; a descriptor would be 7 arguments, which makes LLVM slow.
     ("convert-func-to-llvm", MODULE, {"use-bare-ptr-memref-call-conv": True}),
     "convert-tasks-to-llvm",
     "convert-cf-to-llvm",
@@ -235,7 +232,7 @@ _GPU_PHASES = (
 )
 KERNELS = "gpu.module"
 
-# One function: the host launches kernels one after another, and calls no functions.
+# Inlines everything into one function, since the host only launches kernels and calls no functions.
 _ONE_FUNCTION = steps_of("fused", "inline", "symbol-dce")
 _GPU_LOOPS = steps_of(
     "gpu",
@@ -251,7 +248,7 @@ _GPU_LOOPS = steps_of(
     "cse",
     ("gpu-launch-sink-index-computations", MODULE),
     "gpu-kernel-outlining",
-    # The oldest chip that current drivers support: drivers compile the PTX for newer ones.
+    # The oldest chip that current drivers support. A driver compiles the PTX for newer chips.
     ("nvvm-attach-target", MODULE, {"chip": "sm_75", "O": 3}),
     "canonicalize",
 )
@@ -272,7 +269,7 @@ _TO_DEVICE = [*_ONE_FUNCTION, *_TO_BUFFERS, *_GPU_LOOPS, *_NVVM]
 
 
 def _graph_passes(*enabled: str) -> list[PassStep]:
-    """All graph passes, in an order in which all of them may be enabled."""
+    """Returns all graph passes, in an order in which all of them may be enabled."""
     names = (
         "drop-identities", "slice-parts", "maxpool2d-simplify", "eliminate-transpose",
         "eliminate-matmul-transpose-reshape", "gqa-attention-fusion", "flash-attention-prefill",
@@ -309,7 +306,7 @@ def _by_torch_mlir(dialect: Dialect, what: str) -> Preset:
 
 
 def presets() -> dict[str, Preset]:
-    """The presets by name."""
+    """Returns all presets, in the order in which they are listed, by name."""
     found = (
         _preset(
             "default",
@@ -341,18 +338,18 @@ def default_recipe(
     preset: str = "default",
     dialect: Dialect = "linalg",
 ) -> Recipe:
-    """The recipe of a preset for a source.
+    """Returns the recipe of a preset for a source.
 
     Raises `ValueError` that lists the presets if `preset` is unknown.
     """
     known = presets()
     if preset not in known:
-        raise ValueError(f"no preset {preset!r}; there are {', '.join(known)}")
+        raise ValueError(f"unknown preset {preset!r}; the presets are {', '.join(known)}")
     return msgspec.structs.replace(known[preset].recipe, source=source, arguments=arguments, dialect=dialect)
 
 
-def unpacked(recipe: Recipe) -> Recipe:
-    """The recipe without packing of weights before the call."""
+def without_packing(recipe: Recipe) -> Recipe:
+    """Returns the recipe without packing of weights before the call."""
     steps = [
         msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if facts(s.name).packs_weights else s
         for s in recipe.steps
@@ -365,7 +362,7 @@ _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops",
 _FRONT_PHASE = "fused"
 
 
-def entering(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
+def adapt_to_phase(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
     """Returns `recipe`, a preset's, adapted to a program whose IR is at phase `enters` and has ops of `dialects`.
 
     Returns the recipe unchanged for a captured program (`enters` is "").
@@ -403,7 +400,7 @@ def _from_hlo(dialects: Collection[str]) -> Iterable[PassStep]:
 
 
 def _has_work(step: PassStep, enters: str) -> bool:
-    """Whether an enabled step applies to IR at that phase."""
+    """Returns whether an enabled step applies to IR at that phase."""
     if not step.enabled or step.level == "graph":
         return False
     if enters == "toplevel" or step.phase not in _PHASES:

@@ -1,4 +1,4 @@
-"""Profiles of a run: the frames that ask for one, and the report."""
+"""Frames that request a profile of a run, and its report."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
     giops_i32: float = 0.0
 
     def arithmetic(self, dtype: str) -> float:
-        """The peak for an element type, by the name that rows use for it.
+        """Returns the peak for an element type, by the name that rows use for it.
 
         Here, half precision is computed in f32, and wider integers are at most as fast as those of 32 bits.
         """

@@ -11,8 +11,8 @@ from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, RunReport
 
-# The pass name of remarks on a choice of the recipe that could not be applied; all other remarks come from passes.
-IN_VAIN = "recipe"
+# The pass name of remarks on choices of the recipe that were not applied; all other remarks come from passes.
+NOT_APPLIED = "recipe"
 # The lowering of a node that a graph pass removed: other nodes do its work.
 FOLDED = "folded"
 
@@ -37,8 +37,8 @@ class Open(Request["Captured"], frozen=True):
 class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A `beside`
-    compilation, made to compare with the recipe on the screen, replaces none and is replaced by none.
+    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A compilation with
+    `beside`, to be compared with the recipe on the screen, replaces none and is replaced by none.
     """
 
     recipe: Recipe
@@ -91,7 +91,7 @@ class StageDone(Frame, frozen=True):
 class Compiled(Frame, frozen=True):
     """The compilation is complete: all its stages in order, and its duration (`reused` stages took no time).
 
-    `remarks` are tuples (pass or `IN_VAIN`, node, text).
+    `remarks` are tuples (pass or `NOT_APPLIED`, node, text).
     """
 
     request: int
@@ -131,7 +131,7 @@ def shape_word(text: str) -> ShapeWord:
 
 
 def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
-    """The shape given for a parameter, by its name or its index; None if there is none."""
+    """Returns the shape given for a parameter, by its name or its index; None if there is none."""
     return next((word for word in words if word.name in (name, str(number))), None)
 
 
@@ -140,4 +140,4 @@ def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
     known = {*names, *map(str, range(len(names)))}
     for word in words:
         if word.name not in known:
-            raise ValueError(f"unknown input {word.name}; there are {', '.join(names) or 'none'}")
+            raise ValueError(f"unknown input {word.name}; the inputs are {', '.join(names) or 'none'}")

@@ -1,9 +1,7 @@
-"""The recipe: everything that determines a compilation, as one frozen value, and what it would do besides computing.
+"""The recipe: everything that determines a compilation, as one frozen value, and checks of what it may access.
 
-Toggling a pass, choosing another lowering for an op, bisecting, sweeping and sharing a reproducer are all "the same
-recipe, one field changed".
-
-Imports neither torch nor MLIR.
+Disabling a pass, choosing another lowering for an op, bisecting and tuning all compile the same recipe with one field
+changed. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from buddy.compiler.protocol.pass_facts import facts
-from buddy.compiler.protocol.renamed import RECIPE_FIELDS, renamed
+from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
@@ -84,7 +82,7 @@ class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
                 raise ValueError(f"option {key} of {self.name}: a number must be finite and fit into 64 bits")
 
     def spelling(self) -> str:
-        """The step in the syntax of `mlir-opt --pass-pipeline`, without its anchor."""
+        """Returns the step in the syntax of `mlir-opt --pass-pipeline`, without its anchor."""
         if not self.options:
             return self.name
         text = " ".join(f"{key}={_option_text(value)}" for key, value in self.options)
@@ -172,7 +170,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether its passes over MLIR make the code: they do unless the backend takes top-level IR, as IREE does."""
         return self.backend != IREE
 
-    def handed_over(self) -> Recipe:
+    def for_backend(self) -> Recipe:
         """Returns the part of this recipe for its backend: for another backend, graph passes for our own kernels are
         off.
         """
@@ -184,7 +182,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
         return msgspec.structs.replace(self, steps=tuple(steps))
 
-    def natively(self) -> Recipe:
+    def for_native(self) -> Recipe:
         """Returns this recipe with this compiler as its backend."""
         return msgspec.structs.replace(self, backend=NATIVE, backend_flags=())
 
@@ -198,14 +196,14 @@ def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
 
 
 def preset_of(frontend: Frontend, dialect: Dialect) -> str:
-    """The preset for a frontend and dialect: torch-mlir has a separate pipeline for each dialect."""
+    """Returns the preset for a frontend and dialect: torch-mlir has a separate pipeline for each dialect."""
     if frontend in OWN_FRONTENDS:
         return "default"
     return frontend if dialect == "linalg" else f"{frontend}-{dialect}"
 
 
 def dialects_of(frontend: Frontend) -> tuple[Dialect, ...]:
-    """The target dialects that a frontend supports: StableHLO only with torch-mlir."""
+    """Returns the target dialects that a frontend supports: StableHLO only with torch-mlir."""
     return DIALECTS if frontend == TORCH_MLIR else ("linalg", "tosa")
 
 
@@ -218,7 +216,7 @@ class PrefixKeys:
 
 
 def digest(*parts: object) -> str:
-    """A short stable hash of plain values."""
+    """Returns a short stable hash of plain values."""
     return hashlib.sha256(msgspec.msgpack.encode(parts)).hexdigest()[:24]
 
 
@@ -258,7 +256,7 @@ def _option_text(value: OptionValue) -> str:
 
 
 def to_toml(recipe: Recipe) -> str:
-    """The recipe as TOML text."""
+    """Returns the recipe as TOML text."""
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
@@ -273,7 +271,7 @@ def from_toml(text: str) -> Recipe:
     Raises `ValueError` that names the field and the reason if the text is not a recipe.
     """
     try:
-        found = msgspec.convert(renamed(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
+        found = msgspec.convert(with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
     except RecursionError as error:
         raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
@@ -298,7 +296,7 @@ _PLACES = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
 # A step is passed to MLIR's parser as text, so names must be plain, and a value may contain further options or a
-# or a pipeline of passes with their own. IR that has been edited by hand is read as a module.
+# pipeline of passes with options. IR that has been edited by hand is parsed as a module.
 _NAME, _BREAKS, _INNER = re.compile(r"[\w.-]+"), re.compile(r"[\s{}()<>\"',;=]+"), re.compile(r"([\w.-]+)=\S+")
 # Flags of IREE's compiler that start programs, load plug-ins, or read and write files. Their values are paths in any
 # spelling; so for all other flags only values that are not paths are accepted.
@@ -307,23 +305,25 @@ _PLAIN = re.compile(r"[\w.,:+\[\]=-]*")
 
 
 def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
-    """Returns what `recipe` asks for that needs trust in its author, a phrase each.
+    """Returns what `recipe` may load, execute, read or write, a phrase each; the user has to trust its author for this.
 
-    Plug-ins of `allowed` paths need none.
+    Plug-ins with `allowed` paths are left out.
     """
     paths = set(allowed)
     found = [f"plug-in {each.path}, which is Python code" for each in recipe.plugins if each.path not in paths]
-    found += [claim for step in recipe.steps for claim in _of_step(step)]
-    found += [f"the flag {flag}, which may name files or programs" for flag in recipe.backend_flags if _strange(flag)]
+    found += [claim for step in recipe.steps for claim in _claim_of_step(step)]
+    found += [
+        f"the flag {flag}, which may name files or programs" for flag in recipe.backend_flags if _is_unsafe_flag(flag)
+    ]
     return list(dict.fromkeys(found))
 
 
 def refusal(found: Iterable[str]) -> str:
-    """The error message for a recipe with these claims, with what to do, in one line."""
+    """Returns the error message for a recipe with these claims and its remedy, in one line."""
     return f"it asks for {'; '.join(found)} · --trust allows it, if you trust who wrote it"
 
 
-def _of_step(step: PassStep) -> Iterator[str]:
+def _claim_of_step(step: PassStep) -> Iterator[str]:
     """Includes disabled steps, because a key enables them."""
     if step.level != "mlir" or facts(step.name).holds_ir:
         return
@@ -337,7 +337,7 @@ def _of_step(step: PassStep) -> Iterator[str]:
 
 
 def _place(name: str, text: str) -> str:
-    """The option that names a file: this one, or one inside its text, which MLIR also parses; "" for none."""
+    """Returns the option that names a file: this one, or one inside its text, which MLIR also parses; "" for none."""
     if text and (_PLACES.search(name) or any(map(_is_path, _BREAKS.split(text)))):
         return f"{name}={text}"
     return next((found[0] for found in _INNER.finditer(text) if _PLACES.search(found[1])), "")
@@ -347,7 +347,7 @@ def _is_path(word: str) -> bool:
     return word.startswith(("/", "./", "../", "~", "\\")) or "/../" in word
 
 
-def _strange(flag: str) -> bool:
+def _is_unsafe_flag(flag: str) -> bool:
     name, _, value = flag.lstrip("-").partition("=")
     return _FLAGS.search(name) is not None or _PLAIN.fullmatch(value) is None
 
@@ -366,11 +366,11 @@ def typed_options(
     for key in given:
         if key not in known:
             raise ValueError(f"{name} has no option {key!r}; it has {', '.join(known) or 'none'}")
-    return {key: _typed(name, key, known[key], value) for key, value in given.items()}
+    return {key: _convert_option(name, key, known[key], value) for key, value in given.items()}
 
 
-def _typed(name: str, key: str, default: OptionValue, value: OptionValue) -> OptionValue:
-    """The value converted to the type of `default`: a text, or another number, may represent the same value."""
+def _convert_option(name: str, key: str, default: OptionValue, value: OptionValue) -> OptionValue:
+    """Returns the value converted to the type of `default`: a text, or another number, may represent the same value."""
     if isinstance(default, str):
         return str(value).lower() if isinstance(value, bool) else str(value)
     kind = type(default)

@@ -17,7 +17,7 @@ ACTION_IDS = {"passes.flavour": "passes.dialect"}
 FILTER_FIELDS = {"road": "lowering"}
 
 
-def renamed(names: Mapping[str, Any], table: Mapping[str, str], what: str) -> dict[str, Any]:
+def with_new_names(names: Mapping[str, Any], table: Mapping[str, str], what: str) -> dict[str, Any]:
     """`names` with the keys of `table` replaced by their new names.
 
     Warns once for each, with `what` in front. A key whose new name is there as well is left for the caller to reject.

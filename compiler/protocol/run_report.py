@@ -30,19 +30,21 @@ OWN_INPUTS = InputChoice()
 
 
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One output compared with eager. `where` is the first index that differs beyond the element type's tolerance; of
-    an output that is wrong within it, the index that differs most.
+    """The comparison of one output with eager.
 
-    The verdict `nan` is that of an output that has NaN just where eager's has, and is right otherwise, while nobody has
-    said that NaN equals NaN. `nans` and `eager_nans` count them on either side; `zero_signs` are zeros that are of
-    the other sign than eager's, which no comparison minds.
+    `where` is the first index that differs by more than the element type's tolerance; for an output that is wrong
+    within this tolerance, it is the index with the greatest difference.
 
-    `spread` is how far two correct runs of the program may be apart, as `runtime.sensitivity` measures it; -1 where
-    nobody has asked, since the result is within a few roundings of eager's. `rms` and `spread_rms` are the root mean
-    squares of the differences and of the spread, where there is one.
+    The verdict `nan` means that the output has NaN at the same places as eager's and is right elsewhere, in a run
+    without `equal_nan`. `nans` and `eager_nans` count the NaN of both; `zero_signs` counts zeros whose sign differs
+    from eager's, which does not affect the verdict.
 
-    `mean` and `deviation` are those of finite values. `map` holds the greatest absolute differences of the blocks of
-    the output, laid out as rows of its last dim.
+    `spread` is the possible difference of two correct runs, as `runtime.sensitivity` measures it; it is -1 if it was
+    not measured, because the output is within a few roundings of eager's. `rms` and `spread_rms` are the root mean
+    squares of the differences and of the spread.
+
+    `mean` and `deviation` are those of finite values. `map` holds the greatest absolute difference in each block of
+    the output, in rows along its last dim.
     """
 
     name: str

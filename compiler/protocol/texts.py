@@ -270,7 +270,7 @@ class PatternError(ValueError):
         self.reason = reason
 
 
-def compiled(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+def compile_pattern(pattern: str, ignore_case: bool) -> re.Pattern[str]:
     """Compiles a regular expression. Raises `PatternError`, also for one that exceeds the limits of `re`."""
     try:
         with warnings.catch_warnings():

@@ -93,7 +93,7 @@ _FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTI
 # Prefix of a node's stable name: the variation of its lowering.
 LOWERING = "lowering:"
 
-# What is tried where nobody says what to vary.
+# The variations of a search for which the user names none.
 USUAL = (
     *(
         Variation(f"{name}.{option}" if option else name, values)
@@ -121,12 +121,12 @@ class Space:
 
     def recipe(self, point: Point) -> Recipe:
         chosen = zip(self.variations, point, strict=True)
-        return reduce(lambda recipe, pair: varied(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
+        return reduce(lambda recipe, pair: with_value(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
 
     def words(self, point: Point) -> tuple[str, ...]:
-        """A point as text, one choice after another, such as `contractions-to-kernels.rows=4`."""
+        """Returns a point as text, one choice after another, such as `contractions-to-kernels.rows=4`."""
         chosen = zip(self.variations, point, strict=True)
-        return tuple(f"{variation.what}={spelled(variation.values[place])}" for variation, place in chosen)
+        return tuple(f"{variation.what}={value_text(variation.values[place])}" for variation, place in chosen)
 
     @cached_property
     def size(self) -> int:
@@ -151,21 +151,21 @@ def _chosen_by_pass(variation: Variation) -> int:
 
 
 def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
-    """The space around `base`, which is one of its points even if a variation does not list its value.
+    """Returns the space around `base`, which is one of its points even if a variation does not list its value.
 
     Without `variations`, the usual ones that apply. Raises `SpaceError`.
     """
     if not variations:
         variations = [usual for usual in USUAL if _applies(base, usual.what)]
     if not variations:
-        raise SpaceError("this recipe has none of the usual variations; say what to vary")
+        raise SpaceError("this recipe has none of the usual variations; name the parameters to vary")
     found = {}
     for variation in variations:
         if variation.what in found:
             raise SpaceError(f"{variation.what} is varied twice")
         own = present(base, variation.what)
         values = [own, *(value for value in variation.values if not _same(value, own))]
-        varied(base, variation.what, values[-1])
+        with_value(base, variation.what, values[-1])
         found[variation.what] = Variation(variation.what, tuple(values))
     return Space(base, tuple(found.values()))
 
@@ -183,7 +183,7 @@ def _applies(recipe: Recipe, what: str) -> bool:
 
 
 def present(recipe: Recipe, what: str) -> OptionValue:
-    """The value of `what` in a recipe; an option that is left to its pass is `DEFAULT`. Raises `SpaceError`."""
+    """Returns the value of `what` in a recipe; an option that is left to its pass is `DEFAULT`. Raises `SpaceError`."""
     if what in _FIELDS:
         own: OptionValue = getattr(recipe, _FIELDS[what])
         return own
@@ -198,19 +198,19 @@ def present(recipe: Recipe, what: str) -> OptionValue:
 DEFAULT = ""
 
 
-def varied(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
-    """The recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
+def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
+    """Returns the recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
     if what in _FIELDS:
         own = present(recipe, what)
         if type(value) is not type(own):
-            raise SpaceError(f"{what} is {spelled(own)} in the recipe; {spelled(value)} is no such value")
+            raise SpaceError(f"{what} is {value_text(own)} in the recipe; {value_text(value)} has another type")
         return replace(recipe, **{_FIELDS[what]: value})
     if what.startswith(LOWERING):
         return recipe.with_choice(what.removeprefix(LOWERING), str(value) or None)
     index, (_, dot, option) = _step(recipe, what), what.partition(".")
     if not dot:
         if not isinstance(value, bool):
-            raise SpaceError(f"{what} is on or off, not {spelled(value)}")
+            raise SpaceError(f"{what} is on or off, not {value_text(value)}")
         return recipe.with_step(index, enabled=value)
     return recipe.with_step(index, options=_with_option(recipe.steps[index], option, value))
 
@@ -221,7 +221,7 @@ def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple
 
 
 def _step(recipe: Recipe, what: str) -> int:
-    """The index of the step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
+    """Returns the index of the step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
     name, _, number = what.partition(".")[0].partition("#")
     places = [index for index, step in enumerate(recipe.steps) if step.name == name]
     wanted = int(number) - 1 if number.isdecimal() and int(number) else 0
@@ -233,7 +233,7 @@ def _step(recipe: Recipe, what: str) -> int:
     raise SpaceError(f"{what}: the recipe has no such pass; {fields} and {LOWERING}NODE can be varied too")
 
 
-def spelled(value: OptionValue) -> str:
+def value_text(value: OptionValue) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return "default" if value == DEFAULT else str(value)

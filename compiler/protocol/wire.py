@@ -1,17 +1,9 @@
-"""Encodes frames as bytes, and a byte stream that survives lost connections.
+"""Encodes frames as bytes, and resumes a byte stream after a lost connection.
 
-Each side keeps what it has written until the other confirms it. After a reconnect both sides say how much of the
-other's stream they have received, and the missing part is sent again. A connection begins with a line of text in each
-direction,
-
-    buddy-link 1 COUNT      or      buddy-link 1 gone REASON
-
-which may come after output that a shell prints at login. Records follow: `D`, a 4-byte little-endian length, bytes of
-the stream; or `A`, an 8-byte count of the bytes received so far, which is also the heartbeat, sent every `BEAT`
-seconds.
-
-There are two kinds of errors: a stream that is not a sequence of frames (`WireError`, the rest of the stream is
-unusable), and a complete frame that this side does not understand (`FrameError`, the next frame is valid).
+Each side keeps the bytes that it has written until the other side confirms them. A connection begins with a line of
+text in each direction, which may follow output of a login shell: `buddy-link 1 COUNT` gives the number of bytes
+received so far, `buddy-link 1 gone REASON` ends the stream. Records follow: `D`, a 4-byte little-endian length and
+bytes of the stream; or `A` and an 8-byte count of received bytes, the heartbeat that is sent every `BEAT` seconds.
 """
 
 from __future__ import annotations
@@ -44,12 +36,12 @@ class GoneError(Exception):
 
 
 def greeting(received: int) -> bytes:
-    """The first line over a connection from a side that has `received` bytes of the other's stream."""
+    """Returns the first line over a connection from a side that has `received` bytes of the other's stream."""
     return b"%s%d %d\n" % (_MARK, LINK_VERSION, received)
 
 
 def refusal(reason: str) -> bytes:
-    """The first line from a side that cannot resume, with the reason."""
+    """Returns the first line from a side that cannot resume, with the reason."""
     return b"%s%d gone %s\n" % (_MARK, LINK_VERSION, " ".join(reason.split()).encode())
 
 
@@ -107,12 +99,12 @@ class ResumableStream:
         return len(self._kept)
 
     def write(self, data: bytes) -> bytes:
-        """Returns `data` in the form sent over the connection, if there is one; it is kept until it is confirmed."""
+        """Returns `data` as a record to send over the connection, and keeps it until the other side confirms it."""
         self._kept += data
         return _records(data)
 
     def count(self) -> bytes:
-        """The record with the number of received bytes."""
+        """Returns the record with the number of received bytes."""
         self._told = self.received
         return b"A" + self.received.to_bytes(8, "little")
 
@@ -160,7 +152,7 @@ class ResumableStream:
         if len(self._incoming) < head:
             return None
         number = int.from_bytes(self._incoming[1:head], "little")
-        return self._data(number) if kind == _DATA else self._counted(number)
+        return self._data(number) if kind == _DATA else self._take_count(number)
 
     def _data(self, length: int) -> bytes | None:
         if not 0 < length <= _PIECE:
@@ -172,7 +164,7 @@ class ResumableStream:
         self.received += length
         return data
 
-    def _counted(self, theirs: int) -> bytes:
+    def _take_count(self, theirs: int) -> bytes:
         if not self._first <= theirs <= self._first + len(self._kept):
             raise StreamError(f"{theirs:,} bytes confirmed, of {self._first + len(self._kept):,} written")
         del self._incoming[:9]
@@ -261,7 +253,7 @@ class FrameBuffer:
 
 
 def _starts_a_map(byte: int) -> bool:
-    """Whether `byte` starts a MessagePack map: without this check, a login banner reads as a huge length."""
+    """Returns whether `byte` starts a MessagePack map: without this check, a login banner reads as a huge length."""
     return 0x80 <= byte <= 0x8F or byte in (0xDE, 0xDF)
 
 

@@ -74,7 +74,7 @@ class LoadProgram(Message, frozen=True):
 
 
 class ImportGraph(Message, frozen=True):
-    """Have torch-mlir import a graph that was captured for this compiler; answered by `GraphWithImport`."""
+    """Import a graph that was captured for this compiler by torch-mlir too; answered by `GraphWithImport`."""
 
     graph: int
 

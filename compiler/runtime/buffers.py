@@ -1,14 +1,8 @@
 """Memory of compiled code: reused results, huge pages, packed weights, and conversions between tensors and memory.
 
-With pages of 4 KiB, address translation takes a third of the time of reading, and writing to new memory takes several
-times as long, since each page is created at its first use.
-
-Linux provides huge pages on request. All of this is advice: if the kernel has no huge pages, nothing changes.
-
-The first write to a page of new memory is slow: the kernel has to find, clear and map it. A loop that drops each result
-before the next call, or the one after, then always uses the same memory.
-
-Each call reads all weights sequentially.
+The first write to a page is slow, because the kernel has to find, clear and map it; so a result whose memory is free is
+reused by the next call. Address translation with pages of 4 KiB takes a third of the time of reading, so large tensors
+request huge pages, which Linux may grant. Packed weights are in one block, since each call reads them sequentially.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 EXTRA = 'pip install "buddy-tui[cluster]"'
 # Seconds in which a scheduler must answer, and the first worker must connect to it.
 CONNECT_TIMEOUT = 10.0
-# An item is given up after so many workers are lost while they process it.
+# An item fails after this number of workers were lost while they processed it.
 RETRIES = 3
 
 

@@ -1,10 +1,8 @@
 """A disk cache: files named by the hash of their input, for objects, programs, tuned recipes and pass catalogues.
 
-The files are executed later, so they must belong to the user: folders are the user's and only writable by the user,
-links are not followed, and each file starts with a keyed hash (RFC 2104) of its path and content. The key is a file
-next to the folders. An invalid file counts as missing: it is created again and replaced.
-
-Imports neither torch nor MLIR.
+The files are executed later, so folders must belong to the user and be writable by the user only, links are not
+followed, and each file starts with a keyed hash (RFC 2104) of its path and content; the key is a file next to the
+folders. An invalid file counts as missing and is replaced. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -73,7 +71,7 @@ class DiskCache:
             if any(_distrust_reason(place, place.lstat()) for place in (folder(), folder() / self.name)):
                 return None
             seal, _, data = _content(self._path(key)).partition(b"\n")
-            return data if hmac.compare_digest(seal, self._seal(key, data)) else None
+            return data if hmac.compare_digest(seal, self._keyed_hash(key, data)) else None
         except OSError:
             return None
 
@@ -83,12 +81,12 @@ class DiskCache:
         with contextlib.suppress(OSError):
             for place in (folder(), path.parent):
                 _make_private(place)
-            _replace(path, self._seal(key, data) + b"\n" + data)
+            _replace(path, self._keyed_hash(key, data) + b"\n" + data)
             self._trim(path.parent)
 
-    def _seal(self, key: str, data: bytes) -> bytes:
+    def _keyed_hash(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
-        code = hmac.new(_secret(), f"{self.name}/{key}\n".encode(), "sha256")
+        code = hmac.new(_read_key(), f"{self.name}/{key}\n".encode(), "sha256")
         code.update(data)
         return code.hexdigest().encode()
 
@@ -146,7 +144,7 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
-def _secret() -> bytes:
+def _read_key() -> bytes:
     """Returns the key of this user's hashes, created on first use. Raises `OSError`."""
     path = folder() / SECRET
     with contextlib.suppress(FileNotFoundError):

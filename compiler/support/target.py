@@ -1,4 +1,4 @@
-"""What kernels need to know of the machine they are generated for: a `Target`, and its cycle counter."""
+"""The target of code generation: the properties of a machine that kernels depend on, and its cycle counter."""
 
 from __future__ import annotations
 

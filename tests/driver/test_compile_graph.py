@@ -92,5 +92,5 @@ def test_ir_that_does_not_verify_is_blamed_on_the_pass_that_left_it(monkeypatch:
 
 def test_what_is_no_machine_code_yet_is_refused() -> None:
     graph = captured(*stack(2)).graph
-    with pytest.raises(CompilationError, match="left"):
+    with pytest.raises(CompilationError, match="not lowered to the LLVM dialect"):
         compile_graph(graph, Recipe(steps=default_recipe().steps[:-8]))

@@ -169,7 +169,7 @@ def test_a_fault_in_a_pass_of_ours_is_a_diagnostic(line: Line) -> None:
 )
 def test_ops_left_over_name_the_pass_that_would_convert_them(line: Line, name: str) -> None:
     diagnostic = line.fail(without(default_recipe(), name)).diagnostic
-    assert "left: not machine code" in diagnostic.what
+    assert "not lowered to the LLVM dialect" in diagnostic.what
     assert name in diagnostic.todo
 
 
@@ -177,7 +177,7 @@ def test_casts_between_types_that_do_not_meet_are_told_of_before_anything_transl
     """Translating one ends the process."""
     recipe = with_options(default_recipe(), "convert-arith-to-llvm", ("index-bitwidth", 4))
     diagnostic = line.fail(recipe).diagnostic
-    assert "builtin.unrealized_conversion_cast is left" in diagnostic.what
+    assert "builtin.unrealized_conversion_cast is not lowered" in diagnostic.what
     assert "index-bitwidth" in diagnostic.todo
 
 
@@ -217,7 +217,7 @@ def test_of_ops_left_over_the_first_of_the_kind_named_gives_the_node() -> None:
     with ir.Context(), ir.Location.unknown():
         diagnostic = diagnosis.leftover_ops(ir.Module.parse(LEFT_OVER).operation, Recipe(), locations)
     assert diagnostic is not None
-    assert diagnostic.what == "math.exp and 2 other kinds of op are left: not machine code"
+    assert diagnostic.what == "math.exp and 2 other kinds of op are not lowered to the LLVM dialect"
     assert diagnostic.where == "after the last pass, 2 of them, the first from exp.0"
     assert diagnostic.node == "exp.0"
 
@@ -236,7 +236,7 @@ def test_without_bare_pointers_the_diagnostic_names_the_option(line: Line) -> No
 
 def test_a_recipe_without_steps_says_what_is_left(line: Line) -> None:
     diagnostic = line.fail(Recipe()).diagnostic
-    assert "left: not machine code" in diagnostic.what
+    assert "not lowered to the LLVM dialect" in diagnostic.what
 
 
 def outcome(line: Line, recipe: Recipe) -> str:

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.engine.profiles import placed
+from buddy.compiler.engine.profiles import locate_instructions
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.profile import HotSpot, ProfileReport
@@ -248,7 +248,7 @@ def test_samples_are_of_instructions_that_the_assembly_has(line: Line, report: P
     assert taken.inside + sum(count for _, count in taken.elsewhere) == taken.samples
     line.compile()
     (text,) = (text for stage, text in line.stages if stage.language == "asm")
-    found = placed(taken, IndexedText(text.content, array("I", text.line_sets), text.sets))
+    found = locate_instructions(taken, IndexedText(text.content, array("I", text.line_sets), text.sets))
     assert all(spot.text and spot.line >= 0 for spot in found.spots)
     assert all(spot.nodes for spot in found.spots)
 

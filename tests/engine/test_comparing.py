@@ -71,13 +71,13 @@ async def test_a_stage_does_not_differ_from_itself(bench: Bench, add: Path) -> N
 
 async def test_a_text_that_is_not_kept_is_an_error_of_that_request(bench: Bench, add: Path) -> None:
     stages = await compiled(bench, add)
-    with pytest.raises(RequestFailed, match="no longer kept"):
+    with pytest.raises(RequestFailed, match="no longer stored"):
         await bench.client.request(Compare(0, "0123", stages["lower"].text, "line", "mlir"))
 
 
 def comparing(bench: Bench) -> list[int]:
     """The processes that compare texts for the engine."""
-    return [pid for pid in children(bench.pid) if "engine.comparing" in command(pid)]
+    return [pid for pid in children(bench.pid) if "compute_difference" in command(pid)]
 
 
 async def under_way(bench: Bench) -> list[int]:

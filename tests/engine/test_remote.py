@@ -167,7 +167,7 @@ async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(fa
     with far.state("down"):
         assert await gone(*pids)
     client.reconnect_now()
-    with pytest.raises(EngineLost, match="without a link for too long"):
+    with pytest.raises(EngineLost, match="no connection for too long"):
         await asyncio.wait_for(bench.until(lambda frame: False), PATIENCE)
     await client.restart()
     assert isinstance(await Bench(client).open(add), Captured)
@@ -284,7 +284,7 @@ def test_what_killed_engines_have_left_is_removed_after_a_day(far: Far) -> None:
             log_path(path).write_text("log")
         for path in (alive, dead, log_path(alive), log_path(dead)):
             os.utime(path, (1, 1))
-        relay._tidy(folder)
+        relay._remove_leftovers(folder)
         assert {path for path in folder.iterdir() if path.stem[0] in "adf" and len(set(path.stem)) == 1} == {
             alive, log_path(alive), fresh, log_path(fresh),
         }  # fmt: skip

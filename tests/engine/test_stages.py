@@ -126,7 +126,7 @@ async def test_regular_expressions_match_line_by_line(bench: Bench, add: Path) -
 
 
 async def test_a_text_that_is_not_kept_is_an_error_of_that_request(bench: Bench) -> None:
-    with pytest.raises(RequestFailed, match="no longer kept"):
+    with pytest.raises(RequestFailed, match="no longer stored"):
         await bench.client.fetch_lines("0123", 0, 10)
 
 

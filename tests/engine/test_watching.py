@@ -44,7 +44,7 @@ class Waiting:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(file_watching, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(file_watching, "_POLL_SECONDS", 0.05)
     monkeypatch.setattr(file_watching, "_GONE_SECONDS", 0.5)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "b.py").write_text("b = 1\n")
@@ -92,17 +92,17 @@ async def test_a_file_that_stays_away_is_gone_and_one_that_comes_has_changed(fol
 async def test_a_file_that_is_taken_away_just_as_it_is_read_is_not_gone(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, saved = file_watching._look, folder / "a.py"
+    look, saved = file_watching._read_states, folder / "a.py"
 
     def while_it_is_away(files: Sequence[Path]) -> Any:
-        monkeypatch.setattr(file_watching, "_look", look)
+        monkeypatch.setattr(file_watching, "_read_states", look)
         saved.rename(folder / "away")
         found = look(files)
         (folder / "away").rename(saved)
         return found
 
     async with Waiting(folder, "a.py") as waiting:
-        monkeypatch.setattr(file_watching, "_look", while_it_is_away)
+        monkeypatch.setattr(file_watching, "_read_states", while_it_is_away)
         saved.write_text("a = 5\n")
         assert await waiting.answer() == FilesChanged(1, ("a.py",))
 
@@ -132,7 +132,7 @@ async def test_what_is_written_after_the_program_was_opened_and_before_it_is_wat
         assert sent == []
 
     await asyncio.sleep(0.05)
-    watching.opening()
+    watching.record_opening()
     await asyncio.sleep(0.05)
     (folder / "a.py").write_text("a = 5\n")
     assert await answer() == FilesChanged(1, ("a.py",))
@@ -153,7 +153,7 @@ async def test_what_the_program_writes_each_time_it_is_opened_is_no_change_but_f
     watching = WatchHandler((sent := []).append)
     for expected, patience in (([FilesChanged(1, ("a.py",))], 120.0), ([], 1.0), ([], 1.0)):
         await asyncio.sleep(0.05)
-        watching.opening()
+        watching.record_opening()
         await asyncio.sleep(0.05)
         (folder / "a.py").write_text("a = 6\n")
         with contextlib.suppress(asyncio.TimeoutError):

@@ -18,7 +18,7 @@ from torch import nn
 
 from buddy.compiler.frontend import backend
 from buddy.compiler.frontend.backend_settings import BackendSettings
-from buddy.compiler.protocol.presets import default_recipe, unpacked
+from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import OpChoice, PassStep, Recipe, to_toml
 from buddy.compiler.support import disk_cache
 from tests.programs import Line
@@ -90,7 +90,7 @@ def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
     path = tmp_path / "best.toml"
     path.write_text(to_toml(recipe))
     assert BackendSettings.of({"recipe": path, "freeze": True}).recipe() == recipe
-    assert BackendSettings.of({"recipe": path}).recipe() == unpacked(recipe)
+    assert BackendSettings.of({"recipe": path}).recipe() == without_packing(recipe)
     assert BackendSettings.of(
         {"recipe": recipe, "freeze": True, "threads": 1, "dialect": "linalg"}
     ).recipe() == replace(recipe, threads=1, dialect="linalg")
@@ -110,7 +110,7 @@ WRONG = [
     ({"contractions-to-kernels.row": 3}, "contractions-to-kernels has no option 'row'; it has"),
     ({"source": "x.py"}, "no option 'source'"),
     ({"fallback": "never"}, "fallback is 'never'; it may be eager or error"),
-    ({"preset": "fast"}, "no preset 'fast'; there are default, upstream"),
+    ({"preset": "fast"}, "unknown preset 'fast'; the presets are default, upstream"),
     ({"dialect": "tosaa"}, "dialect is 'tosaa': it may be 'linalg' or 'tosa'"),
     ({"partition": 3}, "partition is 3: it may be 'layers' or 'whole'"),
     ({"opt_level": 9}, "opt_level is 9: Expected `int` <= 3"),

@@ -14,7 +14,7 @@ from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
-from buddy.compiler.protocol.presets import default_recipe, entering
+from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 
@@ -126,7 +126,7 @@ def graphs(file: Path) -> dict[str, CapturedGraph]:
 
 
 def report_of(captured: CapturedGraph) -> RunReport:
-    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     compiled = Compiler(captured.graph).compile(recipe)
     return run_and_compare(captured, compiled.artifact, repeats=1, threads=1, nodes=(0, 0), compile_seconds=0.0)
 
@@ -169,7 +169,7 @@ def test_rows_are_the_ops_of_every_function_and_where_they_stand(graphs: dict[st
 def test_instructions_lead_to_the_ops_of_the_file(graphs: dict[str, CapturedGraph]) -> None:
     captured = graphs["axpy"]
     texts = []
-    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     Compiler(captured.graph).compile(recipe, lambda _stage, text: texts.append(text))
     assert any("axpy.scf.for" in names for names in texts[-1].sets)
 
@@ -287,4 +287,4 @@ def test_an_entry_or_a_shape_that_is_not_there(file: Path) -> None:
     assert "'arg0=' is not a shape" in refused(f"{file}:open", "arg0=").what
     wrong = load_program(f"{file}:product", shapes=("arg0=3x3",))
     assert any("arg0 is 4x16, so it cannot be 3x3" in note for note in wrong.notes)
-    assert "unknown input arg2; there are arg0, arg1" in refused(f"{file}:product", "arg2=3x3").what
+    assert "unknown input arg2; the inputs are arg0, arg1" in refused(f"{file}:product", "arg2=3x3").what

@@ -13,7 +13,7 @@ from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.importers.sources.opening import kind_of
-from buddy.compiler.protocol.presets import default_recipe, entering
+from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 
@@ -49,7 +49,7 @@ def _layer(**options: Any) -> Any:
 
 
 def _compiled(captured: CapturedGraph) -> list[torch.Tensor]:
-    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     return list(LoadedProgram(compile_graph(captured.graph, recipe))(captured.tensors))
 
 
@@ -76,7 +76,7 @@ def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None
 
 
 def test_a_shape_of_no_input_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match="unknown input rows; there are x"):
+    with pytest.raises(SourceError, match="unknown input rows; the inputs are x"):
         load_program(_saved(tmp_path, _layer(size="batch")), shapes=("rows=5x8",))
 
 

@@ -324,4 +324,4 @@ def test_an_op_of_higher_order_may_not_call_whatever_it_is_given(tmp_path: Path,
 
 
 def test_a_shape_of_no_input_is_refused(folder: Path) -> None:
-    assert "unknown input y; there are ids" in refused(folder / "rows.pt", "ids=2x5xi64", "y=3").what
+    assert "unknown input y; the inputs are ids" in refused(folder / "rows.pt", "ids=2x5xi64", "y=3").what

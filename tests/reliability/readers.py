@@ -24,7 +24,7 @@ from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
-from buddy.compiler.engine.file_watching import as_they_are
+from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.engine.server import Refusal, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parsed
 from buddy.compiler.importers.sources.opening import kind_of
@@ -391,7 +391,7 @@ READERS: dict[str, Reader] = {
         weight=20,
     ),
     "plug-in's path": Reader(
-        _text(lambda text: as_they_are([recipe.PluginFile(text, "00")], "")),
+        _text(lambda text: resolve_plugins([recipe.PluginFile(text, "00")], "")),
         (JobFailed,),
         (b"/etc/hosts", b"plugin.py"),
         weight=20,

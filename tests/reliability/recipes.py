@@ -24,7 +24,7 @@ import tomli_w
 from buddy.app.session.client import EngineLost, RequestFailed
 from buddy.compiler.protocol import ListPasses, ListPresets, Open, Progress, Run
 from buddy.compiler.protocol.plain_values import GraphInfo
-from buddy.compiler.protocol.presets import entering
+from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, Recipe
 from buddy.compiler.tools.bisect.delta import smallest_failing
 from tests.reliability.campaign import Attempt, Campaign, Fault, Note, Tried
@@ -120,7 +120,7 @@ class Bench:
         own: Frontend = "dynamo" if self._frontend == TORCH_MLIR else self._frontend
         frontend = TORCH_MLIR if recipe.frontend == TORCH_MLIR else own
         recipe = msgspec.structs.replace(recipe, source=path, arguments=words, graph=number, frontend=frontend)
-        return entering(recipe, graph.enters, graph.dialects)
+        return adapt_to_phase(recipe, graph.enters, graph.dialects)
 
     # ---- trials -----------------------------------------------------------------------------------------------------
 

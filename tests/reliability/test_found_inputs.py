@@ -17,7 +17,7 @@ import torch
 
 from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.settings import read_settings
-from buddy.compiler.engine.file_watching import as_they_are
+from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.graph.sizes import BadSizeError, parsed
 from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
@@ -56,7 +56,7 @@ def test_what_is_no_size_is_told_so(text: str) -> None:
 @pytest.mark.parametrize("path", ["a\0b.py", "/dev/zero", "x" * 300, "/nowhere/plugin.py"])
 def test_a_plug_in_is_a_regular_file(path: str) -> None:
     with pytest.raises(JobFailed):
-        as_they_are([PluginFile(path)], "")
+        resolve_plugins([PluginFile(path)], "")
 
 
 @pytest.mark.parametrize("source", ["x" * 300, "x" * 5000 + "/a.py", "a\0b.py"])

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import load_program
-from buddy.compiler.protocol.presets import default_recipe, entering
+from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.support import blas
 
@@ -88,7 +88,7 @@ def test_a_sample_opens_at_the_phase_of_its_module_and_agrees_with_its_reference
         pytest.skip("no OpenBLAS is installed")
     (captured,) = load_program(str(root / "samples" / "bindings" / f"{name}.py")).graphs
     assert captured.info.enters == PHASES[name]
-    recipe = entering(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     compilation = Compiler(captured.graph).compile(recipe)
     nodes, seconds = (len(compilation.assignments), 0), compilation.seconds
     report = run_and_compare(captured, compilation.artifact, repeats=1, threads=1, nodes=nodes, compile_seconds=seconds)

@@ -291,7 +291,7 @@ def _load() -> None:
     from buddy.compiler.passes.catalogue import catalogue
 
     host._warm_up()
-    host._rehearse()
+    host._capture_small_program()
     compiler._warm_up()
     op_table()
     catalogue()

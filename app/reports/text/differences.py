@@ -1,7 +1,7 @@
-"""The rows of a diff: equal and changed parts of two texts, with long equal parts folded.
+"""The rows of a diff: equal and changed parts of two texts, with long equal parts folded. No Textual.
 
 A hunk is `(before, removed, after, added)`: `removed` lines from line `before` of one text became `added` lines from
-line `after` of the other. No Textual.
+line `after` of the other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import Hits
-from buddy.compiler.protocol.texts import compiled
+from buddy.compiler.protocol.texts import compile_pattern
 
 PLAIN = "\\V"
 
@@ -27,9 +27,9 @@ class Pattern(NamedTuple):
         """The pattern as a regular expression."""
         return self.source if self.regex else re.escape(self.source)
 
-    def compiled(self) -> re.Pattern[str]:
+    def compile(self) -> re.Pattern[str]:
         """The compiled pattern. Raises `PatternError` for an invalid regular expression."""
-        return compiled(self.expression, self.ignore_case)
+        return compile_pattern(self.expression, self.ignore_case)
 
 
 NOTHING = Pattern("", "")

@@ -1,8 +1,7 @@
 """Chebyshev series of special functions, and orthogonal polynomials whose degree is a tensor element.
 
-A series in `t` from -1 to 1 is `c[0] + c[1] T1(t) + c[2] T2(t) + …`.
-
-Chebyshev polynomials of high degree use trigonometric functions between -1 and 1, where the recurrence loses digits.
+A series in `t` from -1 to 1 is `c[0] + c[1] T1(t) + c[2] T2(t) + …`. Chebyshev polynomials of high degree are computed
+by trigonometric functions between -1 and 1, where the recurrence loses digits.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Stage text as data: lines, which nodes a line comes from, search. Knows neither MLIR nor a terminal."""
+"""Stage text as data: lines, the nodes of a line, search, differences. Needs neither MLIR nor a terminal."""

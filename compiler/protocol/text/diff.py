@@ -40,7 +40,7 @@ def hunks(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Hunk]:
 
 
 def between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
-    """The hunks between the equal pairs of two sequences of those lengths."""
+    """Returns the hunks between the equal pairs of two sequences of those lengths."""
     found: list[Hunk] = []
     i = j = 0
     for x, y in (*pairs, (before, after)):
@@ -51,7 +51,7 @@ def between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
 
 
 def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
-    """Pairs of equal items, increasing on both sides."""
+    """Returns the pairs of equal items, increasing on both sides."""
     found: list[Pair] = []
     gaps = [(0, len(one), 0, len(other))]
     while gaps:
@@ -69,7 +69,7 @@ def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
             found += anchors
             gaps += _gaps(anchors, a, b, c, d)
         else:
-            found += [(a + x, c + y) for x, y in _by_edits(one[a:b], other[c:d])]
+            found += [(a + x, c + y) for x, y in _match_by_edits(one[a:b], other[c:d])]
     found.sort()
     return found
 
@@ -84,8 +84,8 @@ def _gaps(anchors: list[Pair], a: int, b: int, c: int, d: int) -> list[tuple[int
 
 
 def _anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d: int) -> list[Pair]:
-    """The longest increasing run of items that occur once in each of the two ranges."""
-    left, right = _once(one, a, b), _once(other, c, d)
+    """Returns the longest increasing run of items that occur once in each of the two ranges."""
+    left, right = _unique_positions(one, a, b), _unique_positions(other, c, d)
     pairs = [(place, right[item]) for item, place in left.items() if item in right]
     tails: list[int] = []
     ends: list[int] = []
@@ -102,8 +102,8 @@ def _anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d
     return run[::-1]
 
 
-def _once(items: Sequence[int], start: int, end: int) -> dict[int, int]:
-    """The positions of the items that occur once in the range, in order."""
+def _unique_positions(items: Sequence[int], start: int, end: int) -> dict[int, int]:
+    """Returns the positions of the items that occur once in the range, in order."""
     places: dict[int, int] = {}
     again: set[int] = set()
     for place in range(start, end):
@@ -113,7 +113,7 @@ def _once(items: Sequence[int], start: int, end: int) -> dict[int, int]:
     return {item: place for item, place in places.items() if item not in again}
 
 
-def _by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
+def _match_by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
     """Equal pairs along short edits, `MOST_EDITS` of them at a time; items of one side only are left out first."""
     common = set(one).intersection(other)
     left = [place for place, item in enumerate(one) if item in common]
@@ -138,31 +138,31 @@ def _path(one: Sequence[int], other: Sequence[int], most: int) -> tuple[list[Pai
     for edits in range(min(n + m, most) + 1):
         trail.append(dict(furthest))
         for k in range(-edits, edits + 1, 2):
-            x = _entered(furthest, k, edits)[0]
+            x = _entry_point(furthest, k, edits)[0]
             while x < n and 0 <= x - k < m and one[x] == other[x - k]:
                 x += 1
             furthest[k] = x
             if x >= n and x - k >= m:
-                return _walked_back(trail, n, m), n, m
+                return _walk_back(trail, n, m), n, m
     parity = (len(trail) - 1) % 2
     ends = [(x, x - k) for k, x in furthest.items() if (k - parity) % 2 == 0 and x <= n and 0 <= x - k <= m]
     x, y = max(ends, key=sum)
-    return _walked_back(trail, x, y), x, y
+    return _walk_back(trail, x, y), x, y
 
 
-def _entered(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
+def _entry_point(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
     """Where edit number `edits` enters diagonal `k`, and from which diagonal."""
     if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
         return furthest[k + 1], k + 1
     return furthest[k - 1] + 1, k - 1
 
 
-def _walked_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
-    """The pairs on the path to (n, m); `trail` has the furthest points before each edit."""
+def _walk_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
+    """Returns the pairs on the path to (n, m); `trail` has the furthest points before each edit."""
     pairs: list[Pair] = []
     x, y = n, m
     for edits in range(len(trail) - 1, -1, -1):
-        came_from = _entered(trail[edits], x - y, edits)[1]
+        came_from = _entry_point(trail[edits], x - y, edits)[1]
         start_x = trail[edits][came_from]
         start_y = start_x - came_from
         while x > start_x and y > start_y:

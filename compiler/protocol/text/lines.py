@@ -1,7 +1,4 @@
-"""The text of one stage: an index of its lines, their nodes, jumps of assembly, and long types.
-
-The text itself is unchanged: only the view draws short names in place of types.
-"""
+"""The text of one stage: an index of its lines, their nodes, jumps of assembly, and short names for long types."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 
 
 def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
-    """Pairs of lines, a jump and its target label, in order; `lines` are numbered from `first`."""
+    """Returns the pairs of lines, a jump and its target label, in order; `lines` are numbered from `first`."""
     labels = {found[1]: number for number, line in enumerate(lines, first) if (found := _LABEL.match(line))}
     matches = ((number, _JUMP.match(line)) for number, line in enumerate(lines, first))
     return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]
@@ -62,7 +59,7 @@ class MachineCode:
     _ends: array[int] | None = None
 
     def of_lines(self, first: int, last: int) -> tuple[str, ...]:
-        """The machine code of lines `first` to `last` in hexadecimal digits; empty if the text has none."""
+        """Returns the machine code of lines `first` to `last` in hexadecimal digits; empty if the text has none."""
         if not self.sizes:
             return ()
         if self._ends is None:
@@ -118,19 +115,21 @@ class IndexedText:
         last = min(first + max(0, count), self.total)
         numbers = [self._set_of(line) for line in range(first, last)]
         table: dict[tuple[str, bool], int] = {}
-        nodes = tuple(tuple(table.setdefault(one, len(table)) for one in self._marked(number)) for number in numbers)
+        nodes = tuple(
+            tuple(table.setdefault(one, len(table)) for one in self._names_of_set(number)) for number in numbers
+        )
         lines = tuple(elide(self.line(line)) for line in range(first, last))
         derived = tuple(place for place, (_, mark) in enumerate(table) if mark)
         names = tuple(name for name, _ in table)
         return LineWindow(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
 
-    def _marked(self, number: int) -> list[tuple[str, bool]]:
-        """The names of a set, each with whether it is derived."""
+    def _names_of_set(self, number: int) -> list[tuple[str, bool]]:
+        """Returns the names of a set, each with whether it is derived."""
         derived = self.derived.get(number, ())
         return [(name, name in derived) for name in self.sets[number]]
 
     def lines_of_node(self, node: str, limit: int) -> tuple[list[int], bool]:
-        """The first `limit` lines that come from `node`, and whether there are more."""
+        """Returns the first `limit` lines that come from `node`, and whether there are more."""
         found = list(islice(self.marked_lines(node), limit + 1))
         return [line for line, _ in found[:limit]], len(found) > limit
 
@@ -143,7 +142,7 @@ class IndexedText:
         )
 
     def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
-        """The lines that come from `node`, each with whether it is derived."""
+        """Returns the lines that come from `node`, each with whether it is derived."""
         wanted = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
         if wanted:
             yield from ((line, wanted[k]) for line, k in enumerate(self.line_sets) if k in wanted)
@@ -152,13 +151,13 @@ class IndexedText:
         """For each node that lines `first` to `last` come from, the numbers of own and of derived lines."""
         found: dict[str, tuple[int, int]] = {}
         for number, count in Counter(self.line_sets[max(first, 0) : last + 1]).items():
-            for name, derived in self._marked(number):
+            for name, derived in self._names_of_set(number):
                 own, other = found.get(name, (0, 0))
                 found[name] = (own, other + count) if derived else (own + count, other)
         return found
 
     def chunks(self) -> Iterator[tuple[int, str]]:
-        """The text in runs of whole lines of a few megabytes, each with the number of its first line.
+        """Yields the text in runs of whole lines of a few megabytes, each with the number of its first line.
 
         Runs are short so that other threads can run between them.
         """
@@ -193,13 +192,13 @@ def elide(line: str) -> str:
     """`line` with long `dense<…>` constants shortened, and truncated if it is longer than any screen."""
     if len(line) <= MAX_CONSTANT:
         return line
-    short = _CONSTANT.sub(_shortened, line)
+    short = _CONSTANT.sub(_shorten, line)
     if len(short) <= MAX_LINE:
         return short
     return f"{short[:MAX_LINE]}… ({len(short) - MAX_LINE:,} more characters)"
 
 
-def _shortened(match: re.Match[str]) -> str:
+def _shorten(match: re.Match[str]) -> str:
     value = match[0]
     return f"{value[:_KEPT]}… ({len(value) - _KEPT:,} more characters)"
 
@@ -225,7 +224,7 @@ _DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
 
 
 def long_types(text: IndexedText) -> list[LongType]:
-    """The types of at least `SHORTEST` characters that occur in `text` more than once, in order of appearance.
+    """Returns the types of at least `SHORTEST` characters that occur in `text` more than once, in order of appearance.
 
     Of nested types the outermost counts; lines that define an alias do not.
     """

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import islice
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.texts import compiled
+from buddy.compiler.protocol.texts import compile_pattern
 
 # The lines found in a text, and whether there are more.
 Found = tuple[list[int], bool]
@@ -22,7 +22,7 @@ _TAME = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[
 def search(
     text: IndexedText, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
 ) -> Found:
-    """The numbers of the first `limit` lines that match `pattern`, and whether there are more.
+    """Returns the numbers of the first `limit` lines that match `pattern`, and whether there are more.
 
     Raises `PatternError` for an invalid regular expression.
     """
@@ -34,7 +34,7 @@ def search(
 def search_each(
     contents: Sequence[str], pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
 ) -> list[Found]:
-    """The result of `search` for each text; equal texts are searched once."""
+    """Returns the result of `search` for each text; equal texts are searched once."""
     found: dict[str, Found] = {}
     for content in contents:
         if content not in found:
@@ -44,12 +44,12 @@ def search_each(
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a regular expression matches only its own characters."""
+    """Returns whether a regular expression matches only its own characters."""
     return re.escape(pattern) == pattern
 
 
 def keeps_to_lines(pattern: str) -> bool:
-    """Whether a regular expression matches the same in a text as in each of its lines alone.
+    """Returns whether a regular expression matches the same in a text as in each of its lines alone.
 
     True only if it can neither match a line's end nor look past it: no negated class, no look-around, no flag, no
     escape that matches a newline or an end of the text, and no possessive or atomic construct.
@@ -59,7 +59,7 @@ def keeps_to_lines(pattern: str) -> bool:
 
 def check(pattern: str) -> None:
     """Raises `PatternError` unless `pattern` is a valid regular expression."""
-    compiled(pattern, False)
+    compile_pattern(pattern, False)
 
 
 def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
@@ -69,14 +69,14 @@ def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
 
 
 def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
-    """Returns a function that gives the numbers of the lines of a piece of text that match the pattern."""
+    """Returns a function that finds the lines of a piece of text that match the pattern, by number."""
     if regex:
-        found = compiled(pattern, ignore_case)
+        found = compile_pattern(pattern, ignore_case)
         lines = re.compile(pattern, found.flags | re.MULTILINE)
         return _by_piece(lines) if keeps_to_lines(pattern) else _by_line(found)
     if not ignore_case:
         return lambda piece: _with_text(piece, pattern)
-    relaxed = _by_line(compiled(re.escape(pattern), ignore_case))
+    relaxed = _by_line(compile_pattern(re.escape(pattern), ignore_case))
     # Beyond ASCII, lower case does not map single characters to single characters.
     return lambda piece: (
         _with_text(piece.lower(), pattern.lower()) if piece.isascii() and pattern.isascii() else relaxed(piece)
@@ -123,7 +123,7 @@ def text_name(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: Mapping[int, tuple[str, ...]] | None = None, machine: bytes = b"",
 ) -> str:  # fmt: skip
-    """The name of a text: equal for equal contents and machine code that come from equal nodes."""
+    """Returns the name of a text: equal for equal contents and machine code that come from equal nodes."""
     state = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
     state.update(line_sets)
     state.update("\0".join("\1".join(names) for names in sets).encode())

@@ -44,7 +44,7 @@ class TextSymbol(NamedTuple):
 
 def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
     """Functions, globals and graphs of a text, in order."""
-    begins = _labels(text) if language == "asm" else _declared(text, language)
+    begins = _labels(text) if language == "asm" else _find_declarations(text, language)
     if language in ("asm", "ptx"):
         ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
         return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
@@ -52,7 +52,7 @@ def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
 
 
 def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
-    """The lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
+    """Returns the lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
     if not 0 <= line < text.total:
         return None
     if _opens(text.line(line)):
@@ -95,7 +95,7 @@ def _labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
     return found
 
 
-def _declared(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
+def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
     found: list[tuple[str, SymbolKind, int]] = []
     for number, line in _lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
@@ -108,7 +108,7 @@ def _declared(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, i
 
 
 def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
-    """The symbol that a line of MLIR declares, in custom or generic form."""
+    """Returns the symbol that a line of MLIR declares, in custom or generic form."""
     match = _MLIR.match(line)
     if match is None:
         return None
@@ -161,7 +161,7 @@ class LineShape(NamedTuple):
 
 
 def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
-    """The shape of each line; one key stands for equal text."""
+    """Returns the shape of each line; lines with equal text share one key."""
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
     for line in lines:
@@ -175,7 +175,7 @@ def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
 
 
 def bound(line: str) -> set[str]:
-    """The names that `line` defines: its results, its block's arguments, its label."""
+    """Returns the names that `line` defines: its results, its block's arguments, its label."""
     found: set[str] = set()
     for match in _BOUND.finditer(line):
         found.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
@@ -218,7 +218,7 @@ def _outside_strings(line: str, comment: str) -> str:
 
 
 def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> LineShape:
-    """The shape of a line with strings, in which no names are searched."""
+    """Returns the shape of a line with strings, in which no names are searched."""
     parts, names = _STRING.split(line), []
     for place in range(0, len(parts), 2):
         names += name.findall(parts[place])
@@ -262,7 +262,7 @@ def with_sorted_attributes(line: str) -> str:
             stack.append([])
         elif token in _CLOSING and brackets:
             inside = stack.pop()
-            stack[-1].append(brackets.pop() + (_sorted(inside) if token == "}" else "".join(inside)) + token)
+            stack[-1].append(brackets.pop() + (_sort_entries(inside) if token == "}" else "".join(inside)) + token)
         else:
             stack[-1].append(token)
     for bracket, inside in zip(brackets, stack[1:], strict=True):
@@ -273,7 +273,7 @@ def with_sorted_attributes(line: str) -> str:
 _cached = lru_cache(maxsize=4096)(with_sorted_attributes)
 
 
-def _sorted(tokens: list[str]) -> str:
+def _sort_entries(tokens: list[str]) -> str:
     cuts = [-1, *(place for place, token in enumerate(tokens) if token == ","), len(tokens)]
     entries = ["".join(tokens[start + 1 : end]).strip() for start, end in pairwise(cuts)]
     if len(entries) < 2 or not all(_ENTRY.match(entry) for entry in entries):

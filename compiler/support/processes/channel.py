@@ -29,15 +29,15 @@ class MessagePipe:
         self._ended = False
 
     def send(self, message: Message) -> None:
-        """Writes `message`. Raises `BrokenPipeError` if the reader has gone."""
+        """Writes `message`. Raises `BrokenPipeError` if the reader has exited."""
         frame = memoryview(encode(message))
         while frame:
             frame = frame[os.write(self._write_fd, frame) :]
 
     def receive(self, timeout: float = math.inf) -> Any:
-        """Returns the next message, or `None` if the other side has gone.
+        """Returns the next message, or `None` if the other side has closed the pipe.
 
-        Raises `TimeoutError` if there is none after `timeout` seconds.
+        Raises `TimeoutError` if none arrives within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while not self._bodies and not self._ended:
@@ -71,7 +71,7 @@ class MessagePipe:
         return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
 
     def close(self) -> None:
-        """Closes both ends; the second time, nothing happens."""
+        """Closes both file descriptors; further calls have no effect."""
         fds, self.read_fd, self._write_fd = {self.read_fd, self._write_fd} - {-1}, -1, -1
         for fd in fds:
             os.close(fd)
@@ -85,7 +85,7 @@ class Channel(MessagePipe):
         self._owner = os.getpid()
 
     def send(self, message: Message) -> None:
-        """Writes `message`. Exits if the reader has gone.
+        """Writes `message`. Exits if the reader has exited.
 
         A copy of this process that a script made by `os.fork` exits too: only one may use a pipe.
         """

@@ -43,9 +43,9 @@ from buddy.compiler.support.processes.parent_death import describe_exit, die_wit
 _TAIL = 4000
 # Seconds between checks whether a child has ended, if the system has no notification, and whether it is stopped.
 _POLL = 0.05
-_LOOK = 1.0
+_STOP_POLL = 1.0
 # What C++ code prints before it aborts.
-_LAST_WORDS = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
+_ABORT_MESSAGES = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
 _REPLIES = (
     CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | ProgramExported | Refused
@@ -55,7 +55,7 @@ How = Literal["replied", "crashed", "late", "stopped"]
 
 
 def _fork(work: Callable[[], None], outlives: bool = False) -> int:
-    """Runs `work` in a child, and returns the child's process. It ends with this one unless it `outlives` it."""
+    """Runs `work` in a child, and returns its process id. The child ends with this process unless it `outlives` it."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
@@ -68,7 +68,7 @@ def _fork(work: Callable[[], None], outlives: bool = False) -> int:
 
 
 def _redirect(output: int) -> None:
-    """Sends what this process prints, from Python or C, to a file descriptor."""
+    """Redirects the output of this process, from Python or C, to a file descriptor."""
     os.dup2(output, 1)
     os.dup2(output, 2)
 
@@ -89,11 +89,11 @@ class ForkedWorker:
         read, their_write = os.pipe()
         self._pipe = MessagePipe(read, write, replies)
         self._status: int | None = None
-        self.pid = _fork(lambda: self._live(work, Channel(their_read, their_write, requests)))
+        self.pid = _fork(lambda: self._run_work(work, Channel(their_read, their_write, requests)))
         os.close(their_read)
         os.close(their_write)
 
-    def _live(self, work: Callable[[Channel], None], channel: Channel) -> None:
+    def _run_work(self, work: Callable[[Channel], None], channel: Channel) -> None:
         self._pipe.close()
         _redirect(self._output.fileno())
         faulthandler.disable()
@@ -104,11 +104,11 @@ class ForkedWorker:
             os._exit(1)
 
     def send(self, message: Message) -> None:
-        """Raises `BrokenPipeError` if it has ended."""
+        """Sends a message. Raises `BrokenPipeError` if the child has ended."""
         self._pipe.send(message)
 
     def receive(self, timeout: float = math.inf) -> Any:
-        """Returns its next message, `None` once it has ended. Raises `TimeoutError` after `timeout` seconds."""
+        """Returns the child's next message, `None` at its end. Raises `TimeoutError` after `timeout` seconds."""
         return self._pipe.receive(timeout)
 
     @property
@@ -116,32 +116,34 @@ class ForkedWorker:
         return self._wait(os.WNOHANG) is None
 
     def kill(self) -> None:
-        """Kills it, and waits for its end."""
+        """Kills the child, and waits for its end."""
         if self.alive:
             os.kill(self.pid, signal.SIGKILL)
             self._wait()
 
     def cause(self) -> str:
-        """Waits for its end; returns how it ended, and the line that it printed about that, if there is one."""
+        """Waits for the child's end; returns how it ended, and the line that it printed about the cause, if any."""
         status = self._wait()
         assert status is not None
         said = [line.strip() for line in self.output().splitlines() if line.strip()]
-        last = [line for line in said if any(words in line for words in _LAST_WORDS)] or (said if status > 0 else [])
+        last = [line for line in said if any(words in line for words in _ABORT_MESSAGES)] or (
+            said if status > 0 else []
+        )
         return f"{describe_exit(status)}: {last[-1][:300]}" if last else describe_exit(status)
 
     def output(self) -> str:
-        """What it has printed."""
+        """Returns the output of the child."""
         size = os.fstat(self._output.fileno()).st_size
         return os.pread(self._output.fileno(), size, 0).decode(errors="replace")
 
     def end(self) -> None:
-        """Kills it, and discards its output."""
+        """Kills the child, and discards its output."""
         self.kill()
         self._pipe.close()
         self._output.close()
 
     def _wait(self, options: int = 0) -> int | None:
-        """Returns the exit status, `None` if it runs."""
+        """Returns the child's exit status, `None` while it runs."""
         if self._status is None and (found := os.waitpid(self.pid, options))[0]:
             self._status = os.waitstatus_to_exitcode(found[1])
         return self._status
@@ -278,14 +280,14 @@ class _Watch:
         fds = [self._end_fd] if self._end_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
         fds += [] if self._killed else [self._master.read_fd]
-        patience = min(left, _LOOK if self._end_fd >= 0 else _POLL)
+        patience = min(left, _STOP_POLL if self._end_fd >= 0 else _POLL)
         readable, _, _ = select.select(fds, [], [], patience)
         if self._master.read_fd in readable:
-            self._obey()
+            self._handle_stop_request()
         elif not readable and patience == left:
             self._kill("late")
 
-    def _obey(self) -> None:
+    def _handle_stop_request(self) -> None:
         request = self._master.receive()
         if request is None or isinstance(request, StopRunner):
             self._kill("stopped")
@@ -306,9 +308,10 @@ class Words(NamedTuple):
 def reply_in_child(
     channel: Channel, work: Callable[[Channel], Reply], words: Words, timeout: float = math.inf
 ) -> Reply:
-    """What `work` replies in a child, which may send notes over `channel`; a `Refused` when it ends in another way.
+    """Runs `work` in a child, which may send notes over `channel`; returns its reply, or a `Refused` without one.
 
-    `timeout` is in seconds. The other end of `channel` is told when a signal stops the child, and may cancel it.
+    `timeout` is in seconds. The process at the other end of `channel` is notified when a signal stops the child, and
+    may cancel the work.
     """
     was_stopped = False
 
@@ -353,21 +356,21 @@ def lifetime_socket(address: str) -> str:
 
 
 def fork_to(address: str, types: Any, live: Callable[[Channel], None]) -> None:
-    """Forks a process that serves the socket `address`; it ends when `live` does, or when nobody listens any more.
+    """Forks a process that serves the socket `address`; it ends when `live` returns, or when its client disconnects.
 
     This process can serve other requests meanwhile, and may even be replaced. `types` are the messages that the fork
     receives.
     """
 
     def lead() -> None:
-        with _line(address):
+        with _join_session(address):
             # Forked twice, so that this process does not have to wait for it.
-            _fork(lambda: _live(address, types, live), outlives=True)
+            _fork(lambda: _run_work(address, types, live), outlives=True)
 
     os.waitpid(_fork(lead), 0)
 
 
-def _line(address: str) -> socket.socket:
+def _join_session(address: str) -> socket.socket:
     """Makes this process a session leader; returns the connection with which it and its forks end."""
     os.setsid()
     line = socket.socket(socket.AF_UNIX)
@@ -376,7 +379,7 @@ def _line(address: str) -> socket.socket:
     return line
 
 
-def _live(address: str, types: Any, live: Callable[[Channel], None]) -> None:
+def _run_work(address: str, types: Any, live: Callable[[Channel], None]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

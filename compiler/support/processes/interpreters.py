@@ -148,24 +148,24 @@ class BlockingWorker:
         return self._popen.poll() is None
 
     def send(self, message: Message) -> None:
-        """Raises `BrokenPipeError` if it has ended."""
+        """Sends a message. Raises `BrokenPipeError` if the worker has ended."""
         self.pipe.send(message)
 
     def receive(self, timeout: float = math.inf) -> Any:
-        """Returns its next message, `None` once it has ended. Raises `TimeoutError` after `timeout` seconds."""
+        """Returns the worker's next message, `None` at its end. Raises `TimeoutError` after `timeout` seconds."""
         return self.pipe.receive(timeout)
 
     def kill(self) -> None:
-        """Kills it and all that it started; `receive` finds that it has ended."""
+        """Kills the worker and all processes that it started; `receive` then returns `None`."""
         if self.alive:
             kill_group(self.pid)
 
     def wait(self) -> int:
-        """Waits for its end; returns its exit status, negative for a signal."""
+        """Waits for the worker's end; returns its exit status, negative for a signal."""
         return self._popen.wait()
 
     def end(self, patience: float = 0.0) -> int:
-        """Closes its pipes, kills it after `patience` seconds, and returns its exit status."""
+        """Closes the pipes, kills the worker after `patience` seconds, and returns its exit status."""
         self.pipe.close()
         if patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -174,8 +174,8 @@ class BlockingWorker:
         self._line.close()
         return self.wait()
 
-    def let_go(self) -> None:
-        """Forgets the process, in a fork of its owner: only one process may use its pipes."""
+    def release(self) -> None:
+        """Closes the pipes in a fork of the owner, since only one process may use them."""
         self.pipe.close()
         self._line.close()
         self._popen.returncode = -signal.SIGKILL
@@ -184,14 +184,14 @@ class BlockingWorker:
 _workers: weakref.WeakSet[BlockingWorker] = weakref.WeakSet()
 
 
-def _forked() -> None:
+def _release_in_fork() -> None:
     for worker in list(_workers):
-        worker.let_go()
+        worker.release()
     _workers.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_release_in_fork)
 
 
 # ---- programs --------------------------------------------------------------------------------------------------------

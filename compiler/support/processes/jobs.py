@@ -1,4 +1,4 @@
-"""The running requests: one task each, cancelled by number; newer edits replace those that have not started."""
+"""The running requests: one task each, cancelled by number. A newer request replaces those that have not started."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class JobFailed(Exception):
 
 @dataclass
 class Job:
-    """A running request. A newer request with the same `slot` replaces it while `begun` is false."""
+    """A running request. A newer request with the same `slot` replaces it while `started` is false."""
 
     request: int
     slot: Hashable = None
-    begun: bool = False
+    started: bool = False
     why_cancelled: str = "cancelled"
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
@@ -52,7 +52,7 @@ class Jobs:
         job = Job(request, slot)
         self._jobs[request] = job
         job.task = asyncio.get_running_loop().create_task(work(job))
-        job.task.add_done_callback(lambda task: self._ended(job, task))
+        job.task.add_done_callback(lambda task: self._report_end(job, task))
 
     def cancel(self, target: int) -> None:
         """Stops request `target`, or all if it is 0."""
@@ -68,20 +68,20 @@ class Jobs:
 
     def _replace(self, slot: Hashable) -> None:
         for job in list(self._jobs.values()):
-            if job.slot == slot and not job.begun:
+            if job.slot == slot and not job.started:
                 job.cancel("replaced by a newer edit")
 
-    def _ended(self, job: Job, task: asyncio.Task[None]) -> None:
+    def _report_end(self, job: Job, task: asyncio.Task[None]) -> None:
         """Answers a request with `Failed` if its task ended without an answer."""
         if self._jobs.get(job.request) is job:
             del self._jobs[job.request]
         if task.cancelled():
             self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
         elif (error := task.exception()) is not None:
-            self._send(_failed(job.request, error))
+            self._send(_failure_of(job.request, error))
 
 
-def _failed(request: int, error: BaseException) -> Failed:
+def _failure_of(request: int, error: BaseException) -> Failed:
     if isinstance(error, JobFailed):
         log.info("request %d: %s %s", request, error.diagnostic, error.diagnostic.detail)
         return Failed(request, error.diagnostic, stages=error.stages)

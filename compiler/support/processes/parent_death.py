@@ -29,7 +29,7 @@ ENVIRONMENT = "BUDDY_MEMORY"
 # The default fraction of the machine's memory: the workbench, the terminal and the system need the rest.
 _SHARE = 0.9
 # The lowest limit with which torch and MLIR start, in bytes; a lower one is considered a mistake.
-LEAST = 1 << 30
+MIN_LIMIT = 1 << 30
 _GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # From -1000 to 1000 (proc(5)): an engine is killed before the workbench, and its workers before the engine.
 ENGINE_FIRST, WORKER_FIRST = 300, 600
@@ -71,10 +71,12 @@ def memory_cap(said: str, machine: int) -> int:
             given = math.nan
         if given == 0:
             return 0
-        if math.isfinite(given) and given * 2**30 >= LEAST:
+        if math.isfinite(given) and given * 2**30 >= MIN_LIMIT:
             return int(given * 2**30)
-        log.error("%s=%s is ignored: give GiB, at least %g, or 0 for no limit", ENVIRONMENT, said, LEAST / 2**30)
-    return int(machine * _SHARE) if machine * _SHARE >= LEAST else 0
+        log.error(
+            "%s=%s is ignored: set it in GiB, at least %g, or 0 for no limit", ENVIRONMENT, said, MIN_LIMIT / 2**30
+        )
+    return int(machine * _SHARE) if machine * _SHARE >= MIN_LIMIT else 0
 
 
 def machine_memory() -> int:

@@ -26,7 +26,7 @@ _STACK = b"Fatal Python error:"
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """Callbacks for the events of a process."""
+    """The functions that a `WorkerProcess` calls for its messages, output, signals and exit."""
 
     body: Callable[[bytes], None]
     printed: Callable[[str, bytes], None]
@@ -62,7 +62,7 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """Returns the end of its stderr since `forget_tail`, without the stack of our own code after a crash."""
+        """The end of the worker's stderr since `forget_tail`, without the stack of this project after a crash."""
         return self._tail.partition(_STACK)[0].decode(errors="replace").strip()
 
     def send(self, frame: bytes) -> None:
@@ -74,7 +74,7 @@ class WorkerProcess:
         self._outgoing += frame
 
     def kill(self) -> None:
-        """Kills the process and all that it started; `ended` is called afterwards."""
+        """Kills the process and all processes that it started; `ended` is called afterwards."""
         kill_group(self.pid)
 
     def forget_tail(self) -> None:
@@ -95,7 +95,7 @@ class WorkerProcess:
         self._loop.add_reader(self._read_fd, self._read_bodies)
         for name in self._streams:
             self._watch_printout(name)
-        threading.Thread(target=_wait, args=(self._popen, self._loop, self._changed), daemon=True).start()
+        threading.Thread(target=_wait, args=(self._popen, self._loop, self._handle_status), daemon=True).start()
 
     def _write(self) -> None:
         try:
@@ -126,9 +126,9 @@ class WorkerProcess:
         if self._open and self._events.congested():
             self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
         elif self._open:
-            self._loop.add_reader(self._streams[name], self._printout_came, name)
+            self._loop.add_reader(self._streams[name], self._receive_printout, name)
 
-    def _printout_came(self, name: str) -> None:
+    def _receive_printout(self, name: str) -> None:
         """Reads a limited amount; a script that floods stdout has to wait, instead of the event loop and the client."""
         got = self._read_printout(name)
         if got == 0:
@@ -147,7 +147,7 @@ class WorkerProcess:
             self._events.printed(name, data)
         return None if data is None else len(data)
 
-    def _changed(self, status: int | None, stopped: bool) -> None:
+    def _handle_status(self, status: int | None, stopped: bool) -> None:
         if status is None:
             self._events.stopped(stopped)
         elif self._open:
@@ -163,7 +163,7 @@ class WorkerProcess:
         self._events.ended(self._fault or describe_exit(status))
 
     def close(self) -> None:
-        """Stops listening; a running process finds its pipes closed."""
+        """Closes the pipes, which ends a running process, and stops listening."""
         self._open = False
         for fd in (self._read_fd, *self._streams.values()):
             self._loop.remove_reader(fd)

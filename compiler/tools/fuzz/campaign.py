@@ -68,7 +68,7 @@ def _check(plan: FuzzPlan, worker: RestartableProcess) -> None:
     """Exits this process for errors that every program would have: an unknown preset, a broken extension."""
     preset = plan.options.get("preset", "default")
     if preset not in presets():
-        raise SystemExit(f"no preset {preset!r}; there are {', '.join(presets())}")
+        raise SystemExit(f"unknown preset {preset!r}; the presets are {', '.join(presets())}")
     if plan.extensions:
         ended = worker.ask(("", {}, plan.extensions), plan.timeout)
         if ended.how != "answer":

@@ -46,7 +46,7 @@ def test_an_action_of_every_pane_runs_in_the_focused_pane(app: Workbench) -> Non
     methods = resolve(ACTIONS, app.targets(), app.panes, lambda: focused)
     copied: list[str] = []
     for pane_id, pane in app.panes.items():
-        pane.copied = partial(str, pane_id)  # type: ignore[method-assign]
+        pane.text_to_copy = partial(str, pane_id)  # type: ignore[method-assign]
     app.context.dialogs.copy = copied.append  # type: ignore[method-assign]
     for focused in PANES:  # noqa: B007
         methods["copy"]()

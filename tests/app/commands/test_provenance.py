@@ -12,7 +12,7 @@ from buddy.app.reports.node_history import NodeRemark, node_history
 from buddy.app.screens.detail import CodeScreen, DetailScreen
 from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen
 from buddy.app.screens.picker import PickerScreen
-from buddy.compiler.protocol import IN_VAIN, Assignment, NodeRow, Stage
+from buddy.compiler.protocol import NOT_APPLIED, Assignment, NodeRow, Stage
 
 Open = Callable[..., Any]
 
@@ -96,7 +96,7 @@ def test_remarks_are_told_in_the_order_of_the_line() -> None:
     row = NodeRow(3, "mm.0", "call_function", "mm", "aten.mm.default", "", "", "2x2", "f32", location="m.py:7")
     stages = [Stage(0, "fuse", "graph", "", 0), Stage(1, "pack", "kernels", "", 0)]
     remarks = [
-        (IN_VAIN, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
+        (NOT_APPLIED, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
         ("fuse", "mm.0", "kept"), ("pack", "add.0", "skipped"),
     ]  # fmt: skip
     found = node_history(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)

@@ -47,7 +47,7 @@ def test_a_click_on_any_column_of_a_tab_finds_it(width: int, active: str) -> Non
 
 def test_matches_go_round_at_both_ends() -> None:
     matches = Matches()
-    matches.take([3, 10, 20], False)
+    matches.set_lines([3, 10, 20], False)
     assert [matches.at_or_after(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
     assert [matches.before(row) for row in (21, 10, 3)] == [20, 3, 20]
     assert matches.position_text(10) == "match 2 of 3"
@@ -56,21 +56,21 @@ def test_matches_go_round_at_both_ends() -> None:
 def test_what_matches_is_marked_across_syntax() -> None:
     matches = Matches()
     matches.clear(read_pattern("b c"))
-    assert matches.highlighted([("a b", "x"), (" c d", "y")]) == [("a ", "x"), ("b c", "match"), (" d", "y")]
+    assert matches.highlight([("a b", "x"), (" c d", "y")]) == [("a ", "x"), ("b c", "match"), (" d", "y")]
 
 
 def test_matches_are_marked_whatever_their_case_unless_the_pattern_has_capitals() -> None:
     matches = Matches()
     matches.clear(read_pattern("add"))
-    assert matches.highlighted([("ADD %1", "x")]) == [("ADD", "match"), (" %1", "x")]
+    assert matches.highlight([("ADD %1", "x")]) == [("ADD", "match"), (" %1", "x")]
     matches.clear(read_pattern("Add"))
-    assert matches.highlighted([("ADD %1", "x")]) == [("ADD %1", "x")]
+    assert matches.highlight([("ADD %1", "x")]) == [("ADD %1", "x")]
 
 
 def test_plain_text_is_not_read_as_an_expression() -> None:
     pattern = read_pattern("\\Vtensor<?x4(")
     assert (pattern.source, pattern.regex) == ("tensor<?x4(", False)
-    assert pattern.compiled().search("%0 : tensor<?x4(f32)>")
+    assert pattern.compile().search("%0 : tensor<?x4(f32)>")
 
 
 def test_jumps_go_back_and_forward_within_a_stage_and_across_stages() -> None:

@@ -89,7 +89,7 @@ async def test_the_values_of_a_run_are_paged_sliced_and_compared(workbench: Call
         await bench.press("colon", *["backspace"] * 12)
         await bench.type("9")
         await bench.press("enter")
-        await bench.until(lambda: bench.shows("dim 0 has 2 places, 9 is none of them"), "the refusal")
+        await bench.until(lambda: bench.shows("index 9 is out of range for dim 0 of size 2"), "the refusal")
         await bench.press("n")
         await bench.until(lambda: bench.shows("output of ") and bench.shows("(2 of 3)"), "the other output")
         await bench.press("n")

@@ -9,7 +9,7 @@ from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.codegen.iree import installed
 from buddy.compiler.codegen.iree.compiler import parsed_help
 from buddy.compiler.codegen.iree.options import DEFAULTS, driver, flag_problem, merge_flags, targets
-from buddy.compiler.engine.backends import needs_backend
+from buddy.compiler.engine.backends import require_backend
 from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, SideReport, Timing
 from buddy.compiler.protocol.recipe import IREE, NATIVE, PassStep, Recipe, from_toml, to_toml
 from buddy.compiler.support.processes.jobs import JobFailed
@@ -96,8 +96,8 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
 def test_passes_for_our_own_kernels_are_off_for_another_backend_alone() -> None:
     steps = (PassStep("flash-attention-prefill", "graph", ""), PassStep("slice-parts", "graph", ""))
     recipe = Recipe(steps=steps, backend=IREE, backend_flags=("--iree-opt-level=O1",))
-    assert [step.enabled for step in recipe.handed_over().steps] == [False, True]
-    assert recipe.natively().handed_over() == recipe.natively() == Recipe(steps=steps)
+    assert [step.enabled for step in recipe.for_backend().steps] == [False, True]
+    assert recipe.for_native().for_backend() == recipe.for_native() == Recipe(steps=steps)
 
 
 def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
@@ -114,15 +114,15 @@ def test_a_recipe_file_of_before_is_one_of_this_compiler() -> None:
 
 def test_a_target_is_not_taken_for_the_code_of_another_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: True)
-    with pytest.raises(JobFailed, match="target aarch64 is for this compiler's own code"):
-        needs_backend(Recipe(backend=IREE, target="aarch64"))
-    needs_backend(Recipe(target="aarch64"))
-    needs_backend(Recipe(backend=IREE))
+    with pytest.raises(JobFailed, match="target aarch64 applies to the native backend only"):
+        require_backend(Recipe(backend=IREE, target="aarch64"))
+    require_backend(Recipe(target="aarch64"))
+    require_backend(Recipe(backend=IREE))
 
 
 def test_what_is_not_installed_is_said_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installed, "_is_importable", lambda name: name != "iree.compiler")
     assert installed.missing_packages() == "IREE is not installed (iree.compiler)"
     with pytest.raises(JobFailed, match=r"buddy-tui\[iree\]"):
-        needs_backend(Recipe(backend=IREE))
-    needs_backend(Recipe())
+        require_backend(Recipe(backend=IREE))
+    require_backend(Recipe())

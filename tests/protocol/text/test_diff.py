@@ -83,7 +83,7 @@ def test_without_anchors_the_edit_is_a_shortest_one(seed: int) -> None:
     random_ = random.Random(seed)
     before = [random_.randrange(4) for _ in range(40)] * 2
     after = [random_.randrange(4) for _ in range(40)] * 2
-    pairs = diff._by_edits(before, after)
+    pairs = diff._match_by_edits(before, after)
     assert all(x < u and y < v for (x, y), (u, v) in pairwise(pairs))
     assert all(before[x] == after[y] for x, y in pairs)
     assert len(pairs) == longest_common(before, after)

@@ -225,7 +225,10 @@ def test_words_that_are_wrong_are_named(fuzz: Fuzz, words: tuple[str, ...], said
 def test_what_no_program_could_be_compiled_with_is_no_fault_of_programs(fuzz: Fuzz, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("import nothing_of_this_name")
-    for words, said in ((("--extension", broken), "nothing_of_this_name"), (("--preset", "none"), "no preset 'none'")):
+    for words, said in (
+        (("--extension", broken), "nothing_of_this_name"),
+        (("--preset", "none"), "unknown preset 'none'"),
+    ):
         done = fuzz(*words, "--json")
         assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (1, "", False)
         assert said in done.stderr

@@ -46,7 +46,7 @@ def test_a_number_chooses_among_steps_of_one_name() -> None:
         (Variation("no-such-pass", (True,)), "no such pass"),
         (Variation("canonicalize#99", (True,)), "only"),
         (Variation("fuse-rows", (3,)), "on or off"),
-        (Variation("threads", ("many",)), "no such value"),
+        (Variation("threads", ("many",)), "has another type"),
     ],
 )
 def test_what_the_recipe_has_nothing_for_is_refused(variation: Variation, reason: str) -> None:
