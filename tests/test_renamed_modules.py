@@ -30,7 +30,7 @@ def test_no_old_name_hides_a_module_of_today(root: Path) -> None:
         ("text.lines", "protocol.text.lines"),
         ("engine.lifeline", "support.processes.parent_death"),
         ("engine.server", ""),
-        ("graph.given", "protocol.imported_ir"),
+        ("graph.given", "protocol.plain_values"),
         ("recipes", ""),
     ],
 )

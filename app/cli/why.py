@@ -101,7 +101,7 @@ async def _machine_code(engine: Headless, compilation: CollectedCompilation, row
 
 def _json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
     said = [{"who": one.who, "text": one.text, "times": one.times} for one in history]
-    return {**node_json(row), "history": said}
+    return {**node_json(row), "fate": said}
 
 
 def _text(row: NodeRow, history: Sequence[NodeRemark]) -> str:

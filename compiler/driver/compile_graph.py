@@ -1,88 +1,27 @@
-"""Compiles a recipe without stages or printed IR, and caches whole programs on disk."""
+"""Compiles a recipe without keeping stages or printing IR."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
-
-import msgspec
 
 from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
-from buddy.compiler.codegen.machines import codegen_version
 from buddy.compiler.driver import snapshots
 from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, reported
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
-from buddy.compiler.graph import plugins, serialize
+from buddy.compiler.driver.program_cache import is_ours
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.mlir import mlir_tool
-from buddy.compiler.mlir.bindings import PACKAGE, ir, version
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.protocol import artifact as artifacts
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
-from buddy.compiler.protocol.recipe import CODE, Recipe, digest
-from buddy.compiler.support.disk_cache import PROGRAMS
-from buddy.compiler.support.target import host_features
-
-
-def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
-    """Returns the cached artifact of `graph` under `recipe` for this machine, or `None`."""
-    data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
-    try:
-        return None if data is None else artifacts.from_bytes(data)
-    except msgspec.DecodeError:
-        return None
-
-
-def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
-    """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
-    if is_ours(graph, recipe):
-        PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
-
-
-def is_ours(graph: Graph, recipe: Recipe) -> bool:
-    """True if only code of this package compiles `graph`, since changes of a user's code cannot be detected."""
-    classes = {type(op) for op in graph.body}
-    used: set[plugins.Key] = {("backend", recipe.backend)}
-    used |= {("graph pass", step.name) for step in recipe.steps}
-    used |= {("MLIR pass", step.name) for step in recipe.steps}
-    used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
-    return all(map(plugins.is_ours, classes)) and used.isdisjoint(plugins.plugin_registrations())
-
-
-def key(graph: Graph, recipe: Recipe) -> str:
-    """Returns a hash of all inputs of a compilation.
-
-    These are the graph, recipe, machine, MLIR, llvmlite, the compiler's own source, and the user's `mlir-opt`, which
-    may run passes that the bindings lack.
-    """
-    without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(
-        serialize.graph_hash(graph),
-        without_program,
-        host_features(),
-        PACKAGE,
-        version(),
-        codegen_version(),
-        _code(),
-        mlir_tool.identity(),
-    )
-
-
-@lru_cache(maxsize=1)
-def _code() -> str:
-    """Returns a hash of the compiler's own source."""
-    root = Path(__file__).parent.parent
-    return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])
-
+from buddy.compiler.protocol.recipe import CODE, Recipe
 
 # Programs with fewer nodes have too few functions to make helper processes worthwhile.
 MIN_NODES = 64

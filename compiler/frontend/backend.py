@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from buddy.compiler.driver import compile_graph as program_cache
+from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import replacement_backend

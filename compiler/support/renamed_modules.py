@@ -84,7 +84,7 @@ RENAMED = {
     "profile_report": "protocol.profile",
     "profiling": "tools.profile",
     "profiling.counter": "support.target",
-    "program_cache": "driver.compile_graph",
+    "program_cache": "driver.program_cache",
     "provenance": "mlir.provenance",
     "recipe": "protocol.recipe",
     "recipe_claims": "protocol.recipe",

@@ -69,7 +69,7 @@ def test_every_name_that_scripts_rely_on_is_there(owner: Any, names: str) -> Non
     assert [name for name in names.split() if not hasattr(owner, name)] == []
 
 
-@pytest.mark.parametrize("name", sorted(operations._OTHER_NAMES))
+@pytest.mark.parametrize("name", sorted(operations._BUDDY_MLIR_NAMES))
 def test_other_names_of_op_classes_mean_classes(name: str) -> None:
     assert issubclass(getattr(operations, name), Op)
 

@@ -110,7 +110,7 @@ def test_where_nothing_can_be_written_it_says_so(place: Path, monkeypatch: pytes
     monkeypatch.setenv(disk_cache.VARIABLE, str(closed / "not" / "there"))
     assert disk_cache.problem() == ""
     monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed)  # root may write anywhere
-    assert disk_cache.problem() == f"nothing can be written to {closed}"
+    assert disk_cache.problem() == f"{closed} is not writable"
 
 
 def test_a_file_system_without_hard_links_has_a_key_as_well(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

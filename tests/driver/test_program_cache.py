@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from buddy.compiler.driver import compilation, compile_graph
+from buddy.compiler.driver import compilation, compile_graph, program_cache
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.ops import linalg
@@ -91,7 +91,7 @@ def test_a_lowering_of_the_users_is_not_found_in_a_cache(
     name = next(type(op).__name__ for op in graph_of(2).operations if type(op).__name__ in linalg.ops_registry)
     own = linalg.ops_registry[name]
     monkeypatch.setitem(linalg.ops_registry, name, lambda node, table: own(node, table))
-    assert not compile_graph.is_ours(graph_of(2), default_recipe())
+    assert not program_cache.is_ours(graph_of(2), default_recipe())
     run(2)
     run(2)
     assert len(compilations) == 3, "the user's function may change, and a cache would not see it"
@@ -100,10 +100,10 @@ def test_a_lowering_of_the_users_is_not_found_in_a_cache(
 def test_changed_source_of_the_compiler_is_another_key(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, recipe = graph_of(2), default_recipe()
     artifact = compilation.Compiler(graph).compile(recipe).artifact
-    compile_graph.store_program(graph, recipe, artifact)
-    assert compile_graph.find_program(graph, recipe) == artifact
-    monkeypatch.setattr(compile_graph, "_code", lambda: "edited")
-    assert compile_graph.find_program(graph, recipe) is None
+    program_cache.store_program(graph, recipe, artifact)
+    assert program_cache.find_program(graph, recipe) == artifact
+    monkeypatch.setattr(program_cache, "_code", lambda: "edited")
+    assert program_cache.find_program(graph, recipe) is None
 
 
 def test_what_the_caches_hold_is_told_and_cleared(cache: Path) -> None:

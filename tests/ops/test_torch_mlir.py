@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from buddy.compiler.driver import compile_graph
+from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend import backend
 from buddy.compiler.graph import serialize
 from buddy.compiler.ops.torch_mlir import apart
@@ -126,7 +126,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
         patch.setattr(apart, "_torch_mlir", [apart._Process()])
         patch.setattr(apart, "SECONDS", 0.0)
         backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
-        assert compile_graph.find_program(line.program.graph, recipe) is None
+        assert program_cache.find_program(line.program.graph, recipe) is None
         patch.setattr(apart, "SECONDS", 60.0)
         (text,) = apart._torch_mlir[0]._known
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
@@ -137,7 +137,7 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     worker.kill()
     assert "linalg.generic" in apart.lowered(text)
     backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
-    assert compile_graph.find_program(line.program.graph, recipe) is not None
+    assert program_cache.find_program(line.program.graph, recipe) is not None
 
 
 def test_a_lowering_that_does_not_read_a_tensor_is_not_taken() -> None:

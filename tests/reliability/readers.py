@@ -200,7 +200,7 @@ def _filtered(text: str) -> None:
 
 def _searched(text: str) -> None:
     pattern = search_hits.read_pattern(text)
-    pattern.compiled()
+    pattern.compile()
     is_literal(pattern.source), keeps_to_lines(pattern.source)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.compiler.driver import compile_graph
+from buddy.compiler.driver import program_cache
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Attempted, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
@@ -77,13 +77,13 @@ class TunedRecipe:
         faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
         log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
         kept = SavedTuning(found.recipe, self._seconds, found.gain)
-        TUNED.write(compile_graph.key(self._graph, self._base), msgspec.json.encode(kept))
+        TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
         return found.recipe
 
 
 def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
     """The cached result of a search around `recipe`, for a machine like this one and the current code."""
-    data = TUNED.read(compile_graph.key(graph, recipe))
+    data = TUNED.read(program_cache.key(graph, recipe))
     try:
         return None if data is None else msgspec.json.decode(data, type=SavedTuning)
     except msgspec.MsgspecError:

@@ -192,7 +192,7 @@ def test_attention_spelled_out_with_a_mask_keeps_the_meaning_of_softmax() -> Non
         (lambda q: torch.softmax(q, -1), "its reader output is not a product"),
         (lambda q: (s := torch.softmax(q @ q.transpose(-1, -2), -1)) @ q + s.sum(), "has other readers"),
         (lambda q: q.transpose(-1, -2) @ torch.softmax(q @ q.transpose(-1, -2), -1), "it is not the first factor"),
-        (lambda q: torch.softmax(torch.relu(q @ q.transpose(-1, -2)), -1) @ q, "not from a product"),
+        (lambda q: torch.softmax(torch.relu(q @ q.transpose(-1, -2)), -1) @ q, "not by a product"),
         (lambda q: torch.softmax(q @ q.transpose(-1, -2), -2) @ q, "it is not over the columns"),
     ],
 )
