@@ -69,7 +69,7 @@ def test_a_long_line_keeps_the_extremes_of_every_column() -> None:
 class Bare(App[None]):
     """An application with only a plot screen."""
 
-    CSS_PATH = "../../app/workbench/workbench.tcss"
+    CSS_PATH = "../../../app/workbench/workbench.tcss"
 
     def __init__(self, *plots: Plot, glyphs: formatting.Glyphs = formatting.UNICODE, chooses: str = "") -> None:
         super().__init__()
