@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,10 +12,26 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.plain_values import ImportedIR
 
-if TYPE_CHECKING:
-    from buddy.compiler.runtime.sensitivity import Spread
-
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
+
+
+class Spread(NamedTuple):
+    """The differences between two tensors: the maximum, and the root mean squares of all and of the slices of each dim.
+
+    A spread that is not `whole` may be too small, because some ops have no double precision and were computed in the
+    program's own precision on both sides.
+    """
+
+    largest: float
+    rms: float
+    slices: Mapping[int, torch.Tensor] = {}
+    whole: bool = True
+
+    def with_those_of(self, other: Spread) -> Spread:
+        """Returns the larger of each measure."""
+        slices = {dim: torch.maximum(rms, other.slices[dim]) for dim, rms in self.slices.items()}
+        whole = self.whole and other.whole
+        return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, whole)
 
 
 @dataclass

@@ -35,7 +35,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import msgspec
 import torch
@@ -43,13 +43,11 @@ import torch
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
+from buddy.compiler.runtime.captured import CapturedGraph, Spread
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at, widen
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
-
-if TYPE_CHECKING:
-    from buddy.compiler.runtime.captured import CapturedGraph
 
 # By target, the number of the operand whose rows are multiplied.
 _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
@@ -134,25 +132,6 @@ FEWEST, THINNEST = 64, 16
 RUNS = 3
 _WIDE = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
-
-
-class Spread(NamedTuple):
-    """The differences between two tensors: the maximum, and the root mean squares of all and of the slices of each dim.
-
-    A spread that is not `whole` may be too small, because some ops have no double precision and were computed in the
-    program's own precision on both sides.
-    """
-
-    largest: float
-    rms: float
-    slices: Mapping[int, torch.Tensor] = {}
-    whole: bool = True
-
-    def with_those_of(self, other: Spread) -> Spread:
-        """Returns the larger of each measure."""
-        slices = {dim: torch.maximum(rms, other.slices[dim]) for dim, rms in self.slices.items()}
-        whole = self.whole and other.whole
-        return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, whole)
 
 
 def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
