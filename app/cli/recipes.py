@@ -21,7 +21,7 @@ from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
 class UsageError(Exception):
-    """The command line names something that does not exist. The text names it and the alternatives."""
+    """The command line cannot be carried out. The text says why, and lists the alternatives to an unknown name."""
 
 
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:

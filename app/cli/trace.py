@@ -193,7 +193,7 @@ class _Coverage:
 
 
 def _shares(stage: Stage) -> list[str]:
-    """The three shares in percent. Only exact shares are printed as 0 or 100 percent."""
+    """The three shares in percent. Rounding never makes 0 or 100 percent; a share of zero is left blank."""
     whole = sum(stage.origins)
     return [_percent(part, whole) for part in stage.origins]
 

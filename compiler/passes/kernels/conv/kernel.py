@@ -71,7 +71,7 @@ def choose_winograd(conv: Convolution, target: Target, outputs: int, least: floa
 def kernel_function(
     name: str, types: Sequence[Any], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
 ) -> func.FuncOp:
-    """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
+    """Emits a private function (A, B, buffers of `spec`) at the insertion point; callers pass memrefs of `types`.
 
     B has the shape `chosen.form.shape` if `packed`, and the unpacked weights follow it if `chosen.reads_raw`; otherwise
     the function packs B in each call. Strides in `spec` are along `chosen.conv.loops`.

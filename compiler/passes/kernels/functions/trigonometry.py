@@ -1,9 +1,9 @@
 """Trigonometric and hyperbolic functions and their inverses, in single precision.
 
-An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. A larger one is a
-24-bit integer y times a power of two 2^K: modulo 2π, that is y times (2^K modulo 2π), in three constants of 29, 29 and
-53 bits, so that the products are exact. This is the method of Payne and Hanek, with four values of K instead of a
-table. Polynomials and errors are as in `polynomials.py`.
+An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. A larger one is an
+integer y < 2^46 with 24 significant bits times a power of two 2^K: modulo 2π, that is y times (2^K modulo 2π), in three
+constants of 29, 29 and 53 bits, so that the first two products are exact. This is the method of Payne and Hanek, with
+four values of K instead of a table. Polynomials and errors are as in `polynomials.py`.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _reduce_argument(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
 
 
 def _scaled(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
-    """Returns x / 2^K for the largest K that leaves an integer, and the parts of 2^K modulo 2π."""
+    """Returns x / 2^K for the largest K of `_POWERS` for which that is an integer, and the parts of 2^K modulo 2π."""
     (k, *first), *rest = _POWERS
     scale, parts = d.number(2.0**-k), [d.number(part) for part in first]
     magnitude = math.absf(x)

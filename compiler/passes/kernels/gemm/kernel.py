@@ -293,7 +293,7 @@ KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
 def kernel_function(
     name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
-    """Emits a private function (A, B, buffers of `spec`) at the insertion point; `crossing` passes memrefs of `types`.
+    """Emits a private function (A, B, buffers of `spec`) at the insertion point; callers pass memrefs of `types`.
 
     A and B are the op's first and second operand. The one that the register block reads in vectors has the shape
     `panels_of(contraction, blocking).shape` if `blocking.source` is "packed". Strides in `spec` are along
