@@ -46,6 +46,7 @@ BANNED = {
     r"\b(is|are) (told|said) of\b": "is notified of, is reported",
     r"\bwhat is none\b|\bof which there (is|are) none\b": "does not exist, unknown X",
     r"\bthere is none of\b|\bthat there (is|are) none of\b": "unknown X",
+    r"\bif there is none\b": "or an empty string, without an X",
     r"\bwhat there is\b": "the available X",
     r"\bnobody watches\b": "without keeping stages",
     r"\ba road\b|\broads? (in|of|to)\b|\bby the road\b": "a frontend, a path, a lowering",

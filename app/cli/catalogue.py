@@ -29,7 +29,7 @@ def print_matching(
     words: Callable[[Item], str],
     as_table: Callable[[Sequence[Item]], str],
 ) -> int:
-    """Print the items that contain the requested text. Returns 1 if there is none, like `grep`."""
+    """Print the items that contain the requested text. Returns 1 without a match, like `grep`."""
     chosen = [item for item in items if options.text.lower() in words(item).lower()]
     if options.json:
         plain: list[Any] = [msgspec.to_builtins(item) for item in chosen]

@@ -78,7 +78,7 @@ class ProvenanceCommands:
 
         node = self._context.selection.node
         choices = [
-            PickerChoice(row.name, " (derived)" * (row.stable in derived) + row.stable, row, marked=row.stable == node)
+            PickerChoice(row.name, row.stable + " (derived)" * (row.stable in derived), row, marked=row.stable == node)
             for row in rows
         ]
         self._context.dialogs.open(PickerScreen("Nodes of this line", choices), chosen)

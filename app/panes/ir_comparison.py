@@ -55,7 +55,7 @@ class IrComparison:
     # ---- the other stage -----------------------------------------------------------------------------------------
 
     def other_of(self, row: StageRow) -> Stage | None:
-        """The stage that the stage of `row` is compared with; `None` if there is none, or nothing is compared."""
+        """The stage that the stage of `row` is compared with; `None` for the first stage, or without a comparison."""
         other = None if self.how == "off" else self._candidate(self.against, row)
         return self._stages.in_chosen_form(other) if other is not None else None
 

@@ -43,7 +43,7 @@ def all_names(line: str) -> list[str]:
 
 
 def op_name(line: str) -> str:
-    """The op of an MLIR line with its dialect, "" if there is none."""
+    """The op of an MLIR line with its dialect, or an empty string for a line without an op."""
     found = _OP.match(line)
     return _DEFAULT_DIALECT.get(found[1], found[1]) if found else ""
 

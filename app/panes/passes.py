@@ -172,7 +172,7 @@ class PassesPane(TablePane[PassRow]):
 
     @property
     def _step_above(self) -> int:
-        """The index of the recipe's pass at the cursor, or of the last one above it; -1 if there is none."""
+        """The index of the recipe's pass at the cursor, or of the last one above it; -1 above all passes."""
         above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
         return above[-1] if above else -1
 

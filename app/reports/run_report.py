@@ -26,7 +26,7 @@ from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
 SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
 SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
 
-NAN_TODO = "use --equal-nan to treat NaN as equal to NaN"
+NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
 _SHOWN = 5
 _LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
@@ -88,7 +88,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         *_memory_lines(report.memory, report.compared),
     ]
     if any(output.verdict == "nan" for output in report.outputs):
-        lines.append(f"NOT OK: outputs have NaN where eager has NaN; {NAN_TODO}")
+        lines.append(f"NOT OK: outputs have NaN where eager has NaN; {NAN_HINT}")
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallen = [

@@ -186,7 +186,7 @@ class EditorDraft:
         raise AssertionError("unreachable: the numbers are unlimited")
 
     def read_saved(self, start: str) -> SavedDraft | None:
-        """The draft for an editor with the initial text `start`, `None` if there is none."""
+        """The saved draft for an editor with the initial text `start`, or `None`."""
         try:
             began, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):

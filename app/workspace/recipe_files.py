@@ -118,7 +118,7 @@ class RecipeFile:
         return stamp_of(self.path), stamp_of(self.edits_path)
 
     def _recipe(self) -> Recipe | None:
-        """The saved recipe, `None` if there is none. Raises `OSError` and `ValueError` if it cannot be read."""
+        """The saved recipe, `None` without a file. Raises `OSError` and `ValueError` if it cannot be read."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # the next edit writes the file with the new names

@@ -212,7 +212,7 @@ def _check(machine: Machine, target: str) -> None:
 
 @lru_cache(maxsize=64)
 def _unsupported_part(machine: Machine) -> tuple[str, str]:
-    """Returns the first unsupported part of `machine`: "CPU" or "feature", and its name; ("", "") if there is none.
+    """Returns the first unsupported part of `machine`: "CPU" or "feature", and its name; ("", "") if LLVM knows all.
 
     Cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError`.
     """

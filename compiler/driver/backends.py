@@ -267,7 +267,7 @@ def registered() -> dict[str, Backend[Artifact]]:
 
 
 def backend_named(name: str) -> Backend[Any]:
-    """The backend that a recipe names. Raises `CompilationError` if there is none."""
+    """The backend that a recipe names. Raises `CompilationError` for an unknown name."""
     found = BACKENDS.get(name) or _REGISTRY.get(name)
     if found is None:
         raise CompilationError(diagnosis.unknown_backend(name, (*BACKENDS, *sorted(_REGISTRY))))

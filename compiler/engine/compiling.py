@@ -25,7 +25,7 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.jobs import JobFailed
 
-_CRASH_TODO = "the stages before it are available; switch that pass off, or cancel and compile again"
+_CRASH_HINT = "the stages before it are available; switch that pass off, or cancel and compile again"
 
 
 def keep(store: TextStore, text: TextData | None) -> None:
@@ -134,7 +134,7 @@ class CompilationRequest:
             where = f"pass {self._recipe.steps[step].name} (step {step + 1})"
         else:
             where = "lowering" if step == LOWERING else "translating to LLVM IR and generating machine code"
-        found = describe_death(died, "the compiler crashed", where, _CRASH_TODO)
+        found = describe_death(died, "the compiler crashed", where, _CRASH_HINT)
         return msgspec.structs.replace(found, step=-1 if step is None else max(step, -1))
 
 

@@ -98,7 +98,7 @@ class ProfileHandler:
 
 
 def profile_warning(report: ProfileReport) -> str:
-    """Returns the reason to doubt the measured peak, "" if there is none.
+    """Returns the reason to doubt the measured peak, or an empty string.
 
     No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
     """

@@ -56,7 +56,7 @@ def engines_folder() -> Path:
 def run_relay(name: str, patience: float, *, start: bool) -> int:
     """Relays until the connection or the engine ends; returns the exit code.
 
-    `start` says whether to start an engine if there is none called `name`; it exits after `patience` seconds without a
+    `start` says whether to start an engine if none is called `name`; it exits after `patience` seconds without a
     connection.
     """
     try:

@@ -136,7 +136,7 @@ class Server:
             return 0
         except (WireError, Refusal) as error:
             log.error("%s", error)
-            self._send_now(Failed(0, Diagnostic(str(error), "the connection to the engine", _VERSION_TODO)))
+            self._send_now(Failed(0, Diagnostic(str(error), "the connection to the engine", _VERSION_HINT)))
             return 1
         finally:
             self._welcomed = False
@@ -165,7 +165,7 @@ class Server:
             try:
                 frame = self._decoder.decode(body)
             except FrameError as error:
-                self._send(Failed(request_of(body), Diagnostic(str(error), "the engine", _VERSION_TODO)))
+                self._send(Failed(request_of(body), Diagnostic(str(error), "the engine", _VERSION_HINT)))
                 continue
             if isinstance(frame, Shutdown):
                 return
@@ -335,4 +335,4 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-_VERSION_TODO = "use the same version of buddy-tui on both sides"
+_VERSION_HINT = "use the same version of buddy-tui on both sides"

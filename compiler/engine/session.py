@@ -321,7 +321,7 @@ class EngineSession:
             raise JobFailed(describe_death(died, "the compiler process exited", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
-        """Returns the nodes of a graph of the latest program opened from this source; empty if there is none."""
+        """Returns the nodes of a graph of the latest program opened from this source; empty before the first."""
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()

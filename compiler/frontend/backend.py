@@ -288,7 +288,7 @@ def _load(artifact: Artifact, frozen: bool) -> LoadedProgram:
 
 
 def _find_or_compile(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
-    """The artifact from the disk cache; if there is none, compiles the graph."""
+    """Returns the artifact from the disk cache, or compiles the graph."""
     # A script's own lowerings are not part of the cache key.
     artifact = None if first else program_cache.find_program(graph, recipe)
     if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):

@@ -36,7 +36,7 @@ from buddy.compiler.support.processes.forks import Words, reply_in_child
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
-_TODO = "use the frontend dynamo, or take the op out of the program"
+_HINT = "use the frontend dynamo, or take the op out of the program"
 _IN_CHILD = Words(
     "the import by torch-mlir failed",
     Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
@@ -107,7 +107,7 @@ def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule)
             raise _rejection(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(kinds)}")
 
 
-def _rejection(graph: Graph, what: str, todo: str = _TODO) -> UnsupportedGraphError:
+def _rejection(graph: Graph, what: str, todo: str = _HINT) -> UnsupportedGraphError:
     return UnsupportedGraphError(Diagnostic(what, f"the graph {graph.name}", todo))
 
 

@@ -104,7 +104,7 @@ def _content(file: str) -> str:
 
 GROUP = "buddy.plugins"
 _PACKAGE = str(Path(__file__).parent.parent)
-_TODO = "correct it, or remove it; its registrations up to the error remain"
+_HINT = "correct it, or remove it; its registrations up to the error remain"
 _CHANGED = "open the program again"
 _NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
@@ -235,7 +235,7 @@ def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
         text = next(iter(str(error).strip().splitlines()), "")
         where, what = _line(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
     detail = "".join(traceback.format_exception(error))
-    return Diagnostic(f"plug-in {name} {what}", where, _TODO, detail=detail)
+    return Diagnostic(f"plug-in {name} {what}", where, _HINT, detail=detail)
 
 
 def _line(error: BaseException, home: str) -> str:

@@ -122,7 +122,7 @@ def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_G
 def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     """Returns the group around the reduction at `position`.
 
-    Raises `UnsupportedError` with the reason if there is none.
+    Raises `UnsupportedError` with the reason.
     """
     anchor = run[position]
     count = leading_rows(anchor.structured)

@@ -59,7 +59,7 @@ class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
 class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a bisection.
 
-    `wrong` describes the failure, "" if there is none. `steps` are the responsible passes, or `lowerings` if no pass
+    `wrong` describes the failure, if any. `steps` are the responsible passes, or `lowerings` if no pass
     is. `nodes` is the smallest subgraph that fails by itself, with its real inputs; `in_eager` the smallest set of
     nodes that makes the whole program right if they run in eager, with identical layers together. `recipe` is right
     (`confirmed` if that was tried on the whole program). `before` is the module of `nodes` before the culprit pass,

@@ -131,7 +131,7 @@ def shape_word(text: str) -> ShapeWord:
 
 
 def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
-    """Returns the shape given for a parameter, by its name or its index; None if there is none."""
+    """Returns the shape given for a parameter, by its name or its index, or `None`."""
     return next((word for word in words if word.name in (name, str(number))), None)
 
 

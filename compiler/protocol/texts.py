@@ -119,7 +119,7 @@ class Types(Frame, frozen=True):
 
 
 class Region(Frame, frozen=True):
-    """The lines that open and close a region; -1 if there is none."""
+    """The lines that open and close a region; -1 outside of all regions."""
 
     request: int
     text: str

@@ -80,7 +80,7 @@ class ImportGraph(Message, frozen=True):
 
 
 class NativeCode(msgspec.Struct, frozen=True):
-    """This compiler's code for a recipe and the compile time, or the reason why there is none."""
+    """This compiler's code for a recipe and the compile time, or the reason why compilation failed."""
 
     artifact: bytes = b""
     seconds: float = 0.0

@@ -19,7 +19,7 @@ from buddy.compiler.codegen.machines import support_of
 from buddy.compiler.protocol.plain_values import Diagnostic
 
 _numbers = itertools.count()
-_LINK_TODO = "reset the target, disable the pass that calls it, or export the program and link it with a library"
+_LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 # GCC's runtime has the functions that LLVM calls if a processor lacks an instruction: from float64 to float16, which
@@ -43,7 +43,7 @@ class LinkError(Exception):
 
     def __init__(self, missing: str) -> None:
         what = f"the compiled objects do not link: nothing in this process provides {missing}"
-        self.diagnostic = Diagnostic(what, "linking the objects", _LINK_TODO)
+        self.diagnostic = Diagnostic(what, "linking the objects", _LINK_HINT)
         super().__init__(what)
 
 

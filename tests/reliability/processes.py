@@ -95,7 +95,7 @@ def _role(words: tuple[str, ...], parent: str) -> str:
 
 
 def _stat(pid: int) -> tuple[int, str] | None:
-    """The parent and the start time of a process, `None` if there is none."""
+    """The parent and the start time of a process, or `None`."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return int(words[1]), words[19]

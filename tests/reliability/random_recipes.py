@@ -38,7 +38,7 @@ class Draft:
         return cls(recipe, steps)
 
     def place(self, key: str) -> int:
-        """The index of the step with that key; the end if there is none."""
+        """The index of the step with that key, or the end."""
         return next((place for place, (found, _) in enumerate(self.steps) if found == key), len(self.steps))
 
     def has(self, key: str) -> bool:

@@ -50,7 +50,7 @@ class Device:
             self._device = self._call("cuDeviceGet", 0)
         except (DeviceFault, RuntimeError) as error:
             # A driver without a device fails here; the package raises if it cannot open the library.
-            raise NoDeviceError(f"no CUDA device was found ({error})", _TODO) from error
+            raise NoDeviceError(f"no CUDA device was found ({error})", _HINT) from error
         self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
@@ -123,7 +123,7 @@ def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     return _KINDS[word.kind](word.value)
 
 
-_TODO = "run it on a machine with a GPU; the stages up to PTX are available here"
+_HINT = "run it on a machine with a GPU; the stages up to PTX are available here"
 
 
 def _api() -> Any:
@@ -131,7 +131,7 @@ def _api() -> Any:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _TODO) from error
+        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _HINT) from error
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:

@@ -31,7 +31,7 @@ _NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
 # Exceptions of `zipfile` for archives that are truncated, encrypted, or have invalid names.
 DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
 _PLAIN_MODULES = (b"builtins", b"collections")
-_TODO = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
+_HINT = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
 
 
 def load(opening: Opening) -> CapturedProgram:
@@ -71,7 +71,7 @@ def _read(opening: Opening) -> ExportedProgram:
         reason = next((found for found in said), error)
         first = str(reason).strip().partition("\n")[0] or type(reason).__name__
         what = f"{opening.title} cannot be read by PyTorch {torch.__version__}: {first[:300]}"
-        raise source_error(what, opening.title, _TODO) from error
+        raise source_error(what, opening.title, _HINT) from error
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:

@@ -140,7 +140,7 @@ def dtype_of(word: ShapeWord) -> TensorDType:
     return known[word.dtype or "f32"]
 
 
-_TODO = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
+_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 
 
 def apply_shapes(
@@ -158,14 +158,14 @@ def apply_shapes(
         try:
             word = shape_word(text)
         except ValueError as error:
-            raise source_error(str(error), "the shapes to capture with", _TODO) from error
+            raise source_error(str(error), "the shapes to capture with", _HINT) from error
         name, dtype = word.name, dtype_of(word)
         place: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
         holder, key = (named, name) if name in named else (changed, place)
         value = holder[key] if name in named or 0 <= place < len(changed) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
             have = ", ".join(_tensors(names, args, kwargs)) or "none"
-            raise source_error(f"the model has no tensor argument {name}; with {have}", "the shapes", _TODO)
+            raise source_error(f"the model has no tensor argument {name}; with {have}", "the shapes", _HINT)
         kept = not word.dtype or to_torch(dtype) == value.dtype
         made = random_of(value, word.shape, generator) if kept else random_tensor(word.shape, dtype, generator)
         holder[key] = made  # type: ignore[index]

@@ -19,7 +19,7 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.runtime.captured import CapturedGraph
 
-_TODO = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
+_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 
 
 def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
@@ -45,7 +45,7 @@ def capture_call(
     except Exception as error:
         first = str(error).strip().partition("\n")[0]
         what = f"{opening.title} does not accept these inputs: {type(error).__name__}: {first[:300]}"
-        raise source_error(what, "the inputs to open with", _TODO) from error
+        raise source_error(what, "the inputs to open with", _HINT) from error
     if not tape.asked:
         notes = tape.notes[-1] if tape.notes else opening.title
         raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
@@ -87,7 +87,7 @@ def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
     try:
         check_names(words, names)
     except ValueError as error:
-        raise source_error(str(error), "the shapes to open with", _TODO) from error
+        raise source_error(str(error), "the shapes to open with", _HINT) from error
     return words
 
 
@@ -96,7 +96,7 @@ def shape_words(opening: Opening) -> list[ShapeWord]:
     try:
         return [shape_word(text) for text in opening.shapes]
     except ValueError as error:
-        raise source_error(str(error), "the shapes to open with", _TODO) from error
+        raise source_error(str(error), "the shapes to open with", _HINT) from error
 
 
 def _parameters(module: torch.nn.Module) -> list[str]:

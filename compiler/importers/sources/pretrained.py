@@ -65,7 +65,7 @@ def _config(config_class: Any, name: str) -> Any:
 def _guessed_config(name: str) -> Any:
     """The cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
 
-    Raises `LookupError` if there is none.
+    Raises `LookupError` if nothing matches.
     """
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     try:

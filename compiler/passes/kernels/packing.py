@@ -145,7 +145,7 @@ def pack_panel(
 
 
 def inner_window(panels: Panels) -> int:
-    """Returns the elements of the window that is innermost in B, as in weights of convolutions; 0 if there is none."""
+    """Returns the elements of the window that is innermost in B, as in weights of convolutions; 0 without a window."""
     *outer, (size, stride) = panels.k or ((1, 0),)
     sizes = [count for count, _ in outer]
     window = math.prod(sizes)

@@ -65,7 +65,7 @@ def shared_library(sources: BuildSources, machine: Machine, openmp: bool) -> byt
 def compiler_for(machine: Machine) -> list[str]:
     """The command of a C compiler for `machine`: `CC`, else a native or a cross compiler.
 
-    Raises `ExportError` if there is none.
+    Raises `ExportError` if none is installed.
     """
     if (named := os.environ.get("CC", "")).strip():
         try:

@@ -191,7 +191,7 @@ class _Writer:
 
     @property
     def _code(self) -> str:
-        """The file with compiled code that users may build from; "" if there is none."""
+        """The file with compiled code that users may build from, or an empty string."""
         return next((f"{self._name}{s}" for k, s in (("object", ".o"), ("asm", ".s")) if k in self._kinds), "")
 
     @cached_property

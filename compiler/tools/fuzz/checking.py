@@ -85,7 +85,7 @@ class _AnySizes(CoverageRecorder):
 
 
 class CheckedProgram(NamedTuple):
-    """The results of a program, None if it raised, and the difference from eager, "" if there is none."""
+    """The results of a program, `None` if it raised, and the difference from eager, empty if they agree."""
 
     found: Any
     said: str
@@ -121,7 +121,7 @@ class _Trial:
         return CheckedProgram(found, self.differs(found, self._expected))
 
     def differs(self, found: Any, other: Any) -> str:
-        """The difference between the results of two runs; "" if there is none."""
+        """The difference between the results of two runs, empty if they agree."""
         said, _ = disagreement(found[0], other[0], lambda _dtype: EXACT, values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
         if not said and roundings.differs(found, other, ()):
@@ -192,7 +192,7 @@ def _matches(trial: _Trial, ours: CheckedProgram, other: CheckedProgram) -> bool
 
 
 def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
-    """The op of the first statement with a wrong value, in a program that returns all values; "" if there is none."""
+    """The op of the first statement with a wrong value, in a program that returns all values, or an empty string."""
     values = _VALUE.findall(script)
     everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
     number = _RESULT.match(_Trial(*_load(everything), dynamic, gradients).run(backend).said) if values else None

@@ -31,7 +31,7 @@ class CrashLog:
 
 
 def read_crash_log(path: Path) -> str:
-    """The last recorded text, "" if there is none."""
+    """The last recorded text, or an empty string."""
     return path.read_bytes().partition(_END)[0].decode() if path.exists() else ""
 
 

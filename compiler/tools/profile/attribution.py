@@ -102,7 +102,7 @@ COUNTING = "count-cycles"
 def with_counting(recipe: Recipe) -> Recipe:
     """`recipe` with an enabled counting step.
 
-    Without such a step, one is inserted after memory planning, or if there is none before loops are lowered.
+    Without such a step, one is inserted after memory planning, or else before loops are lowered.
     """
     steps = list(recipe.steps)
     for index, step in enumerate(steps):

@@ -53,7 +53,7 @@ class TunedRecipe:
         self.recipe = recipe if kept is None else kept.recipe
 
     def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Searches at the first call, on its `tensors` and `numbers`; returns the new recipe, `None` if there is none.
+        """Searches at the first call, on its `tensors` and `numbers`; returns the new recipe, or `None`.
 
         Meanwhile, calls by other threads use the current recipe. A failed search gives a warning.
         """

@@ -97,7 +97,7 @@ def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
 
 
 def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
-    """Describes a result that differs from eager's, "" if there is none."""
+    """Describes a result that differs from eager's; empty if all agree."""
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)

@@ -41,7 +41,7 @@ class SearchStrategy:
         self.best, self.least = start, math.inf
 
     def ask(self) -> Point | None:
-        """The next point, `None` if there is none left to try."""
+        """The next point, or `None` after the last."""
         while True:
             while self._ahead:
                 point = self._ahead.popleft()
