@@ -28,7 +28,7 @@ def test_no_old_name_hides_a_module_of_today(root: Path) -> None:
         ("protocol.recipe", ""),  # it is today's name
         ("recipe", "protocol.recipe"),
         ("text.lines", "protocol.text.lines"),
-        ("engine.lifeline", "support.processes.parent_death"),
+        ("engine.lifeline", "support.processes.lifetime"),
         ("engine.server", ""),
         ("graph.given", "protocol.plain_values"),
         ("recipes", ""),

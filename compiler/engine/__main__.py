@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     from buddy.compiler.engine.connection import Connection
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.files import ensure_temporary_folder
-    from buddy.compiler.support.processes.parent_death import take_limits
+    from buddy.compiler.support.processes.lifetime import take_limits
 
     take_limits()
     ensure_temporary_folder()

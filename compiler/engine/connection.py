@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.forks import lifetime_socket
-from buddy.compiler.support.processes.parent_death import kill_group_of, other_end
+from buddy.compiler.support.processes.lifetime import kill_group_of, other_end
 
 _READ = 1 << 18
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 from buddy.compiler.support.processes.interpreters import start_detached
-from buddy.compiler.support.processes.parent_death import kill_group, other_end
+from buddy.compiler.support.processes.lifetime import kill_group, other_end
 
 _ENGINE = "buddy.compiler.engine.resumable_connection"
 _READ = 1 << 16

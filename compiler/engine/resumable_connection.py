@@ -45,7 +45,7 @@ def serve_socket(*words: str) -> int:
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
     from buddy.compiler.engine.server import Server
     from buddy.compiler.support.files import ensure_temporary_folder
-    from buddy.compiler.support.processes.parent_death import take_limits
+    from buddy.compiler.support.processes.lifetime import take_limits
 
     take_limits()
     ensure_temporary_folder()

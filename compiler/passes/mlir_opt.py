@@ -20,7 +20,7 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.replace_ir import become
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.processes.parent_death import describe_exit, run_below
+from buddy.compiler.support.processes.lifetime import describe_exit, run_below
 
 # Time limit of one pass in the tool, in seconds.
 _SECONDS = 300.0

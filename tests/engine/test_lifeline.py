@@ -26,8 +26,8 @@ from tests.support.engine_processes import forked_from_host, gone, lives
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process that is stopped with another")
 STARTS_ONE = """
 import os, signal, subprocess, sys
-from buddy.compiler.support.processes import parent_death
-ends = getattr(parent_death, sys.argv[1])()
+from buddy.compiler.support.processes import lifetime
+ends = getattr(lifetime, sys.argv[1])()
 child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=ends)
 os.waitpid(child.pid, os.WUNTRACED)
 print(child.pid, flush=True)

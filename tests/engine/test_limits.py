@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.support.processes.parent_death import MIN_LIMIT, group_limits, machine_memory, memory_cap
+from buddy.compiler.support.processes.lifetime import MIN_LIMIT, group_limits, machine_memory, memory_cap
 
 GIB = 2**30
 
@@ -64,7 +64,7 @@ def test_control_groups_limit_all_that_is_in_them(
 def test_a_process_at_its_cap_cannot_allocate_and_goes_before_the_workbench() -> None:
     code = """
 import pathlib, subprocess, sys
-from buddy.compiler.support.processes.parent_death import take_limits
+from buddy.compiler.support.processes.lifetime import take_limits
 take_limits()
 print(pathlib.Path("/proc/self/oom_score_adj").read_text().strip())
 try:
@@ -83,7 +83,7 @@ print(subprocess.run([sys.executable, "-c", "bytearray(2 << 30)"], stderr=subpro
 def test_a_lower_limit_and_a_higher_score_stay() -> None:
     code = """
 import pathlib, resource
-from buddy.compiler.support.processes.parent_death import take_limits
+from buddy.compiler.support.processes.lifetime import take_limits
 score = pathlib.Path("/proc/self/oom_score_adj")
 score.write_text("900")
 resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent
+from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent
 from tests.reliability.mutations import mutated
 
 # A file takes milliseconds, the first use of a library seconds.

@@ -29,7 +29,7 @@ import torch
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.support import files
-from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.lifetime import describe_exit
 from tests.reliability import verdict_faults
 from tests.reliability.campaign import Attempt, Batch, Campaign, Fault, Note, Tried
 from tests.reliability.planting import Planted, Subject, subjects_of

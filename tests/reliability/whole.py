@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.app.cli import fuzz
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start
+from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent_from_start
 from buddy.compiler.tools.fuzz import session as fuzzing
 from tests.reliability import campaign as campaigns
 from tests.reliability.campaign import Campaign, Plan

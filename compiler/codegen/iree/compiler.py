@@ -15,7 +15,7 @@ from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
-from buddy.compiler.support.processes.parent_death import describe_exit, start_below
+from buddy.compiler.support.processes.lifetime import describe_exit, start_below
 
 _POLL = 0.02
 _NAME = "program"

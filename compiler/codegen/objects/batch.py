@@ -14,7 +14,7 @@ from buddy.compiler.codegen.objects import workers
 from buddy.compiler.codegen.objects.emit import emit, function_of, new_context
 from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.lifetime import describe_exit
 
 # Starts workers for this many modules or more: starting one takes as long as about ten modules.
 MANY = 16

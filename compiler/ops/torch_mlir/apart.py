@@ -10,7 +10,7 @@ from collections import OrderedDict
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.interpreters import BlockingWorker
-from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.lifetime import describe_exit
 
 # One op takes about 30 ms, and starting a process some seconds on a busy machine. The limit is below that of callers
 # which wait for a whole graph (coverage waits 60 s), so that they can report the op.

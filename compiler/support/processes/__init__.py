@@ -12,5 +12,5 @@ Work leaves a process because it may crash, never end, or hold the GIL. There ar
 
 Messages are frames of `protocol.wire` over a `channel`; a one-shot call has one MessagePack value each way. All new
 interpreters run `__main__`, which imports the module of one function, named `module:function`. A process ends with the
-one that started it, however that ends (`parent_death`), and inherits its memory limit (`limits`).
+one that started it, however that ends, and inherits its memory limit (`lifetime`).
 """

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.support.processes.parent_death import die_with_parent
+from buddy.compiler.support.processes.lifetime import die_with_parent
 
 
 def main(words: list[str]) -> None:
@@ -52,7 +52,7 @@ def serve(function: Any, read_fd: int, write_fd: int) -> None:
     """Calls `function` with the channel to the process that started this one."""
     from buddy.compiler.support.files import ensure_temporary_folder
     from buddy.compiler.support.processes.channel import Channel
-    from buddy.compiler.support.processes.parent_death import WORKER_FIRST, prefer_as_oom_victim
+    from buddy.compiler.support.processes.lifetime import WORKER_FIRST, prefer_as_oom_victim
 
     for fd in (read_fd, write_fd):
         os.set_inheritable(fd, False)

@@ -38,7 +38,7 @@ from buddy.compiler.protocol.worker_messages import (
     Watched,
 )
 from buddy.compiler.support.processes.channel import Channel, MessagePipe, traceback_of
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent, die_with_socket
+from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent, die_with_socket
 
 _TAIL = 4000
 # Seconds between checks whether a child has ended, if the system has no notification, and whether it is stopped.

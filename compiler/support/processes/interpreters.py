@@ -20,7 +20,7 @@ import msgspec
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import MessagePipe
-from buddy.compiler.support.processes.parent_death import (
+from buddy.compiler.support.processes.lifetime import (
     describe_exit,
     die_with_parent_from_start,
     kill_group,

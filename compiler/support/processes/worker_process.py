@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.protocol.wire import FrameBuffer, WireError
 from buddy.compiler.support.processes.interpreters import python_command
-from buddy.compiler.support.processes.parent_death import describe_exit, die_with_parent_from_start, kill_group
+from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent_from_start, kill_group
 
 _READ = 1 << 20
 _PRINTOUT = 1 << 16

@@ -15,7 +15,7 @@ import msgspec
 from buddy.compiler.support import files
 from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.interpreters import BlockingWorker
-from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.lifetime import describe_exit
 from buddy.compiler.tools.coverage.plan import (
     CheckPair,
     CoveragePlan,

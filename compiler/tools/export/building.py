@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from buddy.compiler.codegen.machines import Machine, this_machine
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.support.processes.parent_death import run_below
+from buddy.compiler.support.processes.lifetime import run_below
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.packages import archive
 

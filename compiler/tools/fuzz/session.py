@@ -16,7 +16,7 @@ from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support import files
 from buddy.compiler.support.processes.interpreters import BlockingWorker
-from buddy.compiler.support.processes.parent_death import describe_exit
+from buddy.compiler.support.processes.lifetime import describe_exit
 from buddy.compiler.tools.fuzz.restartable_process import read_crash_log
 
 # Programs per batch: an interruption loses at most the running batch.

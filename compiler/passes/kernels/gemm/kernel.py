@@ -12,7 +12,7 @@ from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
 from buddy.compiler.passes.kernels.contraction import Contraction, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
-from buddy.compiler.passes.kernels.gemm.small import DotProducts, GemmKernel, StreamedRows
+from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Range = tuple[Index, Index]  # steps of a single loop of K
