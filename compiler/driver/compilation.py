@@ -172,8 +172,10 @@ class Compiler:
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
-        if recipe.target or backend_of(recipe, last.operation) is not NATIVE_BACKEND:
-            raise RemarksError("LLVM remarks are only available for native code: for this CPU, by the native backend")
+        backend = backend_of(recipe, last.operation)
+        if recipe.target or backend is not NATIVE_BACKEND:
+            reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
+            raise RemarksError(f"{reason}; LLVM remarks are only available for native code")
         found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
             (LLVM, node, f"{remark.text} (@{remark.function}{f', {remark.times} times' if remark.times > 1 else ''})")
