@@ -60,6 +60,35 @@ def test_long_sums_of_many_rows(subscripts: str, parameter: bool, target: str) -
     np.testing.assert_allclose(c, np.einsum(subscripts, a.astype(np.float64), b.astype(np.float64)), atol=2e-4)
 
 
+CROSSED = [
+    ("km,kn->mn", {"m": 150, "n": 70, "k": 40}),
+    ("km,kn->mn", {"m": 97, "n": 129, "k": 600}),  # several blocks of K, the last one shorter
+    ("km,kn->nm", {"m": 65, "n": 213, "k": 33}),  # C is contiguous along m: the operands change places
+    ("bkm,bkn->bmn", {"b": 3, "m": 64, "n": 131, "k": 290}),
+]
+
+
+@pytest.mark.parametrize("zero", [True, False])
+@pytest.mark.parametrize("target", ["avx512", "avx2", "small cache"])
+def test_an_operand_with_a_row_for_each_step_of_k_is_copied(target: str, zero: bool) -> None:
+    texts = [function(f"f{i}", subscripts, sizes, zero=zero) for i, (subscripts, sizes) in enumerate(CROSSED)]
+    compiled = Compiled("\n".join(texts), [ContractionsToKernels()], target=TARGETS[target])
+    assert [remark.count("packed A") for remark in compiled.remarks] == [1] * len(CROSSED), compiled.remarks
+    for i, (subscripts, sizes) in enumerate(CROSSED):
+        check(compiled, f"f{i}", subscripts, sizes, zero)
+
+
+@pytest.mark.parametrize(("element", "dtype"), [("f64", np.float64), ("i32", np.int32), ("i64", np.int64)])
+def test_a_copied_operand_has_any_element_type(element: str, dtype: type) -> None:
+    sizes = {"m": 70, "n": 90, "k": 300}
+    compiled = Compiled(function("f", "km,kn->mn", sizes, element=element), [ContractionsToKernels()])
+    assert "packed A" in compiled.remarks[0]
+    a, b, c = (1000 * x for x in operands("km,kn->mn", sizes, np.float64))
+    a, b, c = a.astype(dtype), b.astype(dtype), c.astype(dtype)
+    compiled("f", a, b, c)
+    np.testing.assert_allclose(c, a.T @ b, rtol=1e-12, atol=1e-6 if element == "f64" else 0)
+
+
 def packed_by(compiled: Compiled, raw: np.ndarray) -> np.ndarray:
     """The parameter `raw` as the module's only packing function packs it."""
     (shape,) = re.findall(r"memref<([\dx]+)xf32> {buddy.pack", compiled.text)

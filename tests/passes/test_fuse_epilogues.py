@@ -21,17 +21,21 @@ from tests.support.mlir_text import entry_function, generic, memref
 BOTH = [FuseEpilogues(), ContractionsToKernels()]
 
 
-def product(m: int, n: int, k: int, target: str, b_columns: bool = False) -> str:
-    """`target` = %lhs %rhs, from %zero; %rhs is [n, k] where `b_columns`."""
+def product(m: int, n: int, k: int, target: str, b_columns: bool = False, a_columns: bool = False) -> str:
+    """`target` = %lhs %rhs, from %zero; %rhs is [n, k] where `b_columns`, %lhs is [k, m] where `a_columns`."""
     b, b_map = (memref(n, k), "(n, k)") if b_columns else (memref(k, n), "(k, n)")
+    a, a_map = (memref(k, m), "(k, m)") if a_columns else (memref(m, k), "(m, k)")
     return f"""
       linalg.fill ins(%zero : f32) outs({target} : {memref(m, n)})
-      linalg.contract indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> {b_map}>,
-        affine_map<(m, n, k) -> (m, n)>] ins(%lhs, %rhs : {memref(m, k)}, {b}) outs({target} : {memref(m, n)})"""
+      linalg.contract indexing_maps = [affine_map<(m, n, k) -> {a_map}>, affine_map<(m, n, k) -> {b_map}>,
+        affine_map<(m, n, k) -> (m, n)>] ins(%lhs, %rhs : {a}, {b}) outs({target} : {memref(m, n)})"""
 
 
-def bias_residual_relu(m: int, n: int, k: int, b_columns: bool = False, parameter: bool = False) -> str:
+def bias_residual_relu(
+    m: int, n: int, k: int, b_columns: bool = False, parameter: bool = False, a_columns: bool = False
+) -> str:
     """%u = relu(%lhs %rhs + %bias) + %residual."""
+    a = memref(k, m) if a_columns else memref(m, k)
     b, c = memref(n, k) if b_columns else memref(k, n), memref(m, n)
     mark = " {buddy.parameter, buddy.source = 1 : i64}" if parameter else ""
     body = """%0 = arith.addf %in0, %in1 : f32
@@ -39,18 +43,22 @@ def bias_residual_relu(m: int, n: int, k: int, b_columns: bool = False, paramete
           %r = arith.addf %1, %in2 : f32"""
     inputs = [("%t", c, "i,j"), ("%bias", memref(n), "j"), ("%residual", c, "i,j")]
     return entry_function(
-        f"%lhs: {memref(m, k)}, %rhs: {b}{mark}, %bias: {memref(n)}, %residual: {c}, %u: {c} {{buddy.result}}",
+        f"%lhs: {a}, %rhs: {b}{mark}, %bias: {memref(n)}, %residual: {c}, %u: {c} {{buddy.result}}",
         f"""%zero = arith.constant 0.0 : f32
       %t = memref.alloc() : {c}
-      {product(m, n, k, "%t", b_columns)}
+      {product(m, n, k, "%t", b_columns, a_columns)}
       {generic("ij", inputs, [("%u", c, "i,j")], body)}""",
     )
 
 
-def check_bias_residual_relu(compiled: Compiled, m: int, n: int, k: int, b_columns: bool) -> None:
-    a, b, bias, r, u = random_arrays((m, k), (n, k) if b_columns else (k, n), (n,), (m, n), (m, n))
+def check_bias_residual_relu(
+    compiled: Compiled, m: int, n: int, k: int, b_columns: bool = False, a_columns: bool = False
+) -> None:
+    a, b, bias, r, u = random_arrays(
+        (k, m) if a_columns else (m, k), (n, k) if b_columns else (k, n), (n,), (m, n), (m, n)
+    )
     u[...] = np.nan
-    wide = a.astype(np.float64) @ (b.T if b_columns else b)
+    wide = (a.T if a_columns else a).astype(np.float64) @ (b.T if b_columns else b)
     compiled("f", a, b, bias, r, u)
     # k products of unit variance, each rounded once: the error grows with the root of k.
     np.testing.assert_allclose(u, np.maximum(wide + bias, 0) + r, atol=2e-6 * max(4, k**0.5) * 4)
@@ -74,6 +82,13 @@ def test_sums_over_blocks_of_k_reach_the_epilogue_once() -> None:
     compiled = Compiled(bias_residual_relu(40, 50, 700), BOTH, target=TARGETS["small cache"])
     assert "linalg" not in compiled.text
     check_bias_residual_relu(compiled, 40, 50, 700, False)
+
+
+@pytest.mark.parametrize("depth", [45, 700])
+def test_the_epilogue_of_a_product_of_copied_operands(depth: int) -> None:
+    compiled = Compiled(bias_residual_relu(140, 90, depth, a_columns=True), BOTH, target=TARGETS["avx2"])
+    assert any("packed A, epilogue of" in remark for remark in compiled.remarks)
+    check_bias_residual_relu(compiled, 140, 90, depth, a_columns=True)
 
 
 def test_the_reader_of_a_product_is_marked_and_then_gone() -> None:

@@ -23,6 +23,9 @@ _STREAMS = 8
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 SHARES = 32
 _SHARE_FLOP = 1 << 20  # least work per share
+# Least rows and columns of C for which copies of a panel of B, and of rows of A, should be used: copying a vector takes
+# as long as some five multiply-adds.
+_PACKED_ROWS, _PACKED_COLUMNS = 96, 64
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class GemmBlocking:
     `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from panels
     that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place as one
     stream of rows ("stream", `depth` at once, over `vectors * lanes` columns). Threads share `chunk` rows at a time (0:
-    all rows).
+    all rows). With `packs_a`, the kernel copies these rows of A, too, before it multiplies them with the panels of
+    `strip` columns of B.
     """
 
     rows: int
@@ -41,6 +45,8 @@ class GemmBlocking:
     depth: int
     source: Source
     chunk: int = 0
+    packs_a: bool = False
+    strip: int = 0
 
     @property
     def columns(self) -> int:
@@ -56,7 +62,7 @@ class GemmBlocking:
             return f"dot products in vectors of {self.lanes}"
         if self.source == "stream":
             return f"rows of B streamed in vectors of {self.lanes}"
-        return f"{self.rows}x{self.columns} register block, {self.source} B"
+        return f"{self.rows}x{self.columns} register block, {self.source} B" + ", packed A" * self.packs_a
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,8 @@ def choose(
     if source is None and _streams(contraction, lanes):
         return _stream(contraction, lanes)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, wanted)
+    if source is None and _crosses_rows_of_a(contraction, rows, lanes):
+        return _with_packed_a(contraction, rows, vectors, lanes, target, wanted.depth)
     where = source or _source(contraction, rows, target.l2)
     depth = _depth(contraction, vectors * lanes * width, target.l2, wanted.depth)
     return GemmBlocking(rows, vectors, lanes, depth, where, _chunk(contraction, rows, vectors * lanes, where))
@@ -131,6 +139,38 @@ def _chunk(contraction: Contraction, rows: int, columns: int, source: Source) ->
         return max(1, blocks) * rows
     even = [count for count in range(pieces, 2 * pieces) if blocks % count == 0 and m // count >= least]
     return -(-blocks // (even[0] if even else pieces)) * rows
+
+
+def _crosses_rows_of_a(contraction: Contraction, rows: int, lanes: int) -> bool:
+    """True if each step of K reads another row of a large A, as in the gradient of a weight (dY^T X).
+
+    The few elements that a register block reads of such a row lie alone in a cache line, and rows with a distance of a
+    large power of two compete for few sets of the cache. Copying A pays if it is multiplied with enough columns.
+    """
+    k, m, n = contraction.k, contraction.m, contraction.n
+    crosses = len(k) == 1 and m.strides[0] == 1 and k[0].strides[0] >= m.size
+    return crosses and n.strides[1] == 1 and m.size >= 2 * rows and n.size >= 4 * lanes and contraction.depth >= 32
+
+
+def _with_packed_a(
+    contraction: Contraction, rows: int, vectors: int, lanes: int, target: Target, wanted_depth: int
+) -> GemmBlocking:
+    """Blocks K so that a panel of B fills half of the L1 cache, and rows so that their copy fills half of the L2 cache.
+
+    This is the scheme of K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34
+    (2008), except that panels of B are copied again for each chunk of rows: the copy then needs no barrier.
+    """
+    width = bytes_of(contraction.element)
+    limit = wanted_depth or max(256, target.l1 // 2 // (vectors * lanes * width))
+    depth = -(-contraction.depth // -(-contraction.depth // limit))
+    blocks, outer = -(-contraction.m.size // rows), math.prod(loop.size for loop in contraction.outer)
+    most, least = max(1, target.l2 // 2 // (depth * width * rows)), -(-_PACKED_ROWS // rows)
+    pieces = max(-(-blocks // most), min(-(-SHARES // max(1, outer)), blocks // least), 1)
+    columns = vectors * lanes
+    panels = -(-contraction.n.size // columns)
+    strips = max(1, min(-(-SHARES // max(1, outer * pieces)), contraction.n.size // _PACKED_COLUMNS, panels))
+    chunk, strip = -(-blocks // pieces) * rows, -(-panels // strips) * columns
+    return GemmBlocking(rows, vectors, lanes, depth, "panel", chunk, packs_a=True, strip=strip)
 
 
 def _register_block(m: int, n: int, lanes: int, registers: int, wanted: BlockingInputs) -> tuple[int, int]:

@@ -211,6 +211,16 @@ class KernelResults:
         """Returns the number of ops that finish one vector."""
         return len(self.spec.epilogue.op.block.operations) if self.spec.epilogue else 1
 
+    def adding(self) -> KernelResults | None:
+        """Returns access to C alone that adds to its values, or `None` if sums that are stored in C are not exact sums.
+
+        They are not if there is an epilogue, or if C has a narrower type than the sums.
+        """
+        if self.spec.epilogue is not None or self.flats[-1].type.element_type != self.vector.element_type:
+            return None
+        spec = ResultSpec(self.spec.strides, accumulate=True)
+        return KernelResults(self.e, spec, self.flats[-1:], self.lanes, self.vector.element_type)
+
     @property
     def origin(self) -> Place:
         return (0,) * len(self.flats)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,13 +160,13 @@ class BlockedGemm(GemmKernel):
         self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, kept: KernelResults | None = None
     ) -> None:
         """Emits every block of rows; with `kept`, a buffer for a block, stores the block there before finishing it."""
-        e, m = self.e, self.c.m
+        e = self.e
 
         def rows(number: Index, count: int) -> None:
             row = e.mul(number, self.block.rows)
             here = replace(
                 tile,
-                a=e.add(tile.a, e.mul(row, m.strides[0])),
+                a=self._start_of_rows(tile.a, number, row),
                 place=results.advance(tile.place, self.m_loop, row),
                 rows=count,
             )
@@ -178,6 +178,19 @@ class BlockedGemm(GemmKernel):
             self._block(here, panel, results, k_range, kept)
 
         for_blocks(e, tile.rows, self.block.rows, rows)
+
+    def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
+        """Returns the offset in A of block `number` of rows, whose first one is `row` rows after offset `start`."""
+        return self.e.add(start, self.e.mul(row, self._row_step))
+
+    @property
+    def _row_step(self) -> int:
+        """Elements of A, as the kernel reads it, between two rows of a block."""
+        return self.c.m.strides[0]
+
+    def _steps_of_a(self) -> list[int]:
+        """Returns the elements of A, as the kernel reads it, between steps of each loop of K."""
+        return [loop.strides[0] for loop in self.c.k]
 
     @property
     def _share(self) -> int:
@@ -206,7 +219,7 @@ class BlockedGemm(GemmKernel):
     def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
-        steps = self._steps_of_b()
+        steps, steps_of_a = self._steps_of_b(), self._steps_of_a()
         if self._fetches_rows(tile, k_range):
             return self._over_lines(tile, panel, steps[0], sums)
 
@@ -217,7 +230,7 @@ class BlockedGemm(GemmKernel):
             def body(k: Index, inner: list[Any]) -> Sequence[Any]:
                 if tile.ahead is not None:
                     self._fetch(self.b, e.add(tile.ahead, e.mul(k, self._share)))
-                here = e.add(a, e.mul(k, loops[depth].strides[0]))
+                here = e.add(a, e.mul(k, steps_of_a[depth]))
                 return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
 
             lower, upper = k_range or (0, loops[depth].size)
@@ -280,11 +293,132 @@ class BlockedGemm(GemmKernel):
         ]
         result = []
         for row in range(tile.rows):
-            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self.c.m.strides[0])))
+            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
             factor = vector.broadcast(self.vector, self.factor(0, scalar))
             base = row * len(factors)
             result += [multiply_add(factor, other, sums[base + j]) for j, other in enumerate(factors)]
         return result
+
+
+class PackedGemm(BlockedGemm):
+    """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
+
+    The copy of a block is [k][row], with rows padded to whole vectors.
+    """
+
+    def emit(self) -> None:
+        sizes = [*(loop.size for loop in self.c.outer), self.c.m.size, self.c.n.size]
+        blocks = [*(1 for _ in self.c.outer), self.block.chunk, self.block.strip]
+        self.e.parallel_blocks(sizes, blocks, self._iteration, self.work)
+
+    def _iteration(self, numbers: list[Index], active: list[int]) -> None:
+        e, c, block, source = self.e, self.c, self.block, self.a
+        *outer, chunk, strip = numbers
+        *_, rows, columns = active
+        row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
+        first, raw = e.add(self.start(0, outer), e.mul(row, c.m.strides[0])), self._raw_start(outer, column)
+        place = self.place(outer, row, column)
+        self.a, panel = self._scratch(-(-rows // block.rows) * self._copied.panel), self._scratch(self.panels.panel)
+
+        def multiply(results: KernelResults, origin: Place, k_range: Range | None) -> None:
+            self._copy_rows(source, first, rows, k_range)
+            self._all_panels(_Tile(0, 0, origin, rows, columns), raw, panel, results, k_range)
+
+        if not block.blocks_k(c):
+            multiply(self.results, place, None)
+        elif (sums := self.results.adding()) is not None:
+            multiply(self.results, place, (0, block.depth))
+            self._over_blocks(block.depth, lambda k_range: multiply(sums, place[-1:], k_range))
+        else:
+            buffer, sums = self.partial_sums(rows, columns)
+            self.move(rows, columns, self.results, place, sums, sums.origin)
+            self._over_blocks(0, lambda k_range: multiply(sums, sums.origin, k_range))
+            self.move(rows, columns, sums, sums.origin, self.results, place)
+            memref.dealloc(buffer)
+        memref.dealloc(panel)
+        memref.dealloc(self.a)
+        self.a = source
+
+    def _over_blocks(self, first: int, body: Callable[[Range], None]) -> None:
+        """Emits `body` for each block of K from step `first` on."""
+        e, size = self.e, self.c.k[0].size
+
+        def block(lower: Index, _: list[Any]) -> Sequence[Any]:
+            body((lower, e.minimum(e.add(lower, self.block.depth), size)))
+            return ()
+
+        e.loop(first, size, self.block.depth, block)
+
+    def _scratch(self, elements: int) -> Any:
+        return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
+
+    @property
+    def panels(self) -> Panels:
+        return self._of_depth(super().panels)
+
+    @property
+    def _copied(self) -> Panels:
+        """The copy of A, as panels of the rows of a block."""
+        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
+        rows = Panels(
+            (), (self.c.m.size, self.c.m.strides[0]), ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]
+        )
+        return self._of_depth(rows)
+
+    def _of_depth(self, panels: Panels) -> Panels:
+        """Returns `panels` of the steps of K in a block, all of which have the layout of the first."""
+        ((_, stride),) = panels.k
+        return replace(panels, k=((self.block.depth, stride),))
+
+    def _copy_rows(self, source: Any, first: Index, rows: int, k_range: Range | None) -> None:
+        e, copied = self.e, self._copied
+
+        def block(number: Index, active: int) -> None:
+            here = e.add(first, e.mul(number, self.block.rows * self.c.m.strides[0]))
+            there = e.add(e.mul(number, copied.panel), self._before(k_range, copied.columns))
+            pack_panel(e, copied, source, here, self.a, there, active, k_range)
+
+        for_blocks(e, rows, self.block.rows, block)
+
+    def _before(self, k_range: Range | None, columns: int) -> Index:
+        """Returns the offset at which a panel of all of K would begin, if the steps in `k_range` begin at 0."""
+        return 0 if k_range is None else self.e.mul(k_range[0], -columns)
+
+    def _all_panels(
+        self, tile: _Tile, raw: Index, panel: Any, results: KernelResults, k_range: Range | None
+    ) -> None:  # fmt: skip
+        e, columns, step = self.e, self.block.columns, self.c.n.strides[1]
+        start = self._before(k_range, columns)
+
+        def one(number: Index, active: int) -> None:
+            column = e.mul(number, columns)
+            pack_panel(e, self.panels, self.b, e.add(raw, e.mul(column, step)), panel, start, active, k_range)
+            here = replace(
+                tile,
+                a=self._before(k_range, self._copied.columns),
+                b=start,
+                place=results.advance(tile.place, self.n_loop, column),
+                columns=active,
+            )
+            if k_range is None:
+                self._finished_by_blocks(here, panel)
+            else:
+                self._all_rows(here, panel, results, k_range)
+
+        for_blocks(e, tile.columns, columns, one)
+
+    def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
+        return self.e.add(start, self.e.mul(number, self._copied.panel))
+
+    @property
+    def _row_step(self) -> int:
+        return 1
+
+    def _steps_of_a(self) -> list[int]:
+        return [self._copied.columns]
+
+    def _fetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+        return False
 
 
 KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
@@ -308,5 +442,6 @@ def kernel_function(
         a, b = (second, first) if contraction.swapped else (first, second)
         e = KernelEmitter(entry)
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
-        KERNELS.get(blocking.source, BlockedGemm)(e, a, b, results, contraction, blocking).emit()
+        default = PackedGemm if blocking.packs_a else BlockedGemm
+        KERNELS.get(blocking.source, default)(e, a, b, results, contraction, blocking).emit()
     return function
