@@ -89,6 +89,15 @@ def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_pytho
 
 
 @pytest.mark.slow
+def test_gradients_are_measured_beside_eager_and_inductor(run_python: RunPython) -> None:
+    for layer in results(run_python, "gradients")["layers"].values():
+        assert layer["different"] == []
+        for part in ("forward", "backward"):
+            assert all(layer[part]["seconds"][side]["median"] > 0 for side in ("ours", "inductor", "eager"))
+            assert layer[part]["ratio"]["median"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_an_edit_shows_from_the_stage_behind_it(run_python: RunPython) -> None:
     found = results(run_python, "toggle")["seconds"]
