@@ -29,15 +29,24 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
     accurate.
     """
     apart = x.unsqueeze(-2) - y.unsqueeze(-3)
-    if not apart.size(-1):  # a norm may be undefined for empty vectors; a distance is 0
-        return apart.sum(-1)
-    return torch.linalg.vector_norm(apart, p, -1)
+    if p == math.inf:  # unlike a norm, eager's kernel ignores coordinates that are NaN
+        apart = torch.where(apart.isnan(), 0, apart)
+    return _lengths(apart, p)
 
 
 def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
     """The distances between each row of `x` [n, width] and those after it, as [n * (n - 1) / 2]."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
-    return cdist(x, x, p, None).flatten().index_select(0, rows * x.size(0) + columns)
+    return _lengths(x.index_select(0, rows) - x.index_select(0, columns), p)
+
+
+def _lengths(apart: torch.Tensor, p: float) -> torch.Tensor:
+    """The p-norm of each row of `apart`, 0 for empty rows; for p = 0 the number of elements that are not 0, or NaN."""
+    if not apart.size(-1):
+        return apart.sum(-1)
+    if p == 0:
+        return apart.abs().ceil().clamp(max=1).sum(-1)
+    return torch.linalg.vector_norm(apart, p, -1)
 
 
 def cdist_backward(
@@ -47,14 +56,17 @@ def cdist_backward(
     apart, far = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
     if p == 0:
         return torch.zeros_like(x)
+    sign = torch.where(apart.isnan(), apart, apart.sign())
     if p == 1:
-        share = apart.sign()
+        share = sign
     elif p == math.inf:
-        share = apart.sign() * (apart.abs() == far)
+        # 1 for the coordinates that are as far apart as the rows, else 0; NaN for NaN and for infinite distances.
+        share = sign * (1 - (apart.abs() - far).abs().ceil().clamp(max=1))
     else:
         power = apart if p == 2 else apart.sign() * apart.abs() ** (p - 1)
-        # Below 1, an equal coordinate would contribute 0 * inf.
-        share = torch.where((far == 0) | (apart == 0), 0, power / far ** (p - 1))
+        # Below 1, an equal coordinate would contribute 0 * inf. Elsewhere it contributes NaN if the distance is NaN.
+        ignored = (far == 0) | (apart == 0) if p < 1 else far == 0
+        share = torch.where(ignored, 0, power / far ** (p - 1))
     return (share * gradient.unsqueeze(-1)).sum(-2)
 
 

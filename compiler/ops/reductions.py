@@ -26,6 +26,7 @@ from buddy.compiler.ops.structured import (
     reduce,
     reshape,
     shape_of,
+    slice_of,
 )
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
@@ -187,13 +188,22 @@ def _extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
     return extreme(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), largest)
 
 
-def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: float) -> tuple[Any, Any, TensorDType]:
-    """Returns mean and variance over `axes`, kept as unit dims, and their type; two passes avoid cancellation."""
+def moments(
+    value: Any, dtype: TensorDType, axes: Sequence[int], correction: float, from_first: bool = False
+) -> tuple[Any, Any, TensorDType]:
+    """Returns mean and variance over `axes`, kept as unit dims, and their type; two passes avoid cancellation.
+
+    With `from_first`, the mean is the first element plus the mean of the differences from it. For equal elements it is
+    then exact, and the variance is 0 as in eager, whose gradient of the standard deviation depends on that.
+    """
     shape = shape_of(value)
     count = _count(shape, axes)
     wide, accumulator = accumulator_type(dtype), accumulator_type(dtype, count)
-    summed = total(value, dtype, axes, True, accumulator)
-    average = pointwise([(summed, accumulator)], shape_of(summed), wide, lambda x: cast(x / count, wide))
+    if from_first and not isinstance(count, Size) and count > 0:
+        average = _mean_from_first(value, dtype, axes, count, wide, accumulator)
+    else:
+        summed = total(value, dtype, axes, True, accumulator)
+        average = pointwise([(summed, accumulator)], shape_of(summed), wide, lambda x: cast(x / count, wide))
 
     def squares(x: Scalar, m: Scalar, accumulated: Scalar) -> Scalar:
         deviation = cast(cast(x, wide) - m, accumulator)
@@ -205,13 +215,30 @@ def moments(value: Any, dtype: TensorDType, axes: Sequence[int], correction: flo
     return average, variance, wide
 
 
+def _mean_from_first(
+    value: Any, dtype: TensorDType, axes: Sequence[int], count: float, wide: TensorDType, accumulator: TensorDType
+) -> Any:
+    """Returns the mean over `axes` as the first element plus the mean of the differences from it, as `wide`."""
+    shape = shape_of(value)
+    kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
+    first = slice_of(value, [0] * len(shape), kept, [1] * len(shape), kept, dtype)
+
+    def difference(x: Scalar, start: Scalar, accumulated: Scalar) -> Scalar:
+        return accumulated + (cast(x, accumulator) - cast(start, accumulator))
+
+    summed = reduce([(value, dtype), (first, dtype)], shape, axes, True, 0, accumulator, difference)
+    parts = [(first, dtype), (summed, accumulator)]
+    return pointwise(parts, kept, wide, lambda start, x: cast(cast(start, accumulator) + x / count, wide))
+
+
 @lowering("VarMeanOp", "VarOp")
 def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the variance, and the mean if the node has it as a second result."""
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     correction = node.kwargs.get("correction")
-    average, variance, wide = moments(value, dtype, axes, 1 if correction is None else correction)
+    correction = 1 if correction is None else correction
+    average, variance, wide = moments(value, dtype, axes, correction, from_first=len(node.metas) == 1)
     results = []
     for found, meta in zip((variance, average), node.metas, strict=False):
         assert meta is not None

@@ -79,3 +79,27 @@ def test_a_list_of_labels_ends_at_minus_one() -> None:
         ]
 
     assert_gradients(losses, torch.randn(4, 5).requires_grad_(), torch.randn(5).requires_grad_())
+
+
+@pytest.mark.parametrize(
+    "unused", [lambda x: F.scaled_dot_product_attention(x, x, x), lambda x: F.rrelu(x, training=True)]
+)
+def test_a_random_op_that_nothing_reads_does_not_send_the_graph_to_eager(unused: Callable[..., torch.Tensor]) -> None:
+    """PyTorch's partitioner rejects an unused op of several results."""
+
+    def negative(x: torch.Tensor) -> list[torch.Tensor]:
+        unused(x)
+        return [-x]
+
+    x = torch.randn(1, 1, 4, 8, requires_grad=True)
+    strict = torch.compile(negative, backend="buddy", options={"fallback": "error"})
+    assert_same(with_gradients(strict, (x,)), with_gradients(negative, (x,)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_equal_numbers_have_no_deviation_and_no_gradient_of_it(dtype: torch.dtype) -> None:
+    """The sum of many equal numbers is rounded, but each of them is exactly their mean."""
+    x = torch.full((3, 4099), 0.3, dtype=dtype, requires_grad=True)
+    strict = torch.compile(lambda y: [y.std(1), y.std(), y.var(0)], backend="buddy", options={"fallback": "error"})
+    *results, gradient = with_gradients(strict, (x,))
+    assert all(torch.equal(value, torch.zeros_like(value)) for value in [*results, gradient])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -58,6 +59,15 @@ GROUPED: dict[str, Callable[..., Any]] = {
     "one row": lambda x, w: _grouped(x[:1], w, 0, 0, 1),
     "transposed matrices": lambda x, w: _grouped(x[:, :8], w.transpose(1, 2)[:, :8], 3, 40, 70),
 }
+
+
+def _special_rows(x: torch.Tensor) -> torch.Tensor:
+    """`x` with a NaN in the first row and an infinity in the second; the third stays finite."""
+    marks = torch.zeros_like(x)
+    marks[0, 1], marks[1, 2] = math.nan, math.inf
+    return x + marks
+
+
 DISTANCES: dict[str, Callable[..., Any]] = {
     **{f"cdist {p}": lambda x, y, p=p: torch.cdist(x, y, p) for p in (0.0, 1.0, 1.5, 2.0, float("inf"))},
     **{
@@ -66,6 +76,18 @@ DISTANCES: dict[str, Callable[..., Any]] = {
         )
         for p in (0.0, 1.0, 2.0, 3.0, float("inf"))
     },
+    **{
+        f"gradient of cdist {p} of rows with NaN and inf": lambda x, y, p=p: aten._cdist_backward(
+            torch.ones(3, 3), _special_rows(x), _special_rows(x), p, torch.cdist(_special_rows(x), _special_rows(x), p)
+        )
+        for p in (0.5, 1.0, 1.5, 2.0, 3.0, float("inf"))
+    },
+    **{
+        f"cdist {p} of rows with NaN and inf": lambda x, y, p=p: torch.cdist(_special_rows(x), _special_rows(x), p)
+        for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf"))
+    },
+    "pdist inf of rows with NaN and inf": lambda x, y: aten._pdist_forward(_special_rows(x), float("inf")),
+    "pdist 0 of rows with NaN and inf": lambda x, y: aten._pdist_forward(_special_rows(x), 0.0),
     "gradient of cdist 0.5": lambda x, y: aten._cdist_backward(
         torch.ones(3, 3), x.floor(), x.floor(), 0.5, torch.cdist(x.floor(), x.floor(), 0.5)
     ),
