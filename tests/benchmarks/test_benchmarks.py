@@ -89,6 +89,7 @@ def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_pytho
 
 
 @pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_gradients_are_measured_beside_eager_and_inductor(run_python: RunPython) -> None:
     for layer in results(run_python, "gradients")["layers"].values():
         assert layer["different"] == []
