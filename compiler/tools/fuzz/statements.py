@@ -330,7 +330,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         "torch.linalg.solve_triangular({x:m}.tril() + 9 * torch.eye(3).to({x}.dtype), {x}, upper=False)",
         "torch.linalg.svdvals({x:m})",
         "torch.linalg.eigvalsh({x:m} + {x}.mT)",
-        "torch.linalg.qr({x:m})[1].abs()",
+        "torch.linalg.qr({x:m} + 9 * torch.eye(3).to({x}.dtype))[1].abs()",  # singular matrices have no gradient
         "torch.linalg.matrix_exp({x:m}.tanh())",
         "torch.linalg.matrix_power({x:m}, {n})",
         "torch.linalg.matrix_norm({x:m}, 'fro')",
