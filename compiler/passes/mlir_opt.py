@@ -17,7 +17,7 @@ import msgspec
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.mlir_tool import MlirTool, ToolError, tool
 from buddy.compiler.mlir.provenance import FILE, LocationSets
-from buddy.compiler.passes.replace_ir import become
+from buddy.compiler.passes.replace_ir import replace_contents
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.processes.lifetime import describe_exit, run_below
@@ -106,7 +106,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
     if done.returncode:
         raise _refusal(found, done)
     try:
-        become(operation, ir.Module.parse(done.stdout, operation.context).operation)
+        replace_contents(operation, ir.Module.parse(done.stdout, operation.context).operation)
     except (ir.MLIRError, ValueError) as error:
         first = next((line for line in str(error).splitlines() if "error" in line), str(error).partition("\n")[0])
         what = f"the bindings, of another version, cannot read what {found.name} printed: {first.strip()}"
