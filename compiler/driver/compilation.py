@@ -299,7 +299,7 @@ class _StageObserver(Observer[Any]):
         with self._context, self._locations.nowhere(self._context):
             failed = [snapshots.at_failure(state, self._locations, at.step, at.number)]
             helpers = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
-        rewriter = diagnosis.last_rewriter(error.place, self._trail) if error.place else ""
+        rewriter = diagnosis.last_rewriter(error.node_set, self._trail) if error.node_set else ""
         return CompilationError(diagnosis.of_step(error, at.step, at.number, helpers, rewriter), failed)
 
     def _store(self, at: Step, snapshot: Snapshot, reused: bool) -> None:

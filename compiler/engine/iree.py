@@ -107,7 +107,7 @@ class IreeWorker:
         except ValueError as error:
             return Refused(Diagnostic(str(error), "the recipe's backend_flags", "remove it from the flags"))
         except IreeError as error:
-            names = locations.sets[error.place] if error.place < len(locations.sets) else ()
+            names = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
             return Refused(_diagnostic(error, names))
         all_flags = tuple(iree_flags.merge_flags(request.flags))
         return stages, to_bytes(IreeArtifact(module, program.convention, all_flags))

@@ -17,13 +17,13 @@ _NAME = "mlir-opt"
 class ToolError(Exception):
     """The tool failed or was not found.
 
-    The text is its first message, `detail` its complete output, and `place` the number of the set of nodes that the
+    The text is its first message, `detail` its complete output, and `node_set` the number of the set of nodes that the
     message is about, 0 if unknown.
     """
 
-    def __init__(self, message: str, detail: str = "", place: int = 0) -> None:
+    def __init__(self, message: str, detail: str = "", node_set: int = 0) -> None:
         super().__init__(message)
-        self.detail, self.place = detail, place
+        self.detail, self.node_set = detail, node_set
 
 
 @dataclass(frozen=True)

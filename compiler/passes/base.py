@@ -23,7 +23,10 @@ class Remark:
 
 @dataclass
 class PassContext:
-    """What a pass may read besides the IR. `threads` is the recipe's; `protocol.pass_facts` lists its readers."""
+    """What a pass may read besides the IR, and the remarks that it makes.
+
+    `threads` is the recipe's number of threads; `protocol.pass_facts` says which passes read it.
+    """
 
     locations: LocationSets
     target: Target = field(default_factory=host)
@@ -36,6 +39,7 @@ class PassContext:
         return cls(locations, target_of(recipe.target), recipe.threads)
 
     def remark(self, pass_name: str, location: Any, text: str) -> None:
+        """Adds a remark about the op at `location`."""
         nodes = self.locations.sets[self.locations.number_of(location)]
         self.remarks.append(Remark(pass_name, nodes, text))
 
@@ -83,4 +87,5 @@ def register(cls: type[MlirPass]) -> type[MlirPass]:
 
 
 def registered() -> dict[str, type[MlirPass]]:
+    """Returns the registered passes by name."""
     return dict(_REGISTRY)

@@ -1,6 +1,6 @@
-"""`bools-to-bytes`: converts buffers of i1 to buffers of i8, the form in memory, so that vectors can load them.
+"""`bools-to-bytes`: converts buffers of i1 to buffers of i8, so that vector loads and stores can access them.
 
-A vector load of i1 would read packed bits.
+An element of i1 takes one byte in memory, but a vector load of i1 would read packed bits.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
-_FOLDS = frozenset({"arith.ori", "arith.andi", "arith.xori", "arith.maxui", "arith.minui"})
-_MOVES = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
+# Ops that combine bytes 0 and 1 as they combine bools.
+_COMBINERS = frozenset({"arith.ori", "arith.andi", "arith.xori", "arith.maxui", "arith.minui"})
+# Ops whose body only yields an element.
+_DATA_MOVEMENT = frozenset({"linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
 
 @register
@@ -30,10 +32,10 @@ class BoolsToBytes(MlirPass):
                 context.remark(self.name, op.location, f"{op.name} reads or writes bytes for bools")
                 _REWRITES[op.name](op)
         for op in collect(root):
-            _retype(op)
+            _retype_buffers(op)
 
 
-def _load(op: Any) -> None:
+def _rewrite_load(op: Any) -> None:
     buffer, *indices = op.operands
     with ir.InsertionPoint(op), op.location:
         byte = ir.Operation.create("memref.load", [_byte()], [buffer, *indices])
@@ -42,78 +44,79 @@ def _load(op: Any) -> None:
     op.erase()
 
 
-def _store(op: Any) -> None:
+def _rewrite_store(op: Any) -> None:
     with ir.InsertionPoint(op), op.location:
         op.operands[0] = arith.extui(_byte(), op.operands[0])
 
 
-def _rewrite_copy(op: Any) -> None:
-    """Rewrites an op whose body only yields an element."""
-    if not _is_bools(op.operands[0].type) and op.operands[0].type == _bool():
+def _rewrite_data_movement(op: Any) -> None:
+    """Rewrites an op whose body only yields an element; the input of a fill is a scalar, which is extended."""
+    if op.operands[0].type == _bool():
         with ir.InsertionPoint(op), op.location:
             op.operands[0] = arith.extui(_byte(), op.operands[0])
     for argument in op.regions[0].blocks[0].arguments:
         argument.set_type(_byte())
 
 
-def _generic(op: Any) -> None:
+def _rewrite_generic(op: Any) -> None:
     block = op.regions[0].blocks[0]
-    end = block.operations[len(block.operations) - 1].operation
-    outputs = len(op.operands) - len(end.operands)
+    terminator = block.operations[len(block.operations) - 1].operation
+    outputs = len(op.operands) - len(terminator.operands)
     for number, value in enumerate(op.operands):
         if not _is_bools(value.type):
             continue
         argument = block.arguments[number]
-        if number >= outputs and _rewrite_fold(argument, end, number - outputs):
+        if number >= outputs and _rewrite_reduction(argument, terminator, number - outputs):
             continue
         users = [use.owner.operation for use in argument.uses]
         argument.set_type(_byte())
         if users:
             with ir.InsertionPoint(block.operations[0]), op.location:
-                known = arith.trunci(_bool(), argument)
+                element = arith.trunci(_bool(), argument)
             for user in users:
-                _replace(user, argument, known)
+                _replace_operand(user, argument, element)
         if number >= outputs:
-            with ir.InsertionPoint(end), end.location:
-                end.operands[number - outputs] = arith.extui(_byte(), end.operands[number - outputs])
+            with ir.InsertionPoint(terminator), terminator.location:
+                terminator.operands[number - outputs] = arith.extui(_byte(), terminator.operands[number - outputs])
 
 
-def _rewrite_fold(argument: Any, end: Any, place: int) -> bool:
-    """Rewrites a reduction of bools to one of bytes, if `argument` is its accumulator. Returns whether it is."""
+def _rewrite_reduction(argument: Any, terminator: Any, number: int) -> bool:
+    """Rewrites a reduction of bools to a reduction of bytes, if `argument` is its accumulator.
+
+    `number` is the number of the yielded result. Returns whether the reduction was rewritten.
+    """
     users = [use.owner.operation for use in argument.uses]
-    value = end.operands[place]
-    if len(users) != 1 or users[0].name not in _FOLDS or users[0].results[0] != value:
+    value = terminator.operands[number]
+    if len(users) != 1 or users[0].name not in _COMBINERS or users[0].results[0] != value:
         return False
     left, right = users[0].operands
     argument.set_type(_byte())
     with ir.InsertionPoint(users[0]), users[0].location:
         term = arith.extui(_byte(), right if left == argument else left)
-        end.operands[place] = ir.Operation.create(users[0].name, [_byte()], [argument, term]).result
+        terminator.operands[number] = ir.Operation.create(users[0].name, [_byte()], [argument, term]).result
     users[0].erase()
     return True
 
 
 _REWRITES = (
-    {"memref.load": _load, "memref.store": _store}
-    | dict.fromkeys(("linalg.generic", "linalg.reduce", "linalg.map"), _generic)
-    | dict.fromkeys(_MOVES, _rewrite_copy)
+    {"memref.load": _rewrite_load, "memref.store": _rewrite_store}
+    | dict.fromkeys(("linalg.generic", "linalg.reduce", "linalg.map"), _rewrite_generic)
+    | dict.fromkeys(_DATA_MOVEMENT, _rewrite_data_movement)
 )
 
 
-def _replace(user: Any, old: Any, new: Any) -> None:
+def _replace_operand(user: Any, old: Any, new: Any) -> None:
     for i, operand in enumerate(user.operands):
         if operand == old:
             user.operands[i] = new
 
 
-def _retype(op: Any) -> None:
-    """Changes the type of buffers of bools to bytes, in the results and block arguments of `op`."""
+def _retype_buffers(op: Any) -> None:
+    """Changes the type of buffers of bools to bytes, in the signature, results and block arguments of `op`."""
     if op.name == "func.func":
-        kind = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
-        bytes_ = ir.FunctionType.get(
-            [_as_byte_buffer(t) for t in kind.inputs], [_as_byte_buffer(t) for t in kind.results]
-        )
-        op.attributes["function_type"] = ir.TypeAttr.get(bytes_)
+        old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+        new = ir.FunctionType.get([_as_byte_buffer(t) for t in old.inputs], [_as_byte_buffer(t) for t in old.results])
+        op.attributes["function_type"] = ir.TypeAttr.get(new)
     elif op.name == "memref.global":
         _retype_global(op)
     for result in op.results:
@@ -127,18 +130,19 @@ def _retype(op: Any) -> None:
 
 
 def _retype_global(op: Any) -> None:
-    kind = ir.TypeAttr(op.attributes["type"]).value
-    if not _is_bools(kind):
+    type_ = ir.TypeAttr(op.attributes["type"]).value
+    if not _is_bools(type_):
         return
-    op.attributes["type"] = ir.TypeAttr.get(_as_byte_buffer(kind))
+    op.attributes["type"] = ir.TypeAttr.get(_as_byte_buffer(type_))
     if "initial_value" in op.attributes:
         values = [int(value) for value in ir.DenseIntElementsAttr(op.attributes["initial_value"])]
         attributes = [ir.IntegerAttr.get(_byte(), value) for value in values]
-        shape = ir.RankedTensorType.get(list(kind.shape), _byte())
-        op.attributes["initial_value"] = ir.DenseElementsAttr.get(attributes, shape)
+        tensor_type = ir.RankedTensorType.get(list(type_.shape), _byte())
+        op.attributes["initial_value"] = ir.DenseElementsAttr.get(attributes, tensor_type)
 
 
 def _is_bools(type_: Any) -> bool:
+    """True for a memref of i1."""
     return isinstance(type_, ir.MemRefType) and type_.element_type == _bool()
 
 

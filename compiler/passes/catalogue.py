@@ -1,6 +1,6 @@
-"""The passes that a recipe may name, ours and those that the bindings register, and the values of their options.
+"""The passes that a recipe may name, their options, and the values that each option accepts.
 
-They are those of MLIR 20 to 22 (`Passes.td` of the dialects), without those that this build rejects.
+MLIR's passes are those of MLIR 20 to 22 (`Passes.td` of the dialects) that the installed bindings accept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from buddy.compiler.protocol import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import OptionValue
 
 _LAYOUTS = ("infer-layout-map", "identity-layout-map", "fully-dynamic-layout-map")
-WORDS: dict[str, tuple[str, ...]] = {
+# The words that options of MLIR's passes accept, by the name of the option.
+_OPTION_WORDS: dict[str, tuple[str, ...]] = {
     "analysis-heuristic": ("bottom-up", "top-down", "bottom-up-from-terminators", "fuzzer"),
     "emission-kind": ("None", "Full", "LineTablesOnly", "DebugDirectivesOnly"),
     "function-boundary-type-conversion": _LAYOUTS,
@@ -32,11 +33,15 @@ WORDS: dict[str, tuple[str, ...]] = {
 
 
 def words_of(name: str, anchor: str, option: str) -> tuple[str, ...]:
-    """Returns the words that the option of a pass accepts, () if it accepts other values. Needs an open context."""
-    return tuple(word for word in WORDS.get(option, ()) if _accepts(f"{name}{{{option}={word}}}", anchor))
+    """Returns the words that `option` of the pass `name` accepts; () if it accepts other values.
+
+    Needs a current MLIR context.
+    """
+    return tuple(word for word in _OPTION_WORDS.get(option, ()) if _accepts(f"{name}{{{option}={word}}}", anchor))
 
 
 def _accepts(step: str, anchor: str) -> bool:
+    """True if MLIR's parser accepts `step`, a pass with options, on `anchor`."""
     nested = step if anchor == "builtin.module" else f"{anchor}({step})"
     try:
         passmanager.PassManager.parse(f"builtin.module({nested})")
@@ -46,36 +51,37 @@ def _accepts(step: str, anchor: str) -> bool:
 
 
 _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
+# The anchors on which a pass is tried, in this order.
 _ANCHORS = ("builtin.module", "func.func", "gpu.module")
 
 
 def catalogue() -> tuple[PassInfo, ...]:
-    """Returns the passes, sorted by name: graph passes, those written in Python, MLIR's, and those of `mlir-opt`.
+    """Returns the passes, sorted by name: graph passes, passes written in Python, MLIR's, and those of `mlir-opt`.
 
-    MLIR's passes are those in `upstream.txt` that this build registers; `discovery` finds others.
+    MLIR's passes are those in `upstream.txt` that the bindings register; `discovery` finds others.
     """
     graph = [_graph_pass_info(name, transform) for name, transform in transforms().items()]
-    ours = [_own_pass_info(found) for found in own_passes().values()]
-    known = {info.name for info in (*graph, *ours)}
-    upstream = [info for info in _upstream_passes() if info.name not in known]
-    known |= {info.name for info in upstream}
-    tools = [info for info in mlir_opt.passes() if info.name not in known]
-    return tuple(sorted((*graph, *ours, *upstream, *tools), key=lambda info: info.name))
+    python = [_python_pass_info(pass_class) for pass_class in own_passes().values()]
+    names = {info.name for info in (*graph, *python)}
+    upstream = [info for info in _upstream_passes() if info.name not in names]
+    names |= {info.name for info in upstream}
+    mlir_opt_passes = [info for info in mlir_opt.passes() if info.name not in names]
+    return tuple(sorted((*graph, *python, *upstream, *mlir_opt_passes), key=lambda info: info.name))
 
 
-# torch-mlir's passes abort on a context without its dialects, so their anchor is found by parsing, without a run.
-_TORCH_MLIR = "torch-mlir"
+# The passes with this summary abort on a context without torch-mlir's dialects, so they are only parsed, never run.
+_TORCH_MLIR_SUMMARY = "torch-mlir"
 
 
 # This pass runs on any anchor, and writes a file if no file name is given, so it is only parsed too.
-_WRITES = "snapshot-op-locations"
+_FILE_WRITING_PASS = "snapshot-op-locations"
 
 
 @lru_cache(maxsize=1)
 def _upstream_passes() -> tuple[PassInfo, ...]:
     torch_dialect()  # registers torch-mlir's passes
     with ir.Context():
-        return tuple(info for listed in _upstream() if (info := pass_as_registered(*listed)))
+        return tuple(info for entry in _read_upstream_list() if (info := pass_as_registered(*entry)))
 
 
 def _first_line(text: str | None) -> str:
@@ -84,22 +90,22 @@ def _first_line(text: str | None) -> str:
 
 def _graph_pass_info(name: str, transform: Transform) -> PassInfo:
     options = tuple(OptionInfo(key, _option_text(default)) for key, default in options_of(transform).items())
-    whose = origin(("graph pass", name))
-    return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, not whose, whose)
+    plugin = origin(("graph pass", name))
+    return PassInfo(name, "graph", _first_line(transform.__doc__), "", options, not plugin, plugin)
 
 
-def _own_pass_info(found: type[MlirPass]) -> PassInfo:
-    options = tuple(OptionInfo(name, _option_text(default)) for name, default in found.options().items())
-    whose = origin(("MLIR pass", found.name))
-    return PassInfo(found.name, "mlir", found.summary, found.anchor, options, not whose, whose)
+def _python_pass_info(pass_class: type[MlirPass]) -> PassInfo:
+    options = tuple(OptionInfo(name, _option_text(default)) for name, default in pass_class.options().items())
+    plugin = origin(("MLIR pass", pass_class.name))
+    return PassInfo(pass_class.name, "mlir", pass_class.summary, pass_class.anchor, options, not plugin, plugin)
 
 
 def _option_text(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _upstream() -> list[tuple[str, str, tuple[str, ...]]]:
-    """Returns names and summaries of MLIR's passes, and their list options, which MLIR does not print when empty."""
+def _read_upstream_list() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Returns name, summary and list options of MLIR's passes; MLIR does not print list options that are empty."""
     text = resources.files(__package__).joinpath("upstream.txt").read_text("utf-8")
     lines = (line for line in text.splitlines() if line and not line.startswith("#"))
     fields = (line.split("  ") for line in lines)
@@ -107,9 +113,9 @@ def _upstream() -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> PassInfo | None:
-    """Returns the pass as this build of MLIR registers it, with its default options and its anchor.
+    """Returns the pass with the options, defaults and anchor with which the bindings register it.
 
-    `lists` are options that MLIR does not print.
+    `lists` are options that MLIR does not print. Returns `None` if no anchor accepts the pass.
     """
     for anchor in _ANCHORS:
         nested = name if anchor == "builtin.module" else f"{anchor}({name})"
@@ -117,8 +123,8 @@ def pass_as_registered(name: str, summary: str, lists: tuple[str, ...] = ()) -> 
             manager = passmanager.PassManager.parse(f"builtin.module({nested})")
         except (ValueError, ir.MLIRError):
             continue
-        if summary.startswith(_TORCH_MLIR) or name == _WRITES or _can_be_scheduled(manager):
-            options = (*_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
+        if summary.startswith(_TORCH_MLIR_SUMMARY) or name == _FILE_WRITING_PASS or _can_be_scheduled(manager):
+            options = (*_parse_options(str(manager), name, anchor), *(OptionInfo(option, "") for option in lists))
             return PassInfo(name, "mlir", summary, anchor, options)
     return None
 
@@ -134,13 +140,14 @@ def _can_be_scheduled(manager: Any) -> bool:
     return True
 
 
-def _options(printed: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
-    start = printed.find(name + "{")
+def _parse_options(pipeline: str, name: str, anchor: str) -> tuple[OptionInfo, ...]:
+    """Returns the options of the pass `name` in a printed pipeline, with their default values."""
+    start = pipeline.find(name + "{")
     if start < 0:
         return ()
-    body = printed[start + len(name) + 1 : _closing_brace(printed, start + len(name))]
-    found = _OPTION.findall(body)
-    return tuple(OptionInfo(key, value, words=words_of(name, anchor, key)) for key, value in found)
+    body = pipeline[start + len(name) + 1 : _closing_brace(pipeline, start + len(name))]
+    pairs = _OPTION.findall(body)
+    return tuple(OptionInfo(key, value, words=words_of(name, anchor, key)) for key, value in pairs)
 
 
 def _closing_brace(text: str, start: int) -> int:

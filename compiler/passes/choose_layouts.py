@@ -11,14 +11,19 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.layouts.generics import FunctionSignatures, arrange, arrange_convolution, is_convolution
-from buddy.compiler.passes.layouts.values import ARRANGED, Order, ValueLayouts
+from buddy.compiler.passes.layouts.generics import (
+    FunctionSignatures,
+    arrange_convolution,
+    arrange_generic,
+    is_convolution,
+)
+from buddy.compiler.passes.layouts.values import ARRANGERS, Order, ValueLayouts
 
 
 @register
 @dataclass(frozen=True)
 class ChooseLayouts(MlirPass):
-    """Converts convolutions to channels last, and propagates the layout to their readers and to transposes.
+    """Converts convolutions to channels last, and propagates the layout to the ops that depend on them.
 
     Only the memory layout changes, not the values.
     """
@@ -27,65 +32,66 @@ class ChooseLayouts(MlirPass):
     summary: ClassVar[str] = "convolutions, and the ops between them, work on tensors with channels last"
 
     def run(self, root: Any, context: PassContext) -> None:
-        if any(map(_has_unknown_sizes, collect(root))):
+        if any(map(_has_dynamic_shape, collect(root))):
             context.remark(self.name, root.location, "layout unchanged: some sizes are dynamic")
             return
         signatures = FunctionSignatures(root)
         for function in signatures.functions():
             block = function.regions[0].blocks[0]
             ops = [op.operation for op in block.operations]
-            if any(is_convolution(op) or signatures.calls_changed(op) for op in ops):
-                self._arrange(block, signatures, context)
-                if changed := signatures.change(function):
+            if any(is_convolution(op) or signatures.calls_changed_function(op) for op in ops):
+                self._arrange_block(block, signatures, context)
+                if changed := signatures.absorb_transposes(function):
                     text = f"{changed} argument{'s' if changed > 1 else ''} and results are passed in another layout"
                     context.remark(self.name, function.location, text)
                     _erase_unused(block)
 
-    def _arrange(self, block: Any, signatures: FunctionSignatures, context: PassContext) -> None:
-        def changed(value: Any, order: Order) -> None:
+    def _arrange_block(self, block: Any, signatures: FunctionSignatures, context: PassContext) -> None:
+        def remark_transpose(value: Any, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")
 
-        layouts = ValueLayouts(changed)
+        layouts = ValueLayouts(remark_transpose)
         _erase_unused(block)
         for op in [op.operation for op in block.operations]:
             if is_convolution(op):
                 arrange_convolution(op, layouts)
                 context.remark(self.name, op.location, "convolution with channels last")
-            elif signatures.calls_changed(op):
+            elif signatures.calls_changed_function(op):
                 signatures.arrange_call(op, layouts)
-            elif any(layouts.follows(value) for value in op.operands if _is_tensor(value)):
+            elif any(layouts.is_tracked(value) for value in op.operands if _is_tensor(value)):
                 _propagate(op, layouts)
-            _make_plain(collect(op), layouts)
+            _restore_operands(collect(op), layouts)
         _erase_unused(block)
 
 
-def _has_unknown_sizes(op: Any) -> bool:
+def _has_dynamic_shape(op: Any) -> bool:
     return any(_is_tensor(value) and not value.type.has_static_shape for value in op.results)
 
 
 def _propagate(op: Any, layouts: ValueLayouts) -> None:
-    """Rewrites `op` to the layouts of its operands, or converts the operands back to the plain layout."""
-    moved = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
-    if not moved and op.name != "linalg.transpose":
-        if op.name in ARRANGED or op.name == "linalg.generic":
+    """Rewrites `op` to the layouts of its operands, or converts the operands back to the original layout."""
+    is_permuted = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
+    if not is_permuted and op.name != "linalg.transpose":
+        if op.name in ARRANGERS or op.name == "linalg.generic":
             for result in op.results:
-                layouts.put(result, layouts.order(result))
+                layouts.track(result, layouts.order_of(result))
         return
     with ir.InsertionPoint(op), op.location:
-        if op.name in ARRANGED and ARRANGED[op.name](op, layouts):
+        if op.name in ARRANGERS and ARRANGERS[op.name](op, layouts):
             return
     if op.name == "linalg.generic" and op.results and all(_is_tensor(value) for value in op.operands):
-        arrange(op, layouts)
+        arrange_generic(op, layouts)
     else:
-        _make_plain([op], layouts)
+        _restore_operands([op], layouts)
 
 
-def _make_plain(ops: list[Any], layouts: ValueLayouts) -> None:
+def _restore_operands(ops: list[Any], layouts: ValueLayouts) -> None:
+    """Converts the operands of `ops` back to the original layout."""
     for op in ops:
         for number, value in enumerate(op.operands):
             if _is_tensor(value) and layouts.is_permuted(value):
-                op.operands[number] = layouts.plain(value)
+                op.operands[number] = layouts.in_original_order(value)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -93,8 +99,8 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _erase_unused(block: Any) -> None:
-    """Erases ops on tensors whose results have no uses."""
+    """Erases ops of pure dialects whose results have no uses."""
     for op in reversed([op.operation for op in block.operations]):
-        pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
-        if pure and len(op.results) and not any(True for result in op.results for _ in result.uses):
+        is_pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))
+        if is_pure and len(op.results) and not any(True for result in op.results for _ in result.uses):
             op.erase()

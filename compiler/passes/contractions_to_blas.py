@@ -17,22 +17,22 @@ from buddy.compiler.support import blas
 @register
 @dataclass(frozen=True)
 class ContractionsToBlas(MlirPass):
-    """With `nodes`, a comma-separated list of node names, only the products of these nodes are replaced.
+    """With `nodes`, a comma-separated list of node names, only the matrix products of these nodes are replaced.
 
     Products that the library does not support, and all products if it is not installed, are left to later passes.
     """
 
     name: ClassVar[str] = "contractions-to-blas"
-    summary: ClassVar[str] = "matrix products become calls of OpenBLAS (scipy-openblas32, or the one inside NumPy)"
+    summary: ClassVar[str] = "replace matrix products by calls of OpenBLAS (scipy-openblas32, or the one inside NumPy)"
 
     nodes: str = ""
 
     def run(self, root: Any, context: PassContext) -> None:
         library = blas.find()
-        chosen = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
+        nodes = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
         rewriter = _Rewriter(root, context, library) if library is not None else None
         for op in [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]:
-            if not is_contraction(op) or not self._is_chosen(op, chosen, context):
+            if not is_contraction(op) or not _is_selected(op, nodes, context):
                 continue
             try:
                 if rewriter is None:
@@ -41,21 +41,26 @@ class ContractionsToBlas(MlirPass):
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
 
-    def _is_chosen(self, op: Any, chosen: frozenset[str], context: PassContext) -> bool:
-        names = context.locations.sets[context.locations.number_of(op.location)]
-        return not chosen or not chosen.isdisjoint(names)
+
+def _is_selected(op: Any, nodes: frozenset[str], context: PassContext) -> bool:
+    """True if `op` comes from one of `nodes`, or if `nodes` is empty."""
+    names = context.locations.sets[context.locations.number_of(op.location)]
+    return not nodes or not nodes.isdisjoint(names)
 
 
 class _Rewriter:
+    """Replaces contractions of one module by calls of a BLAS library; equal contractions share a function."""
+
     def __init__(self, root: Any, context: PassContext, library: blas.Blas) -> None:
         self.root, self.context, self.library = root, context, library
         self.functions: dict[object, tuple[str, Any, list[Any]]] = {}  # key -> name, function, locations of its calls
 
     def rewrite(self, op: Any) -> None:
+        """Replaces `op`. Raises `UnsupportedError`, before anything is changed, if the library does not support it."""
         contraction = analyse(op)
         product = product_of(contraction)
         fill = zero_fill_before(op, op.operands[2])
-        name = self._function(op, contraction, fill is None)
+        name = self._function_for(op, contraction, fill is None)
         if fill is not None:
             fill.erase()
         with ir.InsertionPoint(op), op.location:
@@ -64,7 +69,8 @@ class _Rewriter:
         self.context.remark(ContractionsToBlas.name, op.location, text)
         op.erase()
 
-    def _function(self, op: Any, contraction: Contraction, accumulate: bool) -> str:
+    def _function_for(self, op: Any, contraction: Contraction, accumulate: bool) -> str:
+        """Returns the name of the function that calls the library for `op`; emits the function if it is new."""
         types = [value.type for value in op.operands]
         key = (tuple(map(str, types)), contraction, accumulate)
         if key not in self.functions:

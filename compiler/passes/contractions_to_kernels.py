@@ -21,15 +21,15 @@ from buddy.compiler.passes.kernels.weights import drop_dead_views
 @register
 @dataclass(frozen=True)
 class ContractionsToKernels(MlirPass):
-    """Emits one kernel function per distinct contraction; `pack-weights` moves the packing of weights out of the call.
+    """Emits one kernel function per distinct contraction. With `pack_weights`, parameters are packed before the calls.
 
     `rows` and `vectors` are the size of the register block of C, and `depth` is the number of steps of K that are
-    accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to products with few
-    rows, which are streamed.
+    accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to contractions with few
+    rows whose B is read in place: dot products, and rows of B that are streamed.
     """
 
     name: ClassVar[str] = "contractions-to-kernels"
-    summary: ClassVar[str] = "matmuls and other contractions on memrefs become calls of register-blocked kernels"
+    summary: ClassVar[str] = "replace matmuls and other contractions on memrefs by calls of register-blocked kernels"
 
     pack_weights: bool = True
     rows: int = 0
@@ -42,55 +42,57 @@ class ContractionsToKernels(MlirPass):
                 raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
     def run(self, root: Any, context: PassContext) -> None:
-        wanted = BlockingInputs(self.rows, self.vectors, self.depth)
+        requested = BlockingInputs(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights)
-        # Collect all before rewriting: a kernel absorbs neighbouring ops.
+        # The list is complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
-        for op, known in [(op, is_contraction(op)) for op in ops if op.name in NAMED or is_contraction(op)]:
+        for op, is_supported in [(op, is_contraction(op)) for op in ops if op.name in NAMED or is_contraction(op)]:
             try:
-                if not known:
+                if not is_supported:
                     raise UnsupportedError("no kernel multiplies and adds these element types")
-                _rewrite(op, calls, context, wanted)
+                _rewrite(op, calls, context, requested)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
         calls.finish()
 
 
-def _rewrite(op: Any, calls: KernelCalls, context: PassContext, wanted: BlockingInputs) -> None:
-    found = neighbours(op, analyse(op), split_at)
-    contraction, spec = found.contraction, found.spec
+def _rewrite(op: Any, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
+    """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
+    fused = neighbours(op, analyse(op), split_at)
+    contraction, spec = fused.contraction, fused.spec
     first, second, result = op.operands
-    factors = [first, second]
-    number = 0 if contraction.swapped else 1
-    raw = factors[number]
-    place = calls.parameter(raw)
-    if place is not None and reads_in_place(contraction):
-        calls.streamed(place)
-        place = None
-    place = place if calls.packs else None
-    blocking = choose(contraction, context.target, None if place is None else "packed", wanted)
-    if place is not None:
-        factors[number] = calls.packed(place, panels_of(contraction, blocking), op.location)
-    location = context.locations.union([op.location, *found.locations])
+    inputs = [first, second]
+    b_number = 0 if contraction.swapped else 1
+    b = inputs[b_number]
+    parameter = calls.parameter(b)
+    if parameter is not None and reads_in_place(contraction):
+        calls.streamed(parameter)
+        parameter = None
+    parameter = parameter if calls.packs else None
+    blocking = choose(contraction, context.target, None if parameter is None else "packed", requested)
+    if parameter is not None:
+        inputs[b_number] = calls.packed(parameter, panels_of(contraction, blocking), op.location)
+    location = context.locations.union([op.location, *fused.locations])
     calls.call(
-        op, (contraction, blocking, spec.key), _name(contraction, spec), [*factors, *spec.buffers(result)], location,
+        op, (contraction, blocking, spec.key), _symbol(contraction, spec), [*inputs, *spec.buffers(result)], location,
         lambda name, types: kernel_function(name, types, contraction, blocking, spec),
     )  # fmt: skip
-    context.remark(ContractionsToKernels.name, location, _describe(contraction, blocking, found))
+    context.remark(ContractionsToKernels.name, location, _describe(contraction, blocking, fused))
     op.erase()
-    found.erase()
-    drop_dead_views(raw)
+    fused.erase()
+    drop_dead_views(b)
 
 
-def _name(contraction: Contraction, spec: ResultSpec) -> str:
-    verb = "matmul_add" if spec.accumulate or spec.prologue else "matmul"
+def _symbol(contraction: Contraction, spec: ResultSpec) -> str:
+    """Returns the name of the kernel, such as `matmul_add_8x64x16x32_epilogue`: outer loops, M, K, N."""
+    prefix = "matmul_add" if spec.accumulate or spec.prologue else "matmul"
     batch = "".join(f"{loop.size}x" for loop in contraction.outer)
-    tail = "_epilogue" if spec.epilogue else ""
-    return f"{verb}_{batch}{contraction.m.size}x{contraction.depth}x{contraction.n.size}{tail}"
+    suffix = "_epilogue" if spec.epilogue else ""
+    return f"{prefix}_{batch}{contraction.m.size}x{contraction.depth}x{contraction.n.size}{suffix}"
 
 
-def _describe(contraction: Contraction, blocking: GemmBlocking, found: FusedNeighbours[Contraction]) -> str:
+def _describe(contraction: Contraction, blocking: GemmBlocking, fused: FusedNeighbours[Contraction]) -> str:
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
     types = "" if contraction.factor_element in ("f32", "f64") else f" {contraction.factor_element}"
-    return ", ".join([f"{shape}{types}: {blocking.describe()}", *found.notes])
+    return ", ".join([f"{shape}{types}: {blocking.describe()}", *fused.notes])

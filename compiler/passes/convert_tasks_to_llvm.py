@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, llvm
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import collect, symbol_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import FORK
 
-# On a task whose last argument is scratch memory: the bytes per thread.
+# Attribute of a task whose last argument is scratch memory: the number of bytes for each thread.
 SLOT = "buddy.slot"
 
 _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
@@ -26,30 +26,26 @@ _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
 @register
 @dataclass(frozen=True)
 class ConvertTasksToLlvm(MlirPass):
-    """Runs on the LLVM dialect. Without this pass, tasks run on one thread, like any function."""
+    """Runs on the LLVM dialect. Without this pass, a call of a task runs all iterations on the calling thread."""
 
     name: ClassVar[str] = "convert-tasks-to-llvm"
-    summary: ClassVar[str] = "threads share the calls of tasks, by the OpenMP runtime of the process"
+    summary: ClassVar[str] = "divide the range of each call of a task among threads of the process's OpenMP runtime"
 
     def run(self, root: Any, context: PassContext) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "llvm.func"]
-        tasks = {_name(op): op for op in functions if THREADS in op.attributes}
+        tasks = {symbol_of(op): op for op in functions if THREADS in op.attributes}
         if not tasks:
             return
         calls = [op for op in collect(root) if op.name == "llvm.call" and _callee(op) in tasks]
         for call in calls:
             task = tasks[_callee(call)]
             threads = ir.IntegerAttr(task.attributes[THREADS]).value
-            context.remark(self.name, call.location, f"up to {threads} threads call @{_name(task)}, a share each")
-            _fork(call, task)
+            context.remark(self.name, call.location, f"up to {threads} threads call @{symbol_of(task)}, a share each")
+            _replace_by_fork(call, task)
         for task in tasks.values():
             _restrict_to_share(task)
         with ir.InsertionPoint(root.regions[0].blocks[0]):
             _declare_fork()
-
-
-def _name(op: Any) -> str:
-    return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
 def _callee(op: Any) -> str:
@@ -74,13 +70,13 @@ def _data_type(task: Any) -> Any:
     return ir.Type.parse(f"!llvm.struct<({', '.join(map(str, llvm.FunctionType(types).inputs))})>")
 
 
-def _field(data: Any, type_: Any, number: int) -> Any:
+def _field_address(data: Any, type_: Any, number: int) -> Any:
     """Returns the address of field `number` of the struct of `type_` at `data`."""
     return llvm.getelementptr(_pointer(), data, [], [0, number], ir.TypeAttr.get(type_), [])
 
 
-def _fork(call: Any, task: Any) -> None:
-    """Replaces `call` by a call of `buddy_fork`. The data are allocated once, at the start of the caller."""
+def _replace_by_fork(call: Any, task: Any) -> None:
+    """Replaces `call` by a call of `buddy_fork`. The struct of arguments is allocated at the start of the caller."""
     type_, function = _data_type(task), call.parent.operation
     while function.name != "llvm.func":
         function = function.parent.operation
@@ -88,14 +84,14 @@ def _fork(call: Any, task: Any) -> None:
         data = llvm.alloca(_pointer(), _constant(1, 64), ir.TypeAttr.get(type_))
     with ir.InsertionPoint(call), call.location:
         for number, value in enumerate(call.operands):
-            llvm.store(value, _field(data, type_, number))
-        address = llvm.mlir_addressof(_pointer(), _name(task))
+            llvm.store(value, _field_address(data, type_, number))
+        address = llvm.mlir_addressof(_pointer(), symbol_of(task))
         threads = _constant(ir.IntegerAttr(task.attributes[THREADS]).value, 32)
-        _call(FORK, [address, data, threads])
+        _emit_call(FORK, [address, data, threads])
     call.erase()
 
 
-def _call(name: str, operands: list[Any]) -> None:
+def _emit_call(name: str, operands: list[Any]) -> None:
     attributes = {
         "callee": ir.FlatSymbolRefAttr.get(name),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
@@ -105,32 +101,34 @@ def _call(name: str, operands: list[Any]) -> None:
 
 
 def _restrict_to_share(task: Any) -> None:
-    """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread."""
+    """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread.
+
+    A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
+    """
     type_, body = _data_type(task), task.regions[0].blocks[0]
-    slot = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0
+    slot_bytes = ir.IntegerAttr(task.attributes[SLOT]).value if SLOT in task.attributes else 0
     entry = body.create_before(_pointer(), _integer(32), _integer(32), arg_locs=[task.location] * 3)
     data, thread, threads = entry.arguments
     with ir.InsertionPoint(entry), task.location:
-        fields = [llvm.load(a.type, _field(data, type_, i)) for i, a in enumerate(body.arguments)]
+        fields = [llvm.load(a.type, _field_address(data, type_, i)) for i, a in enumerate(body.arguments)]
         number, count = (llvm.zext(_integer(64), value) for value in (thread, threads))
-        fields[:2] = _share(fields[0], fields[1], number, count)
-        if slot:
-            own = llvm.mul(number, _constant(slot, 64), llvm.IntegerOverflowFlags.none)
-            fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [own], [_DYNAMIC], ir.TypeAttr.get(_integer(8)), [])
+        fields[:2] = _share_bounds(fields[0], fields[1], number, count)
+        if slot_bytes:
+            byte, offset = _integer(8), llvm.mul(number, _constant(slot_bytes, 64), llvm.IntegerOverflowFlags.none)
+            fields[-1] = llvm.getelementptr(_pointer(), fields[-1], [offset], [_DYNAMIC], ir.TypeAttr.get(byte), [])
         llvm.br(fields, body)
-    kind = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
-    task.attributes["function_type"] = kind
+    task.attributes["function_type"] = ir.TypeAttr.get(ir.Type.parse("!llvm.func<void (ptr, i32, i32)>"))
     for name in (THREADS, SLOT, "arg_attrs"):
         if name in task.attributes:
             del task.attributes[name]
 
 
-def _share(begin: Any, end: Any, thread: Any, threads: Any) -> list[Any]:
-    """Returns the bounds of share `thread` of `threads`: `begin + count * thread / threads`, and for the next one."""
+def _share_bounds(begin: Any, end: Any, thread: Any, threads: Any) -> list[Any]:
+    """Returns the bounds of the share of `thread`: `begin + count * t / threads` for t = `thread` and `thread` + 1."""
     flags = llvm.IntegerOverflowFlags.none
     count = llvm.sub(end, begin, flags)
-    following = llvm.add(thread, _constant(1, 64), flags)
-    return [llvm.add(begin, llvm.udiv(llvm.mul(count, t, flags), threads), flags) for t in (thread, following)]
+    next_thread = llvm.add(thread, _constant(1, 64), flags)
+    return [llvm.add(begin, llvm.udiv(llvm.mul(count, t, flags), threads), flags) for t in (thread, next_thread)]
 
 
 def _declare_fork() -> None:

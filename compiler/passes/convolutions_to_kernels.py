@@ -17,20 +17,20 @@ from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
 from buddy.compiler.passes.kernels.stages import neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
-# The minimum estimated speedup for which `auto` uses Winograd, which needs more memory.
-_MIN_GAIN = 1.15
-_WINOGRAD = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
+# The minimum estimated speedup over direct convolution for which `auto` uses Winograd, which needs more memory.
+_MIN_SPEEDUP = 1.15
+_WINOGRAD_VALUES = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
 
 
 @register
 @dataclass(frozen=True)
 class ConvolutionsToKernels(MlirPass):
-    """Emits one kernel function per distinct convolution; `pack-weights` moves the packing of weights out of the call.
+    """Emits one kernel function per distinct convolution. With `pack_weights`, parameters are packed before the calls.
 
     `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses size 2
-    where it is faster, including the transform of weights if each call makes it. The error of size 2 is about that of
-    direct products, and that of size 4 about three times as large. A tile whose sums are not all finite is computed by
-    direct products, so that infinities and NaN appear in the right outputs.
+    where it is estimated to be faster, including the transform of the weights if each call makes it. The error of size
+    2 is about that of direct convolution, and that of size 4 about three times as large. A tile whose sums are not all
+    finite is computed by direct convolution, so that infinities and NaN appear in the right outputs.
 
     A convolution that is a plain matrix product, and one whose channels are not the last dim, is left to
     `contractions-to-kernels`.
@@ -45,12 +45,13 @@ class ConvolutionsToKernels(MlirPass):
     winograd: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.winograd not in _WINOGRAD:
-            raise ValueError(f"{self.name}: winograd is {', '.join(_WINOGRAD)}, not {self.winograd!r}")
+        if self.winograd not in _WINOGRAD_VALUES:
+            values = ", ".join(_WINOGRAD_VALUES)
+            raise ValueError(f"{self.name}: winograd must be one of {values}, not {self.winograd!r}")
 
     def run(self, root: Any, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights)
-        # Collect all before rewriting: a kernel absorbs neighbouring ops.
+        # The list is complete before the first rewrite, which may erase neighbouring ops.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
         for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
             try:
@@ -63,33 +64,33 @@ class ConvolutionsToKernels(MlirPass):
         conv = analyse(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")
-        found = neighbours(op, conv, _uncut)
-        image, raw, result = op.operands
-        place, spec = calls.parameter(raw) if calls.packs else None, found.spec
-        chosen, notes = self._choose(conv, place is not None, context)
-        weights = [raw] if place is None else [calls.packed(place, chosen.form, op.location)]
-        if place is not None and chosen.reads_raw:
-            weights.append(raw)
-        location = context.locations.union([op.location, *found.locations])
+        fused = neighbours(op, conv, _uncut)
+        image, weights, result = op.operands
+        parameter, spec = calls.parameter(weights) if calls.packs else None, fused.spec
+        chosen, notes = self._choose(conv, parameter is not None, context)
+        arguments = [weights] if parameter is None else [calls.packed(parameter, chosen.form, op.location)]
+        if parameter is not None and chosen.reads_raw:
+            arguments.append(weights)
+        location = context.locations.union([op.location, *fused.locations])
         calls.call(
-            op, (chosen, spec.key, place is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
-            [image, *weights, *spec.buffers(result)], location,
-            lambda name, types: kernel_function(name, types, chosen, spec, place is not None),
+            op, (chosen, spec.key, parameter is None), chosen.symbol + ("_epilogue" if spec.epilogue else ""),
+            [image, *arguments, *spec.buffers(result)], location,
+            lambda name, types: kernel_function(name, types, chosen, spec, parameter is not None),
         )  # fmt: skip
-        context.remark(self.name, location, ", ".join([chosen.describe(), *notes, *found.notes]))
+        context.remark(self.name, location, ", ".join([chosen.describe(), *notes, *fused.notes]))
         op.erase()
-        found.erase()
-        drop_dead_views(raw)
+        fused.erase()
+        drop_dead_views(weights)
 
     def _choose(self, conv: Convolution, packed: bool, context: PassContext) -> tuple[BlockedConvolution, list[str]]:
-        """Returns the kernel, and remarks on the choice."""
+        """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
         notes = [] if packed else ["packed at each call"]
         if self.winograd == "never" or conv.depthwise:
             return choose(conv, context.target), notes
         try:
             if self.winograd != "auto":
                 return choose_winograd(conv, context.target, int(self.winograd), 0, packed), notes
-            return choose_winograd(conv, context.target, min(OUTPUTS), _MIN_GAIN, packed), notes
+            return choose_winograd(conv, context.target, min(OUTPUTS), _MIN_SPEEDUP, packed), notes
         except UnsupportedError as reason:
             return choose(conv, context.target), [*notes, f"not winograd: {reason}"]
 

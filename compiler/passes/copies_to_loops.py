@@ -13,10 +13,10 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """Lets the pass that lowers linalg to loops lower copies too. Erases copies of a buffer to itself."""
+    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased."""
 
     name: ClassVar[str] = "copies-to-loops"
-    summary: ClassVar[str] = "memref.copy becomes linalg.copy, which needs no runtime library"
+    summary: ClassVar[str] = "replace memref.copy by linalg.copy, which needs no runtime library"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in find_ops(root, "memref.copy"):

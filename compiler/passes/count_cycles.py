@@ -1,12 +1,12 @@
 """`count-cycles`: instruments functions to count the cycles of each part, by the nodes that the part comes from.
 
-A function's body is divided into regions: consecutive ops that come from the same nodes, with their preparation
-(constants, views). After each region the counter is read, and the difference to the last reading is added to the
-region's counter, so that the counters add up to the whole function.
+A function's body is divided into regions: consecutive ops that come from the same nodes, with the ops that prepare
+their operands (constants, views). After each region the processor's cycle counter is read, and the difference to the
+previous reading is added to the region's counter in memory, so that the counters add up to the whole function.
 
 A called function has separate counters for each call: the caller stores the number of the first one in the word before
-all counters, and the callee reads it there. A call in a loop counts as part of the loop, and so does a parallel task,
-whose time is that of the waiting thread.
+all counters, and the callee loads it from there. A call in a loop counts as part of the loop. A parallel task counts as
+part of its caller, with the cycles of the thread that waits for it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS
 from buddy.compiler.protocol.artifact import COUNTERS, TimedRegion
 from buddy.compiler.support.target import CycleCounter, counter
 
-# The first counter of the entry follows the word that callees read.
-_FIRST = 1
+# The number of words before the first counter: the word in which a callee finds the number of its first counter.
+_HEADER_WORDS = 1
 _DYNAMIC = -(1 << 31)  # marks a GEP index that is an operand
-_WORKING = ("linalg.", "vector.transfer_", "scf.", "affine.")
+# Prefixes of ops that take time; other ops only prepare operands.
+_TIMED_OPS = ("linalg.", "vector.transfer_", "scf.", "affine.")
 
 
 @register
@@ -46,10 +47,10 @@ class CountCycles(MlirPass):
     ordered: bool = True
 
     def run(self, root: Any, context: PassContext) -> None:
-        entry, found = entry_of(root), counter()
+        entry, cycle_counter = entry_of(root), counter()
         if entry is None:
             raise PassError("no entry function was found: move the pass before convert-func-to-llvm")
-        if found is None:
+        if cycle_counter is None:
             raise PassError("this machine has no known cycle counter: only x86-64 and AArch64 are supported")
         if len(entry.regions[0].blocks) > 1:
             raise PassError("the entry contains branches: move the pass before convert-scf-to-cf")
@@ -57,17 +58,19 @@ class CountCycles(MlirPass):
         functions = _Functions(root, context.locations, self.inside_calls)
         frame = functions.frame(entry)
         root.attributes[REGIONS] = regions_attribute(list(frame.regions(-1, None)))
-        read = found if self.ordered else _unordered(found)
+        cycle_counter = cycle_counter if self.ordered else _unordered(cycle_counter)
         with ir.InsertionPoint.at_block_begin(root.regions[0].blocks[0]):
             func.FuncOp(COUNTERS, ([], [_pointer()]), visibility="private")
-        for each in functions.frames.values():
-            _Writer(each, read, is_entry=each is frame).write()
-            context.remark(self.name, each.function.location, f"{len(each.parts)} regions of @{each.name}")
+        for function_frame in functions.frames.values():
+            _CodeEmitter(function_frame, cycle_counter, is_entry=function_frame is frame).emit()
+            text = f"{len(function_frame.parts)} regions of @{function_frame.name}"
+            context.remark(self.name, function_frame.function.location, text)
 
 
-def _unordered(found: CycleCounter) -> CycleCounter:
-    assembly = found.assembly.rpartition("\\0A")[2]
-    return CycleCounter(found.name, found.intrinsics[-1:], assembly, found.constant_rate)
+def _unordered(cycle_counter: CycleCounter) -> CycleCounter:
+    """Returns `cycle_counter` without the instructions before the read, which wait for earlier instructions."""
+    assembly = cycle_counter.assembly.rpartition("\\0A")[2]
+    return CycleCounter(cycle_counter.name, cycle_counter.intrinsics[-1:], assembly, cycle_counter.constant_rate)
 
 
 def _pointer() -> Any:
@@ -75,6 +78,7 @@ def _pointer() -> Any:
 
 
 def _word() -> Any:
+    """Returns the type of a counter."""
     return ir.IntegerType.get_signless(64)
 
 
@@ -83,16 +87,20 @@ def _word() -> Any:
 
 @dataclass
 class _Part:
-    """Consecutive ops; `call` is the frame of the called function, if its calls are counted separately."""
+    """A region: consecutive ops of one function that come from `nodes`.
+
+    `call` is the frame of the called function, if the region is a call whose parts are counted separately.
+    """
 
     ops: list[Any]
     nodes: tuple[str, ...]
     call: _Frame | None = None
 
     @property
-    def what(self) -> str:
-        working = next((op for op in self.ops if _takes_time(op)), self.ops[-1])
-        return f"@{callee_of(working)}" if working.name == "func.call" else str(working.name)
+    def op_name(self) -> str:
+        """Returns the name of the first op that takes time; for a call, "@" and the callee."""
+        op = next((op for op in self.ops if _takes_time(op)), self.ops[-1])
+        return f"@{callee_of(op)}" if op.name == "func.call" else str(op.name)
 
 
 @dataclass
@@ -108,10 +116,11 @@ class _Frame:
 
     @property
     def size(self) -> int:
+        """Returns the number of counters."""
         return len(self.parts) + sum(part.call.size for part in self.parts if part.call)
 
-    def offsets(self) -> Iterator[tuple[_Part, int]]:
-        """Yields the parts that are calls, with the offset of each call's counters."""
+    def calls(self) -> Iterator[tuple[_Part, int]]:
+        """Yields the parts that are calls, each with the offset of the call's first counter in this frame."""
         offset = len(self.parts)
         for part in self.parts:
             if part.call is not None:
@@ -119,25 +128,32 @@ class _Frame:
                 offset += part.call.size
 
     def regions(self, parent: int, site: frozenset[str] | None, first: int = 0) -> Iterator[TimedRegion]:
-        """Yields the regions of one call, in order; `site` are the nodes of this call."""
-        nodes = [_nodes_at_site(site, part.nodes) for part in self.parts]
-        for part, found in zip(self.parts, nodes, strict=True):
-            yield TimedRegion(found, self.name, part.what, parent)
+        """Yields the region of each counter of one call, in order.
+
+        `parent` is the number of the region that makes the call, `site` has the nodes of this call (`None` for the
+        entry), and `first` is the number of the first counter.
+        """
+        nodes_of_parts = [_nodes_at_site(site, part.nodes) for part in self.parts]
+        for part, nodes in zip(self.parts, nodes_of_parts, strict=True):
+            yield TimedRegion(nodes, self.name, part.op_name, parent)
         numbers = {id(part): number for number, part in enumerate(self.parts)}
-        for part, offset in self.offsets():
+        for part, offset in self.calls():
             assert part.call is not None
             number = numbers[id(part)]
-            yield from part.call.regions(first + number, frozenset(nodes[number]), first + offset)
+            yield from part.call.regions(first + number, frozenset(nodes_of_parts[number]), first + offset)
 
 
 def _nodes_at_site(site: frozenset[str] | None, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """Returns those of a shared function's nodes that belong to one call; all nodes if none does."""
-    own = tuple(name for name in nodes if site is not None and name in site)
-    return own or nodes
+    nodes_of_call = tuple(name for name in nodes if site is not None and name in site)
+    return nodes_of_call or nodes
 
 
 class _Functions:
-    """Divides functions into parts, each once. Functions called from a loop or a task are not divided."""
+    """Divides functions into parts, and keeps the frame of each. Functions called from a loop or a task have no frame.
+
+    Unless `inside_calls`, only the entry is divided.
+    """
 
     def __init__(self, root: Any, locations: LocationSets, inside_calls: bool) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
@@ -147,7 +163,7 @@ class _Functions:
         self.frames: dict[str, _Frame] = {}
 
     def frame(self, function: Any) -> _Frame:
-        """Returns the frame of `function`, creating it and those of its callees."""
+        """Returns the frame of `function`; the first call creates it, with the frames of its callees."""
         name = symbol_of(function)
         if name not in self.frames:
             parts = list(self._parts(function))
@@ -155,29 +171,32 @@ class _Functions:
         return self.frames[name]
 
     def _parts(self, function: Any) -> Iterator[_Part]:
-        """Yields the parts of the body without its terminator; preparation belongs to the next part."""
-        waiting: list[Any] = []
+        """Yields the parts of the body without its terminator; ops that take no time belong to the next part."""
+        pending: list[Any] = []
         last: _Part | None = None
         *body, _ = function.regions[0].blocks[0].operations
-        for op in (each.operation for each in body):
-            waiting.append(op)
+        for op in (view.operation for view in body):
+            pending.append(op)
             if not _takes_time(op):
                 continue
             nodes = self._locations.sets[self._locations.number_of(op.location)]
             call = self._callee_frame(op)
             if last is not None and last.nodes == nodes and call is None and last.call is None:
-                last.ops += waiting
+                last.ops += pending
             else:
                 if last is not None:
                     yield last
-                last = _Part(waiting, nodes, call)
-            waiting = []
+                last = _Part(pending, nodes, call)
+            pending = []
         if last is not None:
-            last.ops += waiting
+            last.ops += pending
             yield last
 
     def _callee_frame(self, op: Any) -> _Frame | None:
-        """Returns the frame of the function that `op` calls, or `None` if it would add no detail."""
+        """Returns the frame of the function that `op` calls.
+
+        Returns `None` if `op` is no call, or if the function is not divided or has one part without calls.
+        """
         name = callee_of(op) if op.name == "func.call" else ""
         if name not in self._bodies or name in self._undivided:
             return None
@@ -188,86 +207,92 @@ class _Functions:
 
 
 def _takes_time(op: Any) -> bool:
-    """True if an op takes time, and does not only prepare operands of others."""
-    return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_WORKING)
+    """True if an op takes time, and does not only prepare operands of other ops."""
+    return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_TIMED_OPS)
 
 
 def _undivided_functions(bodies: Mapping[str, Any]) -> set[str]:
-    """Returns tasks, and functions that are called from elsewhere than the body of a divided function.
+    """Returns the functions that are not divided into parts.
 
-    Recursive functions are included: they would need an unlimited number of counters.
+    These are tasks, functions that are called in a loop or from a function that is not divided, and functions that
+    reach a recursive function, which would need an unlimited number of counters.
     """
-    whole = {name for name, op in bodies.items() if THREADS in op.attributes}
-    calls = [(name, call) for name, op in bodies.items() for call in calls_in(op)]
-    whole |= {callee_of(call) for name, call in calls if call.parent.operation != bodies[name]}
-    whole |= _recursive_functions({name: [callee_of(call) for at, call in calls if at == name] for name in bodies})
+    undivided = {name for name, op in bodies.items() if THREADS in op.attributes}
+    calls = [(caller, call) for caller, op in bodies.items() for call in calls_in(op)]
+    undivided |= {callee_of(call) for caller, call in calls if call.parent.operation != bodies[caller]}
+    callees = {name: [callee_of(call) for caller, call in calls if caller == name] for name in bodies}
+    undivided |= _reaching_recursion(callees)
     while True:
-        inner = {callee_of(call) for name, call in calls if name in whole}
-        if inner <= whole:
-            return whole
-        whole |= inner
+        called = {callee_of(call) for caller, call in calls if caller in undivided}
+        if called <= undivided:
+            return undivided
+        undivided |= called
 
 
-def _recursive_functions(called: Mapping[str, Sequence[str]]) -> set[str]:
-    """Returns the functions that reach a recursive function: those left after leaves are removed repeatedly."""
-    left = dict(called)
-    while leaves := [name for name, callees in left.items() if not any(callee in left for callee in callees)]:
+def _reaching_recursion(callees: Mapping[str, Sequence[str]]) -> set[str]:
+    """Returns the functions that reach a recursive function: the rest after functions without callees are removed.
+
+    The removal is repeated, since it leaves other functions without callees.
+    """
+    rest = dict(callees)
+    while leaves := [name for name, names in rest.items() if not any(callee in rest for callee in names)]:
         for name in leaves:
-            del left[name]
-    return set(left)
+            del rest[name]
+    return set(rest)
 
 
 # ---- code ------------------------------------------------------------------------------------------------------------
 
 
-class _Writer:
-    """Emits the counting code of one function."""
+class _CodeEmitter:
+    """Emits the code that counts the cycles of one function."""
 
-    def __init__(self, frame: _Frame, counter: CycleCounter, is_entry: bool) -> None:
-        self._frame, self._counter, self._is_entry = frame, counter, is_entry
+    def __init__(self, frame: _Frame, cycle_counter: CycleCounter, is_entry: bool) -> None:
+        self._frame, self._cycle_counter, self._is_entry = frame, cycle_counter, is_entry
 
-    def write(self) -> None:
+    def emit(self) -> None:
         if not self._frame.parts:
             return
         function = self._frame.function
         with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
-            numbers = func.CallOp([_pointer()], ir.FlatSymbolRefAttr.get(COUNTERS), []).results[0]
-            first = _constant(_FIRST) if self._is_entry else llvm.load(_word(), numbers)
-            own = _element(numbers, first)
-            before = self._read()
-        *_, end = function.regions[0].blocks[0].operations
-        following = [*(part.ops[0] for part in self._frame.parts[1:]), end]
-        for number, (part, behind) in enumerate(zip(self._frame.parts, following, strict=True)):
-            with ir.InsertionPoint(behind), part.ops[-1].location:
-                before = self._count(number, own, before)
-        for part, offset in self._frame.offsets():
+            memory = func.CallOp([_pointer()], ir.FlatSymbolRefAttr.get(COUNTERS), []).results[0]
+            first = _constant(_HEADER_WORDS) if self._is_entry else llvm.load(_word(), memory)
+            counters = _element(memory, first)
+            last_reading = self._read_cycles()
+        *_, terminator = function.regions[0].blocks[0].operations
+        next_ops = [*(part.ops[0] for part in self._frame.parts[1:]), terminator]
+        for number, (part, next_op) in enumerate(zip(self._frame.parts, next_ops, strict=True)):
+            with ir.InsertionPoint(next_op), part.ops[-1].location:
+                last_reading = self._add_cycles(counters, number, last_reading)
+        for part, offset in self._frame.calls():
             (call,) = (op for op in part.ops if op.name == "func.call")
             with ir.InsertionPoint(call), call.location:
-                llvm.store(llvm.add(first, _constant(offset), _flags()), numbers)
+                llvm.store(llvm.add(first, _constant(offset), _flags()), memory)
 
-    def _count(self, number: int, own: Any, before: Any) -> Any:
-        """Adds the cycles since `before` to counter `number`. Returns the new counter value."""
-        now = self._read()
-        place = _element(own, _constant(number))
-        passed = llvm.sub(now, before, _flags())
-        llvm.store(llvm.add(llvm.load(_word(), place), passed, _flags()), place)
-        return now
+    def _add_cycles(self, counters: Any, number: int, last_reading: Any) -> Any:
+        """Adds the cycles since `last_reading` to counter `number` of `counters`. Returns the new reading."""
+        reading = self._read_cycles()
+        address = _element(counters, _constant(number))
+        cycles = llvm.sub(reading, last_reading, _flags())
+        llvm.store(llvm.add(llvm.load(_word(), address), cycles, _flags()), address)
+        return reading
 
-    def _read(self) -> Any:
-        if not self._counter.intrinsics:
+    def _read_cycles(self) -> Any:
+        if not self._cycle_counter.intrinsics:
             attributes = {
-                "asm_string": ir.StringAttr.get(self._counter.assembly.replace("\\0A", "\n")),
+                "asm_string": ir.StringAttr.get(self._cycle_counter.assembly.replace("\\0A", "\n")),
                 "constraints": ir.StringAttr.get("=r,~{memory}"),
                 "has_side_effects": ir.UnitAttr.get(),
             }
             return ir.Operation.create("llvm.inline_asm", results=[_word()], attributes=attributes).result
-        *before, last = self._counter.intrinsics
-        for name in before:
+        *fences, read = self._cycle_counter.intrinsics
+        for name in fences:
             llvm.call_intrinsic(None, name, [], [], [])
-        return llvm.call_intrinsic(_word(), last, [], [], [])
+        return llvm.call_intrinsic(_word(), read, [], [], [])
 
 
 def _element(address: Any, number: Any) -> Any:
+    """Returns the address of word `number` after `address`."""
     return llvm.getelementptr(_pointer(), address, [number], [_DYNAMIC], ir.TypeAttr.get(_word()), [])
 
 

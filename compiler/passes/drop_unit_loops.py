@@ -1,6 +1,7 @@
-"""`drop-unit-loops`: removes loops of one iteration from contractions, if they come from reshapes around them.
+"""`drop-unit-loops`: removes loops of one iteration from contractions whose unit dims were added by `expand_shape`.
 
-TOSA's matmul has a batch dim of size 1 in models without a batch, and the reshapes around it hide transposed weights.
+TOSA's matmul has a batch dim, which has size 1 in models without a batch. The reshapes that add the dim hide transposed
+weights from the passes that match contractions.
 """
 
 from __future__ import annotations
@@ -19,35 +20,39 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class DropUnitLoops(MlirPass):
-    """Applies only if a factor is a reshape of a tensor without these dims; the contraction then reads that tensor."""
+    """Applies only if an input operand is an `expand_shape` that adds the unit dims.
+
+    The contraction then reads the source of the `expand_shape`.
+    """
 
     name: ClassVar[str] = "drop-unit-loops"
-    summary: ClassVar[str] = "contractions read the source of reshapes that add unit dims, without their loops"
+    summary: ClassVar[str] = "drop unit dims that reshapes add to operands of contractions, with their loops"
 
     def run(self, root: Any, context: PassContext) -> None:
-        # Collect all before erasing: ops inside an erased op are invalid.
-        for op in [op for op in collect(root) if _is_static(op)]:
+        # The list is complete before the first op is erased: ops inside an erased op are invalid.
+        for op in [op for op in collect(root) if _is_static_linalg_op(op)]:
             if is_contraction(op) and reads_loops(op):
                 dropped = _unit_loops(op)
-                if any(_source_without(value, _dims(map_, dropped)) is not None for value, map_ in _factors(op)):
+                if any(_source_without(value, _dims_of(map_, dropped)) is not None for value, map_ in _inputs(op)):
                     text = f"dropped {len(dropped)} loop{'s' if len(dropped) > 1 else ''} of one iteration"
                     context.remark(self.name, op.location, text)
                     _drop(op, dropped)
 
 
-def _is_static(op: Any) -> bool:
-    """True if `op` is a linalg op with one result on tensors of static sizes."""
+def _is_static_linalg_op(op: Any) -> bool:
+    """True if `op` is a linalg op with one result whose shaped operands have static shapes."""
     if not op.name.startswith("linalg.") or len(op.results) != 1:
         return False
     return all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
 
 
-def _factors(op: Any) -> list[tuple[Any, Any]]:
+def _inputs(op: Any) -> list[tuple[Any, Any]]:
+    """Returns the two input operands of a contraction, each with its indexing map."""
     return list(zip(list(op.operands)[:2], indexing_maps(op)[:2], strict=True))
 
 
 def _unit_loops(op: Any) -> frozenset[int]:
-    """Returns the parallel loops over dims of size 1."""
+    """Returns the positions of the parallel loops of a contraction that have one iteration."""
     map_, result = indexing_maps(op)[2], op.results[0]
     if not isinstance(result.type, ir.RankedTensorType):
         return frozenset()
@@ -55,13 +60,13 @@ def _unit_loops(op: Any) -> frozenset[int]:
     return frozenset(e.position for e, size in sizes if size == 1 and isinstance(e, ir.AffineDimExpr))
 
 
-def _dims(map_: Any, loops: frozenset[int]) -> list[int]:
-    """Returns the dims of an operand that `loops` index."""
+def _dims_of(map_: Any, loops: frozenset[int]) -> list[int]:
+    """Returns the dims of the operand with indexing map `map_` that are indexed by `loops`."""
     return [dim for dim, e in enumerate(map_.results) if isinstance(e, ir.AffineDimExpr) and e.position in loops]
 
 
 def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
-    """Returns the tensor that was expanded to `value`, if it has all dims except `dims`; otherwise `None`."""
+    """If `value` is an `expand_shape` that only adds the unit dims `dims`, returns its source; otherwise `None`."""
     if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
         return None
     source = value.owner.operands[0]
@@ -70,18 +75,19 @@ def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
 
 
 def _drop(op: Any, loops: frozenset[int]) -> None:
+    """Replaces `op` by the contraction without `loops`, and expands its result to the original shape."""
     maps, result = indexing_maps(op), op.results[0]
     with ir.InsertionPoint(op), op.location:
-        operands = [_drop_dims(value, _dims(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
+        operands = [_drop_dims(value, _dims_of(map_, loops)) for value, map_ in zip(op.operands, maps, strict=True)]
         new = rebuilt(op, operands, [_drop_loops(m, loops) for m in maps])
-        groups = groups_without(result.type.shape, _dims(maps[2], loops))
-        wide = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
-    result.replace_all_uses_with(wide)
+        groups = groups_without(result.type.shape, _dims_of(maps[2], loops))
+        expanded = tensor.expand_shape(result.type, new, groups, [], list(result.type.shape))
+    result.replace_all_uses_with(expanded)
     op.erase()
 
 
 def _drop_dims(value: Any, dims: list[int]) -> Any:
-    """Returns `value` without its dims `dims`, which have size 1."""
+    """Returns `value` with the unit dims `dims` removed."""
     if not dims:
         return value
     source = _source_without(value, dims)
@@ -95,7 +101,7 @@ def _drop_dims(value: Any, dims: list[int]) -> Any:
 
 
 def _drop_loops(map_: Any, loops: frozenset[int]) -> Any:
-    """Returns `map_` over the remaining loops."""
-    stay = [loop for loop in range(map_.n_dims) if loop not in loops]
-    results = [ir.AffineDimExpr.get(stay.index(e.position)) for e in map_.results if e.position not in loops]
-    return ir.AffineMap.get(len(stay), 0, results)
+    """Returns `map_` with `loops` removed and the other loops renumbered."""
+    kept = [loop for loop in range(map_.n_dims) if loop not in loops]
+    results = [ir.AffineDimExpr.get(kept.index(e.position)) for e in map_.results if e.position not in loops]
+    return ir.AffineMap.get(len(kept), 0, results)

@@ -9,15 +9,15 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import accesses, collect, root_of
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.epilogue import EPILOGUE
-from buddy.compiler.passes.write_in_place import pairs, write_over
+from buddy.compiler.passes.write_in_place import elementwise_pairs, share_buffer
 
 
 @register
 @dataclass(frozen=True)
 class EpiloguesInPlace(MlirPass):
-    """An epilogue may overwrite a residual or a gate, because a kernel reads them right before it stores a vector.
+    """An epilogue may overwrite a residual or a gate: the kernel reads each vector right before it stores the result.
 
-    The factors of the contraction are not overwritten, since the kernel reads them until its end.
+    The inputs of the contraction are not overwritten, since the kernel reads them until it ends.
     """
 
     name: ClassVar[str] = "epilogues-in-place"
@@ -25,15 +25,16 @@ class EpiloguesInPlace(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
-            needed = _buffers_of_sums(op)
-            if write_over(op, (pair for pair in pairs(op) if root_of(pair[0]) not in needed)):
+            reserved = _contraction_buffers(op)
+            if share_buffer(op, (pair for pair in elementwise_pairs(op) if root_of(pair[0]) not in reserved)):
                 context.remark(self.name, op.location, "the result overwrites an operand")
             else:
                 context.remark(self.name, op.location, "written to a separate buffer: no operand may be overwritten")
 
 
-def _buffers_of_sums(op: Any) -> set[Any]:
-    """Returns the sums that the epilogue `op` reads, and all buffers that they are computed from."""
+def _contraction_buffers(op: Any) -> set[Any]:
+    """Returns the buffer with the contraction's sums, which the epilogue `op` reads, and the contraction's inputs."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
-    makers = [user for user in accesses(sums) if user != op]
-    return {root_of(value) for maker in makers for value in maker.operands if isinstance(value.type, ir.MemRefType)}
+    producers = [user for user in accesses(sums) if user != op]
+    operands = [value for producer in producers for value in producer.operands]
+    return {root_of(value) for value in operands if isinstance(value.type, ir.MemRefType)}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.emit import element_of
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
 from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
 from buddy.compiler.passes.kernels.structured import VECTOR_MATH
@@ -18,11 +19,11 @@ from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 class ExpandMathToPolynomials(MlirPass):
     """Expands functions on f32, on f16 and bf16 through f32, and exponentials and logarithms on f64.
 
-    The other functions are left to the library.
+    Other functions are left to the math library.
     """
 
     name: ClassVar[str] = "expand-math-to-polynomials"
-    summary: ClassVar[str] = "exponentials, logarithms, powers, sines and their like become plain arithmetic"
+    summary: ClassVar[str] = "replace exponentials, logarithms, powers, sines and similar functions by arithmetic"
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in collect(root):
@@ -30,33 +31,36 @@ class ExpandMathToPolynomials(MlirPass):
                 if op.name.startswith("math.") and op.name not in VECTOR_MATH:
                     context.remark(self.name, op.location, f"{op.name} left to the math library")
                 continue
-            found = activation_around(op) if str(_element(op.operands[0].type)) == "f32" else None
-            context.remark(self.name, op.location, _replace(found, op.name) if found else _expand(op))
+            location = op.location
+            activation = activation_around(op) if str(element_of(op.operands[0].type)) == "f32" else None
+            text = _replace_activation(activation, op.name) if activation else _expand(op)
+            context.remark(self.name, location, text)
 
 
-def _replace(found: Activation, name: str) -> str:
-    with ir.InsertionPoint(found.replaced), found.replaced.location:
-        result = found.emit(found.argument)
-    found.replaced.results[0].replace_all_uses_with(result)
-    found.replaced.erase()
-    for op in found.dead:
+def _replace_activation(activation: Activation, name: str) -> str:
+    """Replaces the activation that contains the function `name`; returns the text of the remark."""
+    with ir.InsertionPoint(activation.replaced), activation.replaced.location:
+        result = activation.emit(activation.argument)
+    activation.replaced.results[0].replace_all_uses_with(result)
+    activation.replaced.erase()
+    for op in activation.dead:
         if not any(True for _ in op.results[0].uses):
             op.erase()
-    return f"{name}, as part of {found.name}, became a polynomial"
+    return f"{name}, as part of {activation.name}, became a polynomial"
 
 
 def _expand(op: Any) -> str:
-    """Replaces `op`; returns the text of the remark."""
+    """Replaces `op` if its type has an expansion; returns the text of the remark."""
     value = op.operands[0]
-    element = str(_element(value.type))
-    known = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS
-    if element not in ("f64", "f32", "f16", "bf16") or op.name not in known:
+    element = str(element_of(value.type))
+    expansions = DOUBLE_EXPANSIONS if element == "f64" else EXPANSIONS
+    if element not in ("f64", "f32", "f16", "bf16") or op.name not in expansions:
         return f"{op.name} left to the math library: no polynomial for {value.type}"
-    half = element in ("f16", "bf16")
+    is_half = element in ("f16", "bf16")
     with ir.InsertionPoint(op), op.location:
-        operands = [arith.extf(_single(value.type), operand) if half else operand for operand in op.operands]
-        result = known[op.name](*operands)
-        if half:
+        operands = [arith.extf(_as_f32(value.type), operand) if is_half else operand for operand in op.operands]
+        result = expansions[op.name](*operands)
+        if is_half:
             result = arith.truncf(value.type, result)
     name = op.name
     op.results[0].replace_all_uses_with(result)
@@ -64,10 +68,7 @@ def _expand(op: Any) -> str:
     return f"{name} became a polynomial"
 
 
-def _element(type_: Any) -> Any:
-    return type_.element_type if isinstance(type_, ir.VectorType) else type_
-
-
-def _single(type_: Any) -> Any:
+def _as_f32(type_: Any) -> Any:
+    """Returns the scalar or vector type `type_` with elements of type f32."""
     f32 = ir.F32Type.get()
     return ir.VectorType.get(list(type_.shape), f32) if isinstance(type_, ir.VectorType) else f32

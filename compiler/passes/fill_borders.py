@@ -15,7 +15,7 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps
 @register
 @dataclass(frozen=True)
 class FillBorders(MlirPass):
-    """Also erases copies of a buffer onto itself, which remain after a result was inserted in place."""
+    """Also erases copies of a buffer onto itself, which remain if bufferization inserts a result in place."""
 
     name: ClassVar[str] = "fill-borders"
     summary: ClassVar[str] = "fill only the border of a padded buffer whose interior is written next"
@@ -24,42 +24,45 @@ class FillBorders(MlirPass):
         for op in collect(root):
             if op.name == "memref.copy" and op.operands[0] == op.operands[1]:
                 op.erase()
-        for fill, view in [found for block in _blocks(root) for found in _find_padded_fills(block)]:
+        for fill, view in [pair for block in _blocks(root) for pair in _find_padded_fills(block)]:
             count = _fill_around(fill, view)
             context.remark(self.name, fill.location, f"filled in {count} strips around the part that is written next")
             fill.erase()
 
 
 def _blocks(root: Any) -> list[Any]:
-    """Returns the blocks below `root` that contain ops on buffers, not scalars."""
+    """Returns the blocks below `root`, without the bodies of linalg ops, which compute scalars."""
     owners = [op for op in (root, *collect(root)) if not op.name.startswith("linalg.")]
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
 def _find_padded_fills(block: Any) -> list[tuple[Any, Any]]:
     """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
-    found: list[tuple[Any, Any]] = []
-    waiting: dict[Any, Any] = {}  # fills of buffers without a later access
+    padded_fills: list[tuple[Any, Any]] = []
+    fills: dict[Any, Any] = {}  # by buffer, until the next access to the buffer
     for op in [op.operation for op in block.operations]:
         if len(op.regions) and not op.name.startswith("linalg."):
-            waiting.clear()  # accesses inside of it are not analysed
+            fills.clear()  # accesses in the regions of `op` are not analysed
         if op.name in VIEWS:
             continue
-        touched = [root for root in dict.fromkeys(map(root_of, op.operands)) if root in waiting]
-        if touched and _overwrites_its_last(op):
-            fill = waiting.get(root_of(op.operands[len(op.operands) - 1]))
-            view = _view_of(op, fill) if fill is not None else None
+        accessed = [root for root in dict.fromkeys(map(root_of, op.operands)) if root in fills]
+        if accessed and _overwrites_last_operand(op):
+            fill = fills.get(root_of(op.operands[len(op.operands) - 1]))
+            view = _overwritten_view(op, fill) if fill is not None else None
             if view is not None:
-                found.append((fill, view))
-        for root in touched:
-            del waiting[root]
+                padded_fills.append((fill, view))
+        for root in accessed:
+            del fills[root]
         if op.name == "linalg.fill" and not len(op.results) and is_unaliased(op.operands[1]):
-            waiting[op.operands[1]] = op
-    return found
+            fills[op.operands[1]] = op
+    return padded_fills
 
 
-def _view_of(writer: Any, fill: Any) -> Any | None:
-    """Returns the static subview of `fill`'s buffer that `writer` overwrites, if it reads nothing of the buffer."""
+def _overwritten_view(writer: Any, fill: Any) -> Any | None:
+    """Returns the static subview of `fill`'s buffer that `writer` overwrites.
+
+    Returns `None` if the last operand of `writer` is no such view, or if `writer` reads the buffer.
+    """
     buffer = fill.operands[1]
     *inputs, target = writer.operands
     if any(root_of(value) == buffer for value in inputs) or not isinstance(target, ir.OpResult):
@@ -67,23 +70,24 @@ def _view_of(writer: Any, fill: Any) -> Any | None:
     view = target.owner.operation
     if view.name != "memref.subview" or view.operands[0] != buffer or len(view.operands) > 1:
         return None
-    steps = ir.DenseI64ArrayAttr(view.attributes["static_strides"])
-    return view if len(target.type.shape) == len(buffer.type.shape) and all(step == 1 for step in steps) else None
+    strides = ir.DenseI64ArrayAttr(view.attributes["static_strides"])
+    has_same_rank = len(target.type.shape) == len(buffer.type.shape)
+    return view if has_same_rank and all(stride == 1 for stride in strides) else None
 
 
-def _overwrites_its_last(op: Any) -> bool:
-    """True if `op` writes every element of its last operand without reading any."""
+def _overwrites_last_operand(op: Any) -> bool:
+    """True if `op` writes every element of its last operand and reads none of them."""
     if op.name in ("linalg.fill", "linalg.copy", "memref.copy"):
         return True
     if op.name != "linalg.generic" or int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1]) != 1:
         return False
     arguments = op.regions[0].blocks[0].arguments
-    read = any(True for _ in arguments[len(arguments) - 1].uses)
-    return not read and indexing_maps(op)[-1].is_permutation
+    is_read = any(True for _ in arguments[len(arguments) - 1].uses)
+    return not is_read and indexing_maps(op)[-1].is_permutation
 
 
 def _fill_around(fill: Any, view: Any) -> int:
-    """Fills the area around `view`; returns the number of strips."""
+    """Emits fills of the strips around `view`; returns the number of strips."""
     value, buffer = fill.operands
     offsets, sizes = (list(ir.DenseI64ArrayAttr(view.attributes[f"static_{name}"])) for name in ("offsets", "sizes"))
     strips = list(_strips(list(buffer.type.shape), offsets, sizes))
@@ -97,9 +101,9 @@ def _fill_around(fill: Any, view: Any) -> int:
 def _strips(
     shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields offsets and sizes of disjoint boxes that cover `shape` except one box."""
-    for dim, (full, offset, size) in enumerate(zip(shape, offsets, sizes, strict=True)):
-        rest = [0] * (len(shape) - dim - 1)
-        for start, extent in ((0, offset), (offset + size, full - offset - size)):
+    """Yields offsets and sizes of disjoint boxes that cover `shape` except the box at `offsets` of `sizes`."""
+    for dim, (full_size, offset, size) in enumerate(zip(shape, offsets, sizes, strict=True)):
+        inner_starts = [0] * (len(shape) - dim - 1)
+        for start, extent in ((0, offset), (offset + size, full_size - offset - size)):
             if extent:
-                yield [*offsets[:dim], start, *rest], [*sizes[:dim], extent, *shape[dim + 1 :]]
+                yield [*offsets[:dim], start, *inner_starts], [*sizes[:dim], extent, *shape[dim + 1 :]]

@@ -15,50 +15,54 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class FoldTransposes(MlirPass):
-    """Contractions accept any transpose of their factors and of their result, convolutions of their weights.
+    """Contractions take any transpose of their inputs and of their result, convolutions any transpose of their weights.
 
-    Other ops accept transposes that keep the last dim.
+    Other generics, and the images of convolutions, take transposes that keep the last dim.
     """
 
     name: ClassVar[str] = "fold-transposes"
-    summary: ClassVar[str] = "transposes become indexing maps of the contractions and generics that use them"
+    summary: ClassVar[str] = "fold transposes into the indexing maps of the contractions and generics that use them"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _on_tensors(op)]:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
             if is_contraction(op) and reads_loops(op):
                 self._fold_contraction(op, context)
             elif op.name == "linalg.generic":
                 self._fold_generic(op, context)
         for op in reversed([op for op in collect(root) if op.name == "linalg.transpose"]):
-            if _on_tensors(op) and not _uses(op.results[0]):
+            if _has_tensor_results(op) and not _uses(op.results[0]):
                 op.erase()
 
     def _fold_contraction(self, op: Any, context: PassContext) -> None:
         maps = indexing_maps(op)
-        factors = [_skip_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
-        result = _transpose_of_result(op)
-        folded = sum(value != op.operands[i] for i, (value, _) in enumerate(factors))
-        if not folded and result is None:
+        inputs = [_skip_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
+        result_transpose = _transpose_of_result(op)
+        folded = sum(value != op.operands[i] for i, (value, _) in enumerate(inputs))
+        if not folded and result_transpose is None:
             return
-        location = context.locations.union([op.location, *([result.location] if result is not None else [])])
-        (a, a_map), (b, b_map) = factors
-        init, c_map, replaced = op.operands[2], maps[2], op
+        replaced = op if result_transpose is None else result_transpose
+        location = context.locations.union(
+            [op.location] if result_transpose is None else [op.location, replaced.location]
+        )
+        (a, a_map), (b, b_map) = inputs
+        init, c_map = op.operands[2], maps[2]
         with ir.InsertionPoint(op), location:
-            if result is not None:
-                permutation = _permutation(result)
-                init, replaced = _transposed_zeros(init, permutation), result
+            if result_transpose is not None:
+                permutation = _permutation(result_transpose)
+                init = _transposed_fill(init, permutation)
                 c_map = _with_results(c_map, [c_map.results[p] for p in permutation])
             new = rebuilt(op, [a, b, init], [a_map, b_map, c_map])
         replaced.results[0].replace_all_uses_with(new)
-        if result is not None:
-            result.erase()
-        context.remark(self.name, op.location, _describe(folded, result is not None))
+        if result_transpose is not None:
+            result_transpose.erase()
+        context.remark(self.name, op.location, _describe(folded, result_transpose is not None))
         op.erase()
 
     def _fold_generic(self, op: Any, context: PassContext) -> None:
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
-        weights = 1 if is_contraction(op) else -1  # the weights of a convolution, which are packed
+        # The weights of a convolution are packed, so they may have any layout. Other generics have no such operand.
+        weights = 1 if is_contraction(op) else -1
         for number in range(inputs):
             value, maps[number] = _skip_transposes(op.operands[number], maps[number], any_order=number == weights)
             if value != op.operands[number]:
@@ -69,29 +73,30 @@ class FoldTransposes(MlirPass):
             context.remark(self.name, op.location, _describe(folded, False))
 
 
-def _describe(folded: int, result: bool) -> str:
+def _describe(folded: int, has_result: bool) -> str:
     parts = [f"{folded} operand transpose{'s' if folded > 1 else ''}"] if folded else []
-    return "folded " + " and ".join([*parts, *(["the result's transpose"] if result else [])])
+    return "folded " + " and ".join([*parts, *(["the result's transpose"] if has_result else [])])
 
 
 def _skip_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
     """Returns the source of the transposes that produce `value`, and the map that reads it as `map_` reads `value`.
 
-    Unless `any_order`, only transposes that keep the last dim: others would give a loop a stride.
+    Unless `any_order`, only skips transposes that keep the last dim: after another transpose, the loop over the last
+    dim would not be contiguous.
     """
     while isinstance(value, ir.OpResult) and value.owner.name == "linalg.transpose":
         permutation = _permutation(value.owner)
         if not any_order and permutation[-1] != len(permutation) - 1:
             break
         results: list[Any] = [None] * len(permutation)
-        for place, source in enumerate(permutation):
-            results[source] = map_.results[place]
+        for dim, source_dim in enumerate(permutation):
+            results[source_dim] = map_.results[dim]
         value, map_ = value.owner.operands[0], _with_results(map_, results)
     return value, map_
 
 
 def _transpose_of_result(op: Any) -> Any | None:
-    """Returns the transpose that is the only use of the result of `op`, if C is initialised to zeros."""
+    """Returns the transpose that is the only use of the result of `op`, if the result is initialised by a fill."""
     uses = _uses(op.results[0])
     if len(uses) != 1 or uses[0].owner.name != "linalg.transpose" or uses[0].operand_number != 0:
         return None
@@ -105,16 +110,17 @@ def _is_filled_empty(value: Any) -> bool:
     return isinstance(target, ir.OpResult) and target.owner.name == "tensor.empty"
 
 
-def _transposed_zeros(filled: Any, permutation: Sequence[int]) -> Any:
+def _transposed_fill(filled: Any, permutation: Sequence[int]) -> Any:
+    """Emits a tensor that is filled as `filled` is, with its dims permuted."""
     sizes = _sizes(filled.owner.operands[1].owner)
     empty = tensor.empty([sizes[p] for p in permutation], filled.type.element_type)
     return linalg.fill(filled.owner.operands[0], outs=[empty])
 
 
 def _sizes(empty: Any) -> list[Any]:
-    """Returns the sizes of a `tensor.empty`: numbers, and values for dynamic ones."""
-    kind, values = ir.RankedTensorType(empty.results[0].type), iter(empty.operands)
-    return [next(values) if kind.is_dynamic_dim(dim) else size for dim, size in enumerate(kind.shape)]
+    """Returns the sizes of a `tensor.empty`: ints, and MLIR values for dynamic sizes."""
+    type_, values = ir.RankedTensorType(empty.results[0].type), iter(empty.operands)
+    return [next(values) if type_.is_dynamic_dim(dim) else size for dim, size in enumerate(type_.shape)]
 
 
 def _permutation(transpose: Any) -> list[int]:
@@ -129,5 +135,5 @@ def _uses(value: Any) -> list[Any]:
     return list(value.uses)
 
 
-def _on_tensors(op: Any) -> bool:
+def _has_tensor_results(op: Any) -> bool:
     return len(op.results) > 0 and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)

@@ -19,14 +19,14 @@ from buddy.compiler.passes.kernels.contraction import indexing_maps, is_contract
 @register
 @dataclass(frozen=True)
 class FuseElementwise(MlirPass):
-    """Fuses a producer that has no other reader and whose elements are read once each."""
+    """Fuses a producer into its only reader, if the reader reads each of its elements once."""
 
     name: ClassVar[str] = "fuse-elementwise"
-    summary: ClassVar[str] = "element-wise generics on tensors move into the generics that read them, once per element"
+    summary: ClassVar[str] = "fuse element-wise generics on tensors into the generic that reads each element once"
 
     def run(self, root: Any, context: PassContext) -> None:
-        # Collect all before rewriting: ops in the body of an erased op are invalid.
-        generics = [op for op in collect(root) if op.name == "linalg.generic" and _on_tensors(op)]
+        # The list is complete before the first rewrite: ops in the body of an erased op are invalid.
+        generics = [op for op in collect(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
         for op in generics:
             if not is_contraction(op):
                 self._fuse_into(op, context)
@@ -43,7 +43,7 @@ class FuseElementwise(MlirPass):
 
 @dataclass(frozen=True)
 class _Fusion:
-    """`producer` computes operand `number` of `consumer`, which reads it by `map_`."""
+    """`producer` computes operand `number` of `consumer`, which reads it by the indexing map `map_`."""
 
     consumer: Any
     number: int
@@ -53,7 +53,7 @@ class _Fusion:
     def apply(self, location: Any) -> Any:
         """Replaces the consumer by the fused op and returns it."""
         consumer = self.consumer
-        inputs, maps, places = self._inputs()
+        inputs, maps, input_numbers = self._fused_inputs()
         outs = list(consumer.operands)[-len(consumer.results) :]
         maps += indexing_maps(consumer)[-len(outs) :]
         attributes = ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps])
@@ -63,25 +63,30 @@ class _Fusion:
             elements = [value.type.element_type for value in (*inputs, *outs)]
             block = fused.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
             with ir.InsertionPoint(block):
-                self._body(list(block.arguments), places)
+                self._emit_body(list(block.arguments), input_numbers)
         for old, new in zip(consumer.results, fused.results, strict=True):
             old.replace_all_uses_with(new)
-        dead = consumer.operands[self.number]
+        producer_result = consumer.operands[self.number]
         consumer.erase()
-        _erase_unused(dead)
+        _erase_unused(producer_result)
         return fused.operation
 
     def determines_all_sizes(self) -> bool:
-        """True if operands of the fused op determine all loop sizes, which reads of windows or in reverse do not."""
-        maps = [*self._inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
+        """True if each loop of the fused op indexes a dim of an operand alone, as MLIR requires to infer its size."""
+        maps = [*self._fused_inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
         return len(_single_loops(maps)) == self.map_.n_dims
 
-    def _inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
-        """Returns the fused op's distinct inputs and maps, and the index in them of each input of both ops."""
+    def _fused_inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
+        """Returns the distinct inputs of the fused op, and their maps.
+
+        The third list has, for the consumer and the producer, the number of each of their inputs in the fused op; -1
+        for the input that the producer computes.
+        """
         inputs: list[Any] = []
         maps: list[Any] = []
 
-        def place(value: Any, map_: Any) -> int:
+        def number_of(value: Any, map_: Any) -> int:
+            """Returns the number of the fused op's input `value`, which is read by `map_`; adds it if it is new."""
             for i, pair in enumerate(zip(inputs, maps, strict=True)):
                 if pair == (value, map_):
                     return i
@@ -89,45 +94,51 @@ class _Fusion:
             maps.append(map_)
             return len(inputs) - 1
 
-        of_consumer = [
-            -1 if i == self.number else place(value, map_) for i, (value, map_) in enumerate(_inputs_of(self.consumer))
+        consumer_numbers = [
+            -1 if i == self.number else number_of(value, map_)
+            for i, (value, map_) in enumerate(_inputs_of(self.consumer))
         ]
-        of_producer = [place(value, self._compose(map_)) for value, map_ in _inputs_of(self.producer)]
-        return inputs, maps, [of_consumer, of_producer]
+        producer_numbers = [number_of(value, self._compose(map_)) for value, map_ in _inputs_of(self.producer)]
+        return inputs, maps, [consumer_numbers, producer_numbers]
 
     def _compose(self, map_: Any) -> Any:
         """Converts a map of the producer's loops to one of the consumer's loops."""
-        written = indexing_maps(self.producer)[-1]
-        places = sorted(range(written.n_dims), key=lambda i: written.results[i].position)
-        loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[i] for i in places])
+        result_map = indexing_maps(self.producer)[-1]
+        dims = sorted(range(result_map.n_dims), key=lambda dim: result_map.results[dim].position)
+        loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[dim] for dim in dims])
         return ir.AffineMap.get(self.map_.n_dims, 0, [e.compose(loops) for e in map_.results])
 
-    def _body(self, arguments: list[Any], places: list[list[int]]) -> None:
-        of_consumer, of_producer = places
-        inner = self.producer.regions[0].blocks[0]
-        known = {argument: arguments[i] for argument, i in zip(inner.arguments, of_producer, strict=False)}
-        (made,) = clone_body(inner, known)
-        for op in _indices(inner):
-            self._reindex(known[op.results[0]].owner, _dim(op))
-        outer = self.consumer.regions[0].blocks[0]
+    def _emit_body(self, arguments: list[Any], input_numbers: list[list[int]]) -> None:
+        """Emits the producer's body and then the consumer's, on the `arguments` of the fused body."""
+        consumer_numbers, producer_numbers = input_numbers
+        producer_block = self.producer.regions[0].blocks[0]
+        numbered = zip(producer_block.arguments, producer_numbers, strict=False)
+        values = {argument: arguments[i] for argument, i in numbered}
+        (produced,) = clone_body(producer_block, values)
+        for op in _index_ops(producer_block):
+            self._replace_index(values[op.results[0]].owner, _dim(op))
+        consumer_block = self.consumer.regions[0].blocks[0]
         outs = len(self.consumer.results)
-        known = {a: made if i < 0 else arguments[i] for a, i in zip(outer.arguments, of_consumer, strict=False)}
-        known |= dict(zip(list(outer.arguments)[-outs:], arguments[-outs:], strict=True))
+        numbered = zip(consumer_block.arguments, consumer_numbers, strict=False)
+        values = {argument: produced if i < 0 else arguments[i] for argument, i in numbered}
+        values |= dict(zip(list(consumer_block.arguments)[-outs:], arguments[-outs:], strict=True))
         with self.consumer.location:
-            linalg.yield_(clone_body(outer, known))
+            linalg.yield_(clone_body(consumer_block, values))
 
-    def reads_positions(self) -> bool:
+    def can_replace_indices(self) -> bool:
         """True if each producer loop whose index the body reads is a loop of the consumer or has size 1."""
         kinds = (ir.AffineDimExpr, ir.AffineConstantExpr)
-        found = (self._expression(_dim(op)) for op in _indices(self.producer.regions[0].blocks[0]))
-        return all(isinstance(expression, kinds) for expression in found)
+        indices = (self._expression(_dim(op)) for op in _index_ops(self.producer.regions[0].blocks[0]))
+        return all(isinstance(expression, kinds) for expression in indices)
 
     def _expression(self, loop: int) -> Any:
         """Returns the expression of the consumer's loops for a loop of the producer."""
-        written = indexing_maps(self.producer)[-1]
-        return next(e for w, e in zip(written.results, self.map_.results, strict=True) if w.position == loop)
+        result_map = indexing_maps(self.producer)[-1]
+        pairs = zip(result_map.results, self.map_.results, strict=True)
+        return next(expression for result, expression in pairs if result.position == loop)
 
-    def _reindex(self, index: Any, loop: int) -> None:
+    def _replace_index(self, index: Any, loop: int) -> None:
+        """Makes `index`, a cloned `linalg.index` of the producer's `loop`, an index of the fused op."""
         expression = self._expression(loop)
         if isinstance(expression, ir.AffineDimExpr):
             index.attributes["dim"] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), expression.position)
@@ -139,14 +150,15 @@ class _Fusion:
 
 
 def _find_fusion(consumer: Any) -> _Fusion | None:
+    """Returns the fusion of the first producer that can be fused into `consumer`, or `None`."""
     loops = _nontrivial_loops(consumer)
     for number, (value, map_) in enumerate(_inputs_of(consumer)):
-        source, read = through_unit_reshapes(value, map_)
-        if not _is_elementwise(source) or not _read_once(value, source):
+        source, source_map = through_unit_reshapes(value, map_)
+        if not _is_elementwise(source) or not _has_single_use(value, source):
             continue
-        if loops <= _single_loops([read]):
-            fusion = _Fusion(consumer, number, source.owner.operation, read)
-            if fusion.determines_all_sizes() and fusion.reads_positions():
+        if loops <= _single_loops([source_map]):
+            fusion = _Fusion(consumer, number, source.owner.operation, source_map)
+            if fusion.determines_all_sizes() and fusion.can_replace_indices():
                 return fusion
     return None
 
@@ -155,19 +167,19 @@ def _unfused_producers(consumer: Any) -> Iterator[tuple[Any, str]]:
     """Yields the element-wise producers that are not fused into `consumer`, each with the reason."""
     loops = _nontrivial_loops(consumer)
     for value, map_ in _inputs_of(consumer):
-        source, read = through_unit_reshapes(value, map_)
+        source, source_map = through_unit_reshapes(value, map_)
         if not _is_elementwise(source):
             continue
-        if not _read_once(value, source):
+        if not _has_single_use(value, source):
             yield source.owner.operation, "it is read more than once"
-        elif not loops <= _single_loops([read]):
+        elif not loops <= _single_loops([source_map]):
             yield source.owner.operation, "each of its elements would be computed more than once"
         else:
             yield source.owner.operation, "the operands would not determine all loop sizes"
 
 
 def _single_loops(maps: Iterable[Any]) -> set[int]:
-    """Returns the loops that are a result of a map by themselves, so that an operand determines their size."""
+    """Returns the loops that are a result of one of `maps` by themselves: the operand's shape determines their size."""
     return {e.position for map_ in maps for e in map_.results if isinstance(e, ir.AffineDimExpr)}
 
 
@@ -190,7 +202,7 @@ def _is_scalar_arithmetic(name: str) -> bool:
     return name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")
 
 
-def _indices(block: Any) -> list[Any]:
+def _index_ops(block: Any) -> list[Any]:
     return [op.operation for op in block.operations if op.operation.name == "linalg.index"]
 
 
@@ -198,7 +210,7 @@ def _dim(index: Any) -> int:
     return int(ir.IntegerAttr(index.attributes["dim"]).value)
 
 
-def _read_once(value: Any, source: Any) -> bool:
+def _has_single_use(value: Any, source: Any) -> bool:
     """True if `source`, and every reshape between it and `value`, has a single use."""
     while True:
         if len(list(value.uses)) != 1:
@@ -210,25 +222,27 @@ def _read_once(value: Any, source: Any) -> bool:
 
 def _nontrivial_loops(op: Any) -> set[int]:
     """Returns the loops of `op` that have more than one iteration."""
-    found = set()
+    loops = set()
     for value, map_ in zip(op.operands, indexing_maps(op), strict=True):
         for expression, size in zip(map_.results, value.type.shape, strict=True):
             if isinstance(expression, ir.AffineDimExpr) and size != 1:
-                found.add(expression.position)
-    return found
+                loops.add(expression.position)
+    return loops
 
 
 def _inputs_of(op: Any) -> Sequence[tuple[Any, Any]]:
+    """Returns the inputs of a generic, each with its indexing map."""
     count = len(op.operands) - len(op.results)
     return list(zip(list(op.operands)[:count], indexing_maps(op)[:count], strict=True))
 
 
 def _erase_unused(value: Any) -> None:
+    """Erases the op that defines `value`, if it has no uses, and the reshapes and the generic that only it used."""
     while isinstance(value, ir.OpResult) and not list(value.uses):
         owner = value.owner
         value = owner.operands[0] if owner.name.startswith("tensor.") else None
         owner.erase()
 
 
-def _on_tensors(op: Any) -> bool:
+def _works_on_tensors(op: Any) -> bool:
     return len(op.results) > 0 and all(isinstance(value.type, ir.RankedTensorType) for value in op.operands)

@@ -29,21 +29,21 @@ _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.c
 class FuseEpilogues(MlirPass):
     """The only reader of a contraction's result becomes its epilogue; the op that initialises the result, its prologue.
 
-    Both are marked and moved next to the contraction. A kernel then applies the epilogue to its sums while they are in
-    registers, and starts from the prologue's values; without a kernel they stay ordinary ops. `epilogues` and
-    `prologues` enable each.
+    Both are marked, and are next to the contraction after this pass. A kernel then applies the epilogue to its sums
+    while they are in registers, and starts from the prologue's values; without a kernel they stay ordinary ops. The
+    options `epilogues` and `prologues` enable one of the two each.
     """
 
     name: ClassVar[str] = "fuse-epilogues"
-    summary: ClassVar[str] = "bias, residual, activation and cast move to the contraction whose kernel will apply them"
+    summary: ClassVar[str] = "move bias, residual, activation and cast next to the contraction that will apply them"
 
     epilogues: bool = True
     prologues: bool = True
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _is_producer(op)]:
-            for wanted, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
-                if wanted:
+        for op in [op for op in collect(root) if op.name.startswith("linalg.") and _is_product(op)]:
+            for is_enabled, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
+                if is_enabled:
                     try:
                         text = fuse(op)
                     except UnsupportedError as reason:
@@ -52,18 +52,18 @@ class FuseEpilogues(MlirPass):
                         context.remark(self.name, op.location, text)
 
 
-def _is_producer(op: Any) -> bool:
-    on_buffers = len(op.results) == 0 and len(op.operands) == 3
-    return on_buffers and ("conv" in op.name or is_contraction(op))
+def _is_product(op: Any) -> bool:
+    """True if `op` is a contraction or convolution on buffers."""
+    return len(op.results) == 0 and len(op.operands) == 3 and ("conv" in op.name or is_contraction(op))
 
 
 # ---- epilogues -------------------------------------------------------------------------------------------------------
 
 
 def _fuse_epilogue(op: Any) -> str:
-    """Marks the reader of the result of `op` and moves `op` in front of it; returns the text of the remark.
+    """Marks the reader of the result of `op` as its epilogue, and moves `op` and its initialiser before the reader.
 
-    Raises `UnsupportedError` with the reason if that is not possible.
+    Returns the text of the remark. Raises `UnsupportedError` with the reason if that is not possible.
     """
     result = op.operands[2]
     root = root_of(result)
@@ -72,8 +72,8 @@ def _fuse_epilogue(op: Any) -> str:
     users = _accesses(root)
     if users is None:
         raise UnsupportedError("its result is accessed through a partial view")
-    start = _initialiser(op, users)
-    moved = [op] if start is None else [start, op]
+    initialiser = _initialiser(op, users)
+    moved = [op] if initialiser is None else [initialiser, op]
     readers = [user for user in users if user not in moved]
     if len(readers) != 1:
         raise UnsupportedError(f"{len(readers)} ops read its result")
@@ -82,18 +82,18 @@ def _fuse_epilogue(op: Any) -> str:
         raise UnsupportedError(f"{reader.name} reads its result")
     if EPILOGUE in reader.attributes:
         raise UnsupportedError(f"{reader.name}, which reads its result, is the epilogue of another op")
-    sources = [*list(op.operands)[:2], *(_inputs(start) if start is not None else ())]
+    sources = [*list(op.operands)[:2], *(_input_buffers(initialiser) if initialiser is not None else ())]
     _check_epilogue(op, reader, sources)
     _check_moves(op, reader, sources)
-    for one in moved:
-        one.move_before(reader)
+    for moved_op in moved:
+        moved_op.move_before(reader)
     mark_stage(reader, EPILOGUE, result)
     return f"{reader.name}, which reads the result, is its epilogue"
 
 
-def _inputs(op: Any) -> list[Any]:
-    """Returns the buffers that `op` reads besides its outputs."""
-    return [value for value in list(op.operands)[: -_outputs(op)] if isinstance(value.type, ir.MemRefType)]
+def _input_buffers(op: Any) -> list[Any]:
+    """Returns the input operands of `op` that are buffers."""
+    return [value for value in list(op.operands)[: -_count_outputs(op)] if isinstance(value.type, ir.MemRefType)]
 
 
 def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
@@ -106,47 +106,50 @@ def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
         raise UnsupportedError("its result is changed in place")
     for output in structured.operands[structured.inputs :]:
         if not all(surely_disjoint(output, source) for source in sources):
-            raise UnsupportedError(f"{reader.name} may overwrite its factors")
+            raise UnsupportedError(f"{reader.name} may overwrite its inputs")
 
 
 def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
     """Raises `UnsupportedError` if an op between `op` and `reader` writes one of `sources`."""
     if not op.is_before_in_block(reader):
-        raise UnsupportedError("its result is read before")
-    for other in _between(op, reader):
+        raise UnsupportedError("an op before it reads its result buffer")
+    for other in _ops_between(op, reader):
         if any(_may_write(other, source) for source in sources):
-            raise UnsupportedError(f"{other.name} in between may overwrite its factors")
+            raise UnsupportedError(f"{other.name} in between may overwrite its inputs")
 
 
 # ---- prologues -------------------------------------------------------------------------------------------------------
 
 
 def _fuse_prologue(op: Any) -> str:
-    """Marks the op that initialises C and moves it in front of `op`.
+    """Marks the op that initialises the result of `op` as its prologue, and moves it before `op`.
 
-    Returns the text of the remark, "" if there is no such op.
+    Returns the text of the remark; "" if there is no such op, or if it is a fill, which a kernel absorbs anyway. Raises
+    `UnsupportedError` with the reason if the op cannot be a prologue.
     """
     result = op.operands[2]
     users = _accesses(root_of(result))
-    start = _initialiser(op, users) if users is not None else None
-    if start is None or start.name == "linalg.fill":
+    initialiser = _initialiser(op, users) if users is not None else None
+    if initialiser is None or initialiser.name == "linalg.fill":
         return ""
-    structured = read(start)
+    structured = read(initialiser)
     check_stage(structured)
     if structured.outputs != 1 or structured.reads(structured.inputs):
-        raise UnsupportedError(f"{start.name}, which initialises its sums, has other effects")
+        raise UnsupportedError(f"{initialiser.name}, which initialises its sums, has other effects")
     inputs = structured.operands[: structured.inputs]
     if not all(surely_disjoint(value, result) for value in inputs):
-        raise UnsupportedError(f"{start.name}, which initialises its sums, may also read them")
-    if any(_may_write(other, value) for other in _between(start, op) for value in inputs):
-        raise UnsupportedError(f"the initial sums of {start.name} may be overwritten before")
-    start.move_before(op)
-    mark_stage(start, PROLOGUE, result)
-    return f"{start.name}, which initialises the sums, is its prologue"
+        raise UnsupportedError(f"{initialiser.name}, which initialises its sums, may also read them")
+    if any(_may_write(other, value) for other in _ops_between(initialiser, op) for value in inputs):
+        raise UnsupportedError(
+            f"an op after {initialiser.name}, which initialises its sums, may overwrite its operands"
+        )
+    initialiser.move_before(op)
+    mark_stage(initialiser, PROLOGUE, result)
+    return f"{initialiser.name}, which initialises the sums, is its prologue"
 
 
 def _initialiser(op: Any, users: list[Any]) -> Any | None:
-    """Returns the last op before `op` that accesses its result, if that only writes it."""
+    """Returns the last op of `users` before `op`, if it is a structured op whose last operand is the result of `op`."""
     last: Any = None
     for user in users:
         if user.block == op.block and user != op and user.is_before_in_block(op):
@@ -162,24 +165,24 @@ def _initialiser(op: Any, users: list[Any]) -> Any | None:
 
 
 def _accesses(root: Any) -> list[Any] | None:
-    """Returns the ops that read or write `root`, or `None` if a view of it is more than a reshape."""
-    found: list[Any] = []
+    """Returns the ops that read or write `root`, or `None` if it has a view that is more than a reshape."""
+    users: list[Any] = []
     for use in root.uses:
         owner = use.owner.operation
         if owner.name in _RESHAPES:
-            inner = _accesses(owner.results[0])
-            if inner is None:
+            users_of_view = _accesses(owner.results[0])
+            if users_of_view is None:
                 return None
-            found += [one for one in inner if one not in found]
+            users += [user for user in users_of_view if user not in users]
         elif owner.name in VIEWS:
             return None
-        elif owner not in found:
-            found.append(owner)
-    return found
+        elif owner not in users:
+            users.append(owner)
+    return users
 
 
-def _between(first: Any, last: Any) -> Iterator[Any]:
-    """Yields the ops between `first` and `last`, which follows in the same block."""
+def _ops_between(first: Any, last: Any) -> Iterator[Any]:
+    """Yields the ops between `first` and `last`, which are in the same block in this order."""
     for other in last.block:
         other = other.operation
         if other == last:
@@ -193,13 +196,13 @@ def _may_write(op: Any, buffer: Any) -> bool:
         return False
     memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
     if op.name.startswith("linalg."):
-        memrefs = memrefs[-_outputs(op) :]
+        memrefs = memrefs[-_count_outputs(op) :]
     elif len(op.regions):
         return True
     return not all(surely_disjoint(value, buffer) for value in memrefs)
 
 
-def _outputs(op: Any) -> int:
+def _count_outputs(op: Any) -> int:
     if "operandSegmentSizes" in op.attributes:
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     return 1

@@ -25,15 +25,16 @@ from buddy.compiler.passes.kernels.rows.kernel import (
 )
 from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
 from buddy.compiler.passes.kernels.structured import KINDS, Structured, structure_of
+from buddy.compiler.passes.write_in_place import is_allocated
 
 
 @register
 @dataclass(frozen=True)
 class FuseRows(MlirPass):
-    """Around each reduction, fuses neighbours with the same outer loops, if no row needs another row's values.
+    """Fuses each reduction with neighbours that have the same outer loops, if no row needs values of another row.
 
-    Temporaries that are used within a row shrink to one row. `max_row_kib` is the size from which a row counts as too
-    long for the cache; 0 means half of the L2 cache.
+    A temporary buffer that only the fused ops use shrinks to one row. Ops are not fused if one of their rows has more
+    than `max_row_kib` KiB, and would not stay in cache; 0 means half of the L2 cache.
     """
 
     name: ClassVar[str] = "fuse-rows"
@@ -45,30 +46,30 @@ class FuseRows(MlirPass):
         limit = self.max_row_kib << 10 or context.target.l2 // 2
         blocks = {op.block: op for op in collect(root) if op.name in KINDS}
         for block, op in blocks.items():
-            if (around := enclosing_entry_block(op)) is None:
+            if (enclosing := enclosing_entry_block(op)) is None:
                 continue
-            entry, shared = around
+            entry, is_parallel = enclosing
             for run in _runs(block):
-                for group in _groups(run, limit, context):
-                    _fuse(KernelEmitter(entry, shared), group, context)
+                for group in _form_groups(run, limit, context):
+                    _fuse(KernelEmitter(entry, is_parallel), group, context)
 
 
 @dataclass
 class _Op:
-    """A structured op and its position among its neighbours."""
+    """A structured op, and whether it belongs to a group."""
 
     op: Any
     structured: Structured
-    taken: bool = False
+    is_grouped: bool = False
 
     @property
-    def reduces(self) -> bool:
+    def is_reduction(self) -> bool:
         return bool(self.structured.reductions)
 
 
 @dataclass
 class _Group:
-    """Neighbours that become one loop over `bounds[-1]` rows."""
+    """Neighbouring ops that become one loop over `bounds[-1]` rows. `rows` are the ops as loops over one row."""
 
     members: list[_Op]
     bounds: Bounds
@@ -76,67 +77,72 @@ class _Group:
 
 
 def _runs(block: Any) -> list[list[_Op]]:
-    """Returns the structured ops of a block, divided where another op may access memory."""
+    """Returns runs of two or more structured ops of a block, without other ops between them that may access memory."""
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
         operation = op.operation
-        found = _analyse(operation)
-        if found is not None:
-            runs[-1].append(_Op(operation, found))
+        structured = _analyse(operation)
+        if structured is not None:
+            runs[-1].append(_Op(operation, structured))
         elif operation.name not in NO_ACCESS and not operation.name.startswith("arith."):
             runs.append([])
     return [run for run in runs if len(run) > 1]
 
 
 def _analyse(op: Any) -> Structured | None:
-    """Returns the loops of `op`, or `None` if it is not a structured op, does nothing, or belongs to a kernel."""
+    """Returns the loops of `op`; `None` if it cannot be fused.
+
+    These are ops that are not structured, that have a loop without iterations, that belong to a kernel as a prologue or
+    epilogue, and contractions.
+    """
     if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
     try:
-        found = structure_of(op)
+        structured = structure_of(op)
     except UnsupportedError:
         return None
-    nothing = any(loop.size == 0 for loop in found.loops)
-    return None if nothing or _is_product(found) else found
+    is_empty = any(loop.size == 0 for loop in structured.loops)
+    return None if is_empty or _is_contraction(structured) else structured
 
 
-def _is_product(op: Structured) -> bool:
+def _is_contraction(op: Structured) -> bool:
     """True if two inputs vary along a reduction, as in matmuls and convolutions, which have their own kernels."""
     return any(sum(op.reads(i) and bool(loop.strides[i]) for i in range(op.inputs)) > 1 for loop in op.reductions)
 
 
-def _groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_Group]:
-    for position, anchor in enumerate(run):
-        if not anchor.reduces or anchor.taken:
+def _form_groups(run: Sequence[_Op], limit: int, context: PassContext) -> Iterator[_Group]:
+    """Yields groups of ops to fuse, whose rows have at most `limit` bytes; each op is in at most one group."""
+    for position, reduction in enumerate(run):
+        if not reduction.is_reduction or reduction.is_grouped:
             continue
         try:
             group = _grow_group(run, position, limit)
         except UnsupportedError as reason:
-            context.remark(FuseRows.name, anchor.op.location, f"{anchor.op.name} not fused by rows: {reason}")
+            context.remark(FuseRows.name, reduction.op.location, f"{reduction.op.name} not fused by rows: {reason}")
             continue
         for member in group.members:
-            member.taken = True
+            member.is_grouped = True
         yield group
 
 
 def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
-    """Returns the group around the reduction at `position`.
+    """Returns the reduction at `position` with all neighbours that can be fused with it.
 
-    Raises `UnsupportedError` with the reason.
+    Raises `UnsupportedError` with the reason if no neighbour can be fused.
     """
-    anchor = run[position]
-    count = leading_rows(anchor.structured)
+    reduction = run[position]
+    count = leading_rows(reduction.structured)
     if count == 1:
         raise UnsupportedError("it has a single row")
-    bounds = refine_bounds((1, count), anchor.structured)
+    bounds = refine_bounds((1, count), reduction.structured)
     assert bounds is not None
-    group = _Group([anchor], bounds, [split_rows(anchor.structured, bounds)])
+    group = _Group([reduction], bounds, [split_rows(reduction.structured, bounds)])
     if row_bytes(group.rows[0]) > limit:
         raise UnsupportedError(f"a row of {row_bytes(group.rows[0])} bytes does not stay in cache")
     reason = ""
-    for side in (range(position - 1, -1, -1), range(position + 1, len(run))):
-        for number in side:
-            reason_not_added = _try_add(group, run[number], number < position, limit)
+    for candidates in (range(position - 1, -1, -1), range(position + 1, len(run))):
+        for candidate in candidates:
+            reason_not_added = _try_add(group, run[candidate], candidate < position, limit)
             if reason_not_added:
                 reason = reason or reason_not_added
                 break
@@ -146,9 +152,12 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     return group
 
 
-def _try_add(group: _Group, op: _Op, first: bool, limit: int) -> str:
-    """Adds `op` to `group`, as its first or last member. Returns "", or the reason why it was not added."""
-    if op.taken:
+def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
+    """Adds `op` to `group`: as its first member if it `is_before` the group, otherwise as its last.
+
+    Returns "", or the reason why the op was not added.
+    """
+    if op.is_grouped:
         return "the neighbour belongs to another loop"
     bounds = refine_bounds(group.bounds, op.structured)
     if bounds is None:
@@ -160,43 +169,45 @@ def _try_add(group: _Group, op: _Op, first: bool, limit: int) -> str:
         return str(reason)
     if row_bytes(new) > limit:
         return "the neighbour's rows do not stay in cache"
-    found = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
-    if not found:
-        place = 0 if first else len(rows)
-        group.bounds, group.rows = bounds, [*rows[:place], new, *rows[place:]]
-        group.members.insert(place, op)
-    return found
+    reason_not_added = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
+    if not reason_not_added:
+        index = 0 if is_before else len(rows)
+        group.bounds, group.rows = bounds, [*rows[:index], new, *rows[index:]]
+        group.members.insert(index, op)
+    return reason_not_added
 
 
 def _trim(group: _Group) -> None:
-    """Drops ops at both ends that share no written buffer with any of the others."""
+    """Drops ops at both ends of the group that share no written buffer with any other member."""
     for end in (0, -1):
-        while len(group.members) > 1 and not _connected(group, end):
+        while len(group.members) > 1 and not _is_connected(group, end):
             del group.members[end], group.rows[end]
 
 
-def _connected(group: _Group, end: int) -> bool:
-    own = group.rows[end]
-    others = [op for op in group.rows if op is not own]
+def _is_connected(group: _Group, end: int) -> bool:
+    """True if the op at `end` (0 or -1) and another member access the same buffer, and one of them writes it."""
+    end_op = group.rows[end]
+    others = [op for op in group.rows if op is not end_op]
     return any(
-        a.root == b.root and (a.written or b.written) for a in own.accesses for op in others for b in op.accesses
+        a.root == b.root and (a.written or b.written) for a in end_op.accesses for op in others for b in op.accesses
     )
 
 
 def _shares_rows(group: _Group) -> bool:
-    """True if two ops access the same rows of a buffer."""
-    walked = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
-    return any(a & b for i, a in enumerate(walked) for b in walked[i + 1 :])
+    """True if two ops access rows of more than one element in the same buffer."""
+    buffers = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
+    return any(a & b for i, a in enumerate(buffers) for b in buffers[i + 1 :])
 
 
 # ---- rewriting -------------------------------------------------------------------------------------------------------
 
 
 def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
+    """Replaces the ops of `group` by one loop over rows."""
     ops = [member.op for member in group.members]
-    temporary = _temporaries(group)
-    rows, placed = _place_temporaries(group.rows, temporary, group.bounds)
-    scratch = [root for root in temporary if root not in placed]
+    temporaries = _temporaries(group)
+    rows, placed = _place_temporaries(group.rows, temporaries)
+    scratch = [root for root in temporaries if root not in placed]
     stages = stages_of(rows, scratch)
     unstored = {root for stage in stages for root in stage.unstored}
     scratch = [root for root in scratch if root not in unstored]
@@ -205,13 +216,13 @@ def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
         loop = RowLoop(e, group.bounds, stages, scratch)
         loop.emit([_stage_location(stage, context) for stage in stages])
     text = f"{len(ops)} ops in one loop over {group.bounds[-1]} rows, {len(stages)} stages"
-    if temporary:
-        text += f", {len(temporary)} temporaries of one row each"
+    if temporaries:
+        text += f", {len(temporaries)} temporaries of one row each"
     context.remark(FuseRows.name, location, text)
     for op in ops:
         op.erase()
-    for root in temporary:
-        _erase_dead(root)
+    for root in temporaries:
+        _erase_with_views(root)
 
 
 def _stage_location(stage: RowStage, context: PassContext) -> Any:
@@ -222,14 +233,11 @@ def _temporaries(group: _Group) -> list[Any]:
     """Returns the allocations that only the group's ops use."""
     ops = {member.op for member in group.members}
     roots = list(dict.fromkeys(access.root for op in group.rows for access in op.accesses if access.written))
-    return [root for root in roots if _allocated(root) and all(user in ops for user in _users(root))]
-
-
-def _allocated(root: Any) -> bool:
-    return isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
+    return [root for root in roots if is_allocated(root) and all(user in ops for user in _users(root))]
 
 
 def _users(value: Any) -> Iterator[Any]:
+    """Yields the ops that use a buffer, directly or through views."""
     for use in value.uses:
         owner = use.owner.operation
         if owner.name in VIEWS:
@@ -238,59 +246,67 @@ def _users(value: Any) -> Iterator[Any]:
             yield owner
 
 
-def _erase_dead(value: Any) -> None:
+def _erase_with_views(value: Any) -> None:
+    """Erases a buffer that is used by nothing but views, and the views."""
     for use in list(value.uses):
-        _erase_dead(use.owner.operation.results[0])
+        _erase_with_views(use.owner.operation.results[0])
     value.owner.operation.erase()
 
 
-def _place_temporaries(rows: list[RowOp], temporary: list[Any], bounds: Bounds) -> tuple[list[RowOp], set[Any]]:
-    """Stores a temporary in the rows of the result that is computed from it last, if possible.
+def _place_temporaries(rows: list[RowOp], temporaries: list[Any]) -> tuple[list[RowOp], set[Any]]:
+    """Stores each temporary in the rows of a result of the last op that reads it, if possible.
 
     Returns the ops, and the temporaries that were placed.
     """
     placed: set[Any] = set()
-    for root in temporary:
-        found = _find_result_row(rows, root, temporary)
-        if found is None:
+    for root in temporaries:
+        accesses = _find_result_row(rows, root, temporaries)
+        if accesses is None:
             continue
-        own, result = found
-        rows = [_redirect(op, own, result) for op in rows]
+        temporary, result = accesses
+        rows = [_redirect(op, temporary, result) for op in rows]
         placed.add(root)
     return rows, placed
 
 
-def _find_result_row(rows: list[RowOp], root: Any, temporary: list[Any]) -> tuple[OperandAccess, OperandAccess] | None:
-    """Returns the last access to `root`, and the access to an unused result of the same shape, which may hold it."""
-    touching = [i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses)]
-    last = rows[touching[-1]]
-    own = next(access for access in last.accesses if access.root == root)
-    if last.op.reductions or own.written or not any(own.inner) or not _dense(last, own):
+def _find_result_row(
+    rows: list[RowOp], root: Any, temporaries: list[Any]
+) -> tuple[OperandAccess, OperandAccess] | None:
+    """Returns the last access to the temporary `root`, and the same op's access to a result that may hold it.
+
+    The result has the same layout, and no op accesses it before. Returns `None` if there is no such result.
+    """
+    last_index = max(i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses))
+    last = rows[last_index]
+    temporary = next(access for access in last.accesses if access.root == root)
+    if last.op.reductions or temporary.written or not any(temporary.inner) or not _is_dense(last, temporary):
         return None
-    everywhere = [access for op in rows for access in op.accesses if access.root == root]
-    if any((access.offset, access.inner, access.span) != (own.offset, own.inner, own.span) for access in everywhere):
+    element_range = temporary.offset, temporary.inner, temporary.span
+    all_accesses = [access for op in rows for access in op.accesses if access.root == root]
+    if any((access.offset, access.inner, access.span) != element_range for access in all_accesses):
         return None
     for result in last.accesses:
-        if result.written and result.root not in temporary and _same_layout(own, result):
-            before = (access.root for op in rows[: touching[-1]] for access in op.accesses)
-            if result.root not in before and sum(access.root == result.root for access in last.accesses) == 1:
-                return own, result
+        if result.written and result.root not in temporaries and _has_same_layout(temporary, result):
+            accessed_before = (access.root for op in rows[:last_index] for access in op.accesses)
+            if result.root not in accessed_before and sum(access.root == result.root for access in last.accesses) == 1:
+                return temporary, result
     return None
 
 
-def _dense(op: RowOp, access: OperandAccess) -> bool:
+def _is_dense(op: RowOp, access: OperandAccess) -> bool:
+    """True if `access` covers a range of elements without gaps or repetition."""
     return access.span == math.prod(loop.size for loop in op.inner) and all(access.inner)
 
 
-def _same_layout(own: OperandAccess, result: OperandAccess) -> bool:
-    return own.inner == result.inner and own.value.type.element_type == result.value.type.element_type
+def _has_same_layout(a: OperandAccess, b: OperandAccess) -> bool:
+    return a.inner == b.inner and a.value.type.element_type == b.value.type.element_type
 
 
-def _redirect(op: RowOp, own: OperandAccess, result: OperandAccess) -> RowOp:
-    """Returns `op` with accesses to `own` redirected to the rows of `result`."""
+def _redirect(op: RowOp, temporary: OperandAccess, result: OperandAccess) -> RowOp:
+    """Returns `op` with all accesses to the buffer of `temporary` redirected to the rows of `result`."""
     accesses = tuple(
         replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)
-        if access.root == own.root
+        if access.root == temporary.root
         else access
         for access in op.accesses
     )

@@ -1,4 +1,4 @@
-"""`pad-in-place`: computes the interior of a padded tensor in place, without a copy."""
+"""`pad-in-place`: makes the generic that computes the interior of a padded tensor write it in place, without a copy."""
 
 from __future__ import annotations
 
@@ -22,72 +22,73 @@ class PadInPlace(MlirPass):
     summary: ClassVar[str] = "generics whose results get padded write directly to the padded tensor"
 
     def run(self, root: Any, context: PassContext) -> None:
-        taken: set[Any] = set()
+        redirected: set[Any] = set()
         for op in [op for op in collect(root) if op.name == "tensor.insert_slice"]:
-            made = _maker(op)
-            if made is None or made in taken:
+            producer = _producer(op)
+            if producer is None or producer in redirected:
                 context.remark(self.name, op.location, "copied into the padded tensor: no generic could write it there")
             else:
-                taken.add(made)
-                _write_there(made, op)
-                size = "x".join(str(size) for size in op.results[0].type.shape)
-                context.remark(self.name, made.location, f"its result is computed inside the padded {size}")
+                redirected.add(producer)
+                _redirect(producer, op)
+                shape = "x".join(str(size) for size in op.results[0].type.shape)
+                context.remark(self.name, producer.location, f"its result is computed inside the padded {shape}")
 
 
-def _maker(insert: Any) -> Any | None:
-    """Returns the generic whose result `insert` puts into a filled tensor, if it can write there instead."""
+def _producer(insert: Any) -> Any | None:
+    """Returns the generic whose result `insert` inserts into a filled tensor.
+
+    Returns `None` if there is no such generic, or if it cannot write to the filled tensor instead.
+    """
     source, target = insert.operands[0], insert.operands[1]
     if not target.type.has_static_shape or len(insert.operands) > 2 or len(source.type.shape) != len(target.type.shape):
         return None
-    maker = _owner(source, "linalg.generic")
-    if maker is None or len(maker.results) != 1 or maker.block != insert.block:
+    producer = _owner(source, "linalg.generic")
+    if producer is None or len(producer.results) != 1 or producer.block != insert.block:
         return None
-    fill = _owner(target, "linalg.fill")
-    if fill is None or _owner(fill.operands[1], "tensor.empty") is None or _uses(target) != 1:
+    padding = _owner(target, "linalg.fill")
+    if padding is None or _owner(padding.operands[1], "tensor.empty") is None or _count_uses(target) != 1:
         return None
-    start = maker.operands[len(maker.operands) - 1]
-    filled = _owner(start, "linalg.fill")
-    empty = start if filled is None else filled.operands[1]
-    if _owner(empty, "tensor.empty") is None or _uses(start) != 1:
+    init = producer.operands[len(producer.operands) - 1]
+    init_fill = _owner(init, "linalg.fill")
+    empty = init if init_fill is None else init_fill.operands[1]
+    if _owner(empty, "tensor.empty") is None or _count_uses(init) != 1:
         return None
-    return maker if _known_at(fill.operands[0], maker) else None
+    return producer if _is_available(padding.operands[0], producer) else None
 
 
-def _known_at(value: Any, op: Any) -> bool:
-    """True if `value` is available before `op`, or is a constant, which can be moved."""
-    maker = value.owner.operation if isinstance(value, ir.OpResult) else None
-    if maker is None or maker.block != op.block:
+def _is_available(value: Any, op: Any) -> bool:
+    """True if `value` is defined before `op`, or is a constant, which can be moved."""
+    producer = value.owner.operation if isinstance(value, ir.OpResult) else None
+    if producer is None or producer.block != op.block:
         return True
-    return maker.name == "arith.constant" or bool(maker.is_before_in_block(op))
+    return producer.name == "arith.constant" or bool(producer.is_before_in_block(op))
 
 
-def _write_there(maker: Any, insert: Any) -> None:
-    """Gives `maker` the slice of the padded tensor as its destination; the filled tensor moves in front of it."""
+def _redirect(producer: Any, insert: Any) -> None:
+    """Gives `producer` the slice of the padded tensor as its destination; the padded tensor is filled before it."""
     source, target = insert.operands
-    last = len(maker.operands) - 1
-    start = maker.operands[last]
-    filled = _owner(start, "linalg.fill")
-    fill = target.owner
-    value = _owner(fill.operands[0], "arith.constant")
-    if value is not None and value.block == maker.block and maker.is_before_in_block(value):
-        value.move_before(maker)
-    with ir.InsertionPoint(maker), fill.location:
+    last = len(producer.operands) - 1
+    init = producer.operands[last]
+    init_fill = _owner(init, "linalg.fill")
+    padding = target.owner
+    value = _owner(padding.operands[0], "arith.constant")
+    if value is not None and value.block == producer.block and producer.is_before_in_block(value):
+        value.move_before(producer)
+    with ir.InsertionPoint(producer), padding.location:
         empty = tensor.empty(list(target.type.shape), target.type.element_type)
-        padded = linalg.fill(fill.operands[0], outs=[empty])
-        bounds = [list(ir.DenseI64ArrayAttr(insert.attributes[f"static_{name}"])) for name in _BOUNDS]
-        slot = tensor.extract_slice(source.type, padded, [], [], [], *bounds)
-    if filled is not None:
-        with ir.InsertionPoint(maker), filled.location:
-            slot = linalg.fill(filled.operands[0], outs=[slot])
-    maker.operands[last] = slot
+        padded = linalg.fill(padding.operands[0], outs=[empty])
+        names = ("static_offsets", "static_sizes", "static_strides")
+        bounds = [list(ir.DenseI64ArrayAttr(insert.attributes[name])) for name in names]
+        destination = tensor.extract_slice(source.type, padded, [], [], [], *bounds)
+    if init_fill is not None:
+        with ir.InsertionPoint(producer), init_fill.location:
+            destination = linalg.fill(init_fill.operands[0], outs=[destination])
+    producer.operands[last] = destination
     insert.operands[1] = padded
-    for op in (fill, fill.operands[1].owner, *([filled] if filled is not None else [])):
-        _erase_unused(op)
-    if filled is None:
-        _erase_unused(start.owner)
-
-
-_BOUNDS = ("offsets", "sizes", "strides")
+    for op in (padding, padding.operands[1].owner, *([init_fill] if init_fill is not None else [])):
+        _erase_if_unused(op)
+    if init_fill is None:
+        _erase_if_unused(init.owner)
 
 
 def _owner(value: Any, name: str) -> Any | None:
@@ -95,10 +96,10 @@ def _owner(value: Any, name: str) -> Any | None:
     return value.owner.operation if isinstance(value, ir.OpResult) and value.owner.name == name else None
 
 
-def _uses(value: Any) -> int:
+def _count_uses(value: Any) -> int:
     return len(list(value.uses))
 
 
-def _erase_unused(op: Any) -> None:
-    if not any(_uses(result) for result in op.results):
+def _erase_if_unused(op: Any) -> None:
+    if not any(_count_uses(result) for result in op.results):
         op.erase()

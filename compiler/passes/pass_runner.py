@@ -21,29 +21,31 @@ from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registe
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.stderr_capture import capture_stderr
 
-_REFUSED = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
-_PARSER = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
-_RESTRICTED = re.compile(r"restricted to '([^']*)' on a PassManager")
-_SILENT = "Failure while executing pass pipeline"
-# Finds the op that a note of a diagnostic names, and whether a message already names one.
-_CURRENT = re.compile(r'^see current operation:\s*(?:%[^=]* = )?"([\w.]+)"')
-_NAMED = re.compile(r"'[a-z]\w*\.[\w.]+'")
-_UNREGISTERED = re.compile(r"does not refer to a registered pass")
+# Messages of MLIR's pass manager and of LLVM's option parser.
+_REJECTED_OPTIONS = re.compile(r"failed to add `[^`]*` with options `([^`]*)`")
+_OPTION_PARSER_PREFIX = re.compile(r"^(<Pass-Options-Parser>)?: (for the --)?")
+_WRONG_ANCHOR = re.compile(r"restricted to '([^']*)' on a PassManager")
+_NO_MESSAGE = "Failure while executing pass pipeline"
+# The op in a note of a diagnostic, and the name of an op in a message.
+_OP_IN_NOTE = re.compile(r'^see current operation:\s*(?:%[^=]* = )?"([\w.]+)"')
+_OP_IN_MESSAGE = re.compile(r"'[a-z]\w*\.[\w.]+'")
+_UNREGISTERED_PASS = re.compile(r"does not refer to a registered pass")
 
 
 class StepError(Exception):
-    """A pass failed. `message` is its error, `node` the stable name of the node that it is about, if any.
+    """A pass failed. `message` is its first error, `detail` all of its output.
 
-    `place` is the number of the set of all nodes that the op comes from.
+    `node` is the stable name of the first graph node that the op with the error comes from, and `node_set` the number
+    of the set of all its nodes in `LocationSets`; "" and 0 if unknown.
     """
 
-    def __init__(self, message: str, detail: str = "", node: str = "", place: int = 0) -> None:
+    def __init__(self, message: str, detail: str = "", node: str = "", node_set: int = 0) -> None:
         super().__init__(message)
-        self.message, self.detail, self.node, self.place = message, detail, node, place
+        self.message, self.detail, self.node, self.node_set = message, detail, node, node_set
 
 
 def own_passes() -> dict[str, type[MlirPass]]:
-    """Returns the passes written in Python, by name: those of this folder, and those registered by others."""
+    """Returns the passes written in Python, by name: those of this folder, and those that plug-ins have registered."""
     _import_all()
     return registered()
 
@@ -63,9 +65,9 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
     """
     with _Diagnostics(operation.context, context.locations) as diagnostics:
         try:
-            own = own_passes().get(step.name)
-            if own is not None:
-                _run_own(own.create(dict(step.options)), operation, step, context)
+            python_pass = own_passes().get(step.name)
+            if python_pass is not None:
+                _run_python_pass(python_pass.create(dict(step.options)), operation, step, context)
                 if verify:
                     _verify(operation, diagnostics)
             else:
@@ -79,7 +81,7 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
         except (ir.MLIRError, ValueError) as error:
             raise diagnostics.error(error) from error
         except Exception as error:
-            # A bug in one of our passes is reported like any failure, so that the IR before it can be inspected.
+            # A bug in a Python pass is reported like any failure, so that the IR before the pass can be inspected.
             raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
@@ -88,7 +90,7 @@ def _run_mlir_pass(operation: Any, step: PassStep, context: PassContext, verify:
     try:
         manager = _parse_pipeline(step, operation.context, verify)
     except ValueError as error:
-        if _UNREGISTERED.search(str(error)) is None or not mlir_opt.has(step.name):
+        if _UNREGISTERED_PASS.search(str(error)) is None or not mlir_opt.has(step.name):
             raise
         mlir_opt.run(operation, step, context.locations)
     else:
@@ -96,50 +98,54 @@ def _run_mlir_pass(operation: Any, step: PassStep, context: PassContext, verify:
 
 
 def _tool_error(error: ToolError, locations: LocationSets) -> StepError:
-    """Converts a tool's error, with the node that it is about."""
-    known = locations.sets[error.place] if error.place < len(locations.sets) else ()
-    return StepError(str(error), error.detail, next(iter(known), ""), error.place)
+    """Converts an error of the user's `mlir-opt`, and adds the first node that the op with the error comes from."""
+    nodes = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
+    return StepError(str(error), error.detail, next(iter(nodes), ""), error.node_set)
 
 
-def _run_own(found: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
+def _run_python_pass(python_pass: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
     with operation.context, context.locations.nowhere(operation.context):
-        if step.anchor == found.anchor:
-            found.run(operation, context)
+        if step.anchor == python_pass.anchor:
+            python_pass.run(operation, context)
         else:
-            raise PassError(f"{found.name} runs on {found.anchor}, not on {step.anchor}")
+            raise PassError(f"{python_pass.name} runs on {python_pass.anchor}, not on {step.anchor}")
 
 
 def _verify(operation: Any, diagnostics: _Diagnostics) -> None:
-    """Raises `StepError` if one of our passes has produced invalid IR."""
+    """Raises `StepError` if a Python pass has produced invalid IR."""
     try:
         operation.verify()
     except ir.MLIRError as error:
-        found = diagnostics.error(error)
-        message = f"its result does not verify: {found.message}"
-        raise StepError(message, found.detail, found.node, found.place) from error
+        verifier = diagnostics.error(error)
+        message = f"its result does not verify: {verifier.message}"
+        raise StepError(message, verifier.detail, verifier.node, verifier.node_set) from error
 
 
 def _parse_pipeline(step: PassStep, context: Any, verify: bool) -> Any:
+    """Returns the pass manager for `step`.
+
+    Raises `PassError` if the pass rejects its anchor or options, and `ValueError` for other errors of the parser.
+    """
     nested = step.spelling() if step.anchor == "builtin.module" else f"{step.anchor}({step.spelling()})"
     pipeline = f"builtin.module({nested})"
     try:
         manager = passmanager.PassManager.parse(pipeline, context=context)
     except ValueError as error:
-        if (found := _REFUSED.search(str(error))) is None:
+        if (rejected := _REJECTED_OPTIONS.search(str(error))) is None:
             raise
-        if (anchor := _RESTRICTED.search(str(error))) is not None:
+        if (anchor := _WRONG_ANCHOR.search(str(error))) is not None:
             raise PassError(f"{step.name} runs on {anchor[1]}, not on {step.anchor}") from error
-        why = _option_error(str(error), pipeline, context)
-        raise PassError(f"{step.name} does not take the options `{found[1]}`{why and f': {why}'}") from error
+        reason = _option_error(str(error), pipeline, context)
+        raise PassError(f"{step.name} does not take the options `{rejected[1]}`{reason and f': {reason}'}") from error
     manager.enable_verifier(verify)
     return manager
 
 
 def _option_error(diagnostics: str, pipeline: str, context: Any) -> str:
-    """Returns what is wrong with an option.
+    """Returns the error of LLVM's option parser.
 
-    LLVM's option parser prints that to stderr, which the bindings do not capture, so the pipeline is parsed again with
-    the process's stderr captured.
+    The parser prints the error to stderr, which the bindings do not capture, so the pipeline is parsed again with the
+    process's stderr captured.
     """
     with tempfile.TemporaryFile() as captured, capture_stderr(captured):
         with contextlib.suppress(ValueError):
@@ -148,28 +154,28 @@ def _option_error(diagnostics: str, pipeline: str, context: Any) -> str:
         text = captured.read().decode(errors="replace")
     lines = (line.strip() for line in (*text.splitlines(), diagnostics.partition("failed to add")[0]))
     line = next((line for line in lines if line), "")
-    return _PARSER.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
+    return _OPTION_PARSER_PREFIX.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
 
 
 def _message_with_op(diagnostic: Any) -> str:
-    """Returns MLIR's message, with the name of its op if only a note of the diagnostic has the name."""
+    """Returns MLIR's message; if only a note of the diagnostic has the name of the op, the name is added."""
     message = str(diagnostic.message)
-    notes = (_CURRENT.match(str(note.message)) for note in diagnostic.notes)
-    name = next((found[1] for found in notes if found is not None), "")
-    if not name or _NAMED.search(message):
+    notes = (_OP_IN_NOTE.match(str(note.message)) for note in diagnostic.notes)
+    name = next((note[1] for note in notes if note is not None), "")
+    if not name or _OP_IN_MESSAGE.search(message):
         return message
     return f"'{name}' {message}" if message.startswith("op ") else f"{message} ('{name}')"
 
 
 @dataclass
 class _Diagnostics:
-    """Collects MLIR's diagnostics while a pass runs."""
+    """Collects MLIR's messages while a pass runs, and the nodes of the first op with a known location."""
 
     context: Any
     locations: LocationSets
     messages: list[str] = field(default_factory=list)
     node: str = ""
-    place: int = 0
+    node_set: int = 0
 
     def __enter__(self) -> _Diagnostics:
         self._handler = self.context.attach_diagnostic_handler(self._collect)
@@ -185,19 +191,19 @@ class _Diagnostics:
         self.messages.append(_message_with_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:
-            self.node, self.place = self.locations.sets[number][0], number
+            self.node, self.node_set = self.locations.sets[number][0], number
         return True
 
     def error(self, error: Exception) -> StepError:
-        """Returns the error to show: MLIR's first message, or the binding's own."""
+        """Returns the error to show: the first diagnostic, otherwise the first line of `error`."""
         for diagnostic in getattr(error, "error_diagnostics", ()):
             self._collect(diagnostic)
         text = str(error)
-        if _UNREGISTERED.search(text):
+        if _UNREGISTERED_PASS.search(text):
             return StepError("unknown pass", text)
         first = self.messages[0] if self.messages else next(iter(text.strip().splitlines()), type(error).__name__)
-        # The rest of the message is the op in generic form, which may be very long.
+        # This text of MLIR's dialect conversion is followed by the op in generic form, which may be very long.
         message = first.partition(" that was explicitly marked illegal")[0]
-        if message == _SILENT:
+        if message == _NO_MESSAGE:
             message = "it failed without a message"
-        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.place)
+        return StepError(message, "\n".join(dict.fromkeys([*self.messages, text])), self.node, self.node_set)

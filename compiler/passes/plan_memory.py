@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, place_spans
 from buddy.compiler.codegen.calling_convention import ARENA, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.walk import RESULT, accesses, aliases_operand, attributes_of, bytes_of, calls_in, find_ops
+from buddy.compiler.mlir.walk import (
+    RESULT,
+    accesses,
+    aliases_operand,
+    attributes_of,
+    bytes_of,
+    callee_of,
+    calls_in,
+    find_ops,
+    symbol_of,
+)
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
 from buddy.compiler.passes.kernels.access import as_bytes, byte_type, part
@@ -19,28 +29,28 @@ from buddy.compiler.passes.parallel_to_tasks import THREADS
 @register
 @dataclass(frozen=True)
 class PlanMemory(MlirPass):
-    """Functions get the arena as their last argument, and pass the part that a callee needs to it.
+    """Functions get the arena as their last argument, and pass a part of it to each callee that needs memory.
 
-    The entry's results serve as scratch memory until they are written. A task gets one part per thread. Public
-    functions other than the entry, whose callers do not pass an arena, allocate their own. Without `arena` each buffer
-    is freed after its last use. Without the pass, buffers are never freed.
+    The entry's result buffers serve as scratch memory until their results are written. A task gets one part per thread.
+    A public function other than the entry allocates its arena itself, since its callers do not pass one. Without
+    `arena`, each buffer is freed after its last use. Without the pass, buffers are never freed.
     """
 
     name: ClassVar[str] = "plan-memory"
-    summary: ClassVar[str] = "one arena for all buffers, reused by liveness; without the pass, buffers are never freed"
+    summary: ClassVar[str] = "place all buffers in one arena by liveness; without the pass, buffers are never freed"
 
     arena: bool = True
 
     def run(self, root: Any, context: PassContext) -> None:
-        functions = {_name(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
+        functions = {symbol_of(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
         for name, function in functions.items():
             if len(function.regions[0].blocks) > 1:
                 raise PassError(f"@{name} has several blocks: move {self.name} before convert-scf-to-cf")
         for function in functions.values():
-            _free_dynamic(function, self.name, context)
+            _free_dynamic_buffers(function, self.name, context)
         if self.arena:
             entry = entry_of(root)
-            _Planner(functions, _name(entry) if entry is not None else "", context).run()
+            _ArenaPlanner(functions, symbol_of(entry) if entry is not None else "", context).run()
             return
         for function in functions.values():
             buffers = list(_buffers(function))
@@ -48,20 +58,16 @@ class PlanMemory(MlirPass):
                 _free_after_use(buffers)
                 total = sum(buffer.span.size for buffer in buffers)
                 context.remark(
-                    self.name, function.location, f"{_buffer_count(buffers)}, {total} bytes, each freed after use"
+                    self.name, function.location, f"{_describe_count(buffers)}, {total} bytes, each freed after use"
                 )
 
 
-def _free_dynamic(function: Any, name: str, context: PassContext) -> None:
+def _free_dynamic_buffers(function: Any, name: str, context: PassContext) -> None:
     """Frees buffers of dynamic size, which are outside the arena, after their last use."""
     buffers = list(_buffers(function, static=False))
     if buffers:
         _free_after_use(buffers)
-        context.remark(name, function.location, f"{_buffer_count(buffers)} of dynamic size, each freed after use")
-
-
-def _name(function: Any) -> str:
-    return str(ir.StringAttr(function.attributes["sym_name"]).value)
+        context.remark(name, function.location, f"{_describe_count(buffers)} of dynamic size, each freed after use")
 
 
 def _has_body(op: Any) -> bool:
@@ -73,7 +79,7 @@ def _has_body(op: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Buffer:
-    """An allocation, the ops that free it, and its live range, in positions of ops in a block."""
+    """An allocation, the ops that free it, and its size and live range, in positions of ops in a block."""
 
     op: Any
     frees: tuple[Any, ...]
@@ -86,22 +92,23 @@ def _positions_in(block: Any) -> dict[Any, int]:
 
 
 def _buffers(function: Any, positions: dict[Any, int] | None = None, static: bool = True) -> Iterator[_Buffer]:
-    """Yields the allocations in `function` of static size (or of dynamic size) that have no alias.
+    """Yields the allocations in `function` that have no alias: those of static size, or those of dynamic size.
 
-    Live ranges are in `positions`, or in positions of their own blocks without it. Dynamic sizes are 0.
+    Live ranges are given as `positions`; without them, as positions in the block of the allocation. The size of a
+    buffer of dynamic size is given as 0.
     """
-    outer = block = function.regions[0].blocks[0]
-    inside = positions
-    for op in sorted(find_ops(function, "memref.alloc"), key=lambda op: op.block != outer):
-        if inside is None or (positions is None and op.block != block):
-            block, inside = op.block, _positions_in(op.block)
-        kind = ir.MemRefType(op.results[0].type)
+    entry_block = block = function.regions[0].blocks[0]
+    block_positions = positions
+    for op in sorted(find_ops(function, "memref.alloc"), key=lambda op: op.block != entry_block):
+        if block_positions is None or (positions is None and op.block != block):
+            block, block_positions = op.block, _positions_in(op.block)
+        type_ = ir.MemRefType(op.results[0].type)
         users = list(accesses(op.results[0]))
-        if kind.has_static_shape is not static or any(map(aliases_operand, users)):
+        if type_.has_static_shape is not static or any(map(aliases_operand, users)):
             continue
         frees = tuple(user for user in users if user.name == "memref.dealloc")
-        steps = [_position(user, inside) for user in users] or [_position(op, inside)]
-        yield _Buffer(op, frees, Span(bytes_of(kind) if static else 0, min(steps), max(steps)))
+        uses = [_position(user, block_positions) for user in users] or [_position(op, block_positions)]
+        yield _Buffer(op, frees, Span(bytes_of(type_) if static else 0, min(uses), max(uses)))
 
 
 def _position(op: Any, positions: dict[Any, int]) -> int:
@@ -111,7 +118,7 @@ def _position(op: Any, positions: dict[Any, int]) -> int:
     return positions[op]
 
 
-def _buffer_count(buffers: Sequence[Any]) -> str:
+def _describe_count(buffers: Sequence[Any]) -> str:
     return f"{len(buffers)} buffer{'s' * (len(buffers) != 1)}"
 
 
@@ -119,10 +126,11 @@ def _buffer_count(buffers: Sequence[Any]) -> str:
 
 
 @dataclass
-class _Planner:
-    """Plans callees before their callers. `needs` are the bytes that a call of each function needs, including scratch.
+class _ArenaPlanner:
+    """Plans callees before their callers, and rewrites each function to the planned memory.
 
-    `active` are the functions that are being planned, and `recursive` are recursive functions, as those that MLIR's
+    `needs` has the bytes that a call of each function needs, including those of its callees. `active` has the functions
+    that are being planned, and `recursive` those that call themselves, such as the functions that MLIR's
     `async-parallel-for` creates.
     """
 
@@ -142,82 +150,88 @@ class _Planner:
             return
         function = self.functions[name]
         self.needs[name] = 0
-        calls = [op for op in calls_in(function) if _callee(op) in self.functions]
+        calls = [op for op in calls_in(function) if callee_of(op) in self.functions]
         self.active.add(name)
-        for callee in dict.fromkeys(map(_callee, calls)):
+        for callee in dict.fromkeys(map(callee_of, calls)):
             if callee in self.active:
                 self.recursive.add(callee)
             self._plan(callee)
         self.active.remove(name)
-        calls = [call for call in calls if self.needs[_callee(call)]]
+        calls = [call for call in calls if self.needs[callee_of(call)]]
         positions = _positions_in(function.regions[0].blocks[0])
         buffers = list(_buffers(function, positions))
-        steps = [_position(call, positions) for call in calls]
-        passed = [Span(self.needs[_callee(call)], step, step) for call, step in zip(calls, steps, strict=True)]
-        if not buffers and not passed:
+        call_positions = [_position(call, positions) for call in calls]
+        call_spans = [
+            Span(self.needs[callee_of(call)], position, position)
+            for call, position in zip(calls, call_positions, strict=True)
+        ]
+        if not buffers and not call_spans:
             return
         if name in self.recursive:
             raise PassError(f"@{name} is recursive, so its memory is unbounded: disable the pass that created it")
-        # Only for the entry: calls of other functions pass buffers of their own types.
-        results = _results(function, positions) if name == self.entry else []
-        places, size = place_spans([*(buffer.span for buffer in buffers), *passed], [span for _, span in results])
-        rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_rooms(places))}
-        self.needs[name] = self._place_buffers(function, buffers, calls, places, rooms, max(1, size))
+        # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
+        results = _result_spans(function, positions) if name == self.entry else []
+        slots, size = place_spans([*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results])
+        rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_used_rooms(slots))}
+        self.needs[name] = self._place_buffers(function, buffers, calls, slots, rooms, max(1, size))
 
     def _place_buffers(
-        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], places: Sequence[ArenaSlot],
+        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], slots: Sequence[ArenaSlot],
         rooms: dict[int, Any], size: int,
     ) -> int:  # fmt: skip
-        """Places buffers and callees' memory in an arena of `size` bytes or in `rooms`; returns the bytes per call."""
+        """Replaces buffers by views, and passes memory to callees, in an arena of `size` bytes or in `rooms`.
+
+        `slots` are those of `buffers` and then of `calls`; `rooms` has the result buffers that are used as scratch
+        memory. Returns the bytes that a call of `function` needs: 0 if the function allocates its arena.
+        """
         threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
         need = aligned(size) * threads if threads > 1 else size
-        is_entry = _name(function) == self.entry
-        private = "sym_visibility" in function.attributes or is_entry
-        arena = _argument(function, need, is_entry) if private else _allocate_arena(function, size)
+        is_entry = symbol_of(function) == self.entry
+        takes_arena = "sym_visibility" in function.attributes or is_entry
+        arena = _add_arena_argument(function, need, is_entry) if takes_arena else _allocate_arena(function, size)
         if threads > 1:
             function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
-        for buffer, found in zip(buffers, places, strict=False):
-            _replace_by_view(buffer, arena if found.room is None else rooms[found.room], found.offset)
-        for call, found in zip(calls, places[len(buffers) :], strict=True):
-            memory = arena if found.room is None else rooms[found.room]
-            _pass_part(call, memory, found.offset, self.needs[_callee(call)])
+        for buffer, slot in zip(buffers, slots, strict=False):
+            _replace_by_view(buffer, arena if slot.room is None else rooms[slot.room], slot.offset)
+        for call, slot in zip(calls, slots[len(buffers) :], strict=True):
+            memory = arena if slot.room is None else rooms[slot.room]
+            _pass_part(call, memory, slot.offset, self.needs[callee_of(call)])
         if buffers:
             total = sum(buffer.span.size for buffer in buffers)
-            shares = f", once for each of {threads} threads" if threads > 1 else ""
-            text = f"{_buffer_count(buffers)}, {total} bytes, in {size}{shares}"
+            per_thread = f", once for each of {threads} threads" if threads > 1 else ""
+            text = f"{_describe_count(buffers)}, {total} bytes, in {size}{per_thread}"
             self.context.remark(PlanMemory.name, function.location, text)
-        return need if private else 0
+        return need if takes_arena else 0
 
 
-def _rooms(places: Sequence[ArenaSlot]) -> set[int]:
-    return {found.room for found in places if found.room is not None}
+def _used_rooms(slots: Sequence[ArenaSlot]) -> set[int]:
+    return {slot.room for slot in slots if slot.room is not None}
 
 
-def _results(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]:
-    """Returns the out-parameters, with the range of ops during which they are in use: from the first access on."""
-    flags = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
-    found = []
-    for argument, flag in zip(function.regions[0].blocks[0].arguments, flags, strict=False):
-        if RESULT in ir.DictAttr(flag) and ir.MemRefType(argument.type).has_static_shape:
+def _result_spans(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]:
+    """Returns each out-parameter of static size, with its size and the range in which it is in use.
+
+    The range is from the first access to the end of the function.
+    """
+    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
+    spans = []
+    for argument, attribute in zip(function.regions[0].blocks[0].arguments, attributes, strict=False):
+        if RESULT in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:
             first = min((_position(user, positions) for user in accesses(argument)), default=0)
-            found.append((argument, Span(bytes_of(argument.type), first, len(positions))))
-    return found
+            spans.append((argument, Span(bytes_of(argument.type), first, len(positions))))
+    return spans
 
 
-def _callee(call: Any) -> str:
-    return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
-
-
-def _argument(function: Any, size: int, is_entry: bool) -> Any:
-    """Adds a last argument of `size` bytes to `function`."""
-    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    type_ = ir.FunctionType.get([*kind.inputs, byte_type(size)], kind.results)
-    flags = [ir.DictAttr.get({})] * len(kind.inputs)
+def _add_arena_argument(function: Any, size: int, is_entry: bool) -> Any:
+    """Adds an arena of `size` bytes to `function` as its last argument; returns the argument."""
+    old = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    new = ir.FunctionType.get([*old.inputs, byte_type(size)], old.results)
+    attributes = [ir.DictAttr.get({})] * len(old.inputs)
     if "arg_attrs" in function.attributes:
-        flags = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
-    mark = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
-    function.attributes["function_type"] = ir.TypeAttr.get(type_)
-    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*flags, ir.DictAttr.get(mark)])
+        attributes = list(ir.ArrayAttr(function.attributes["arg_attrs"]))
+    arena = {ARENA: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), size)} if is_entry else {}
+    function.attributes["function_type"] = ir.TypeAttr.get(new)
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, ir.DictAttr.get(arena)])
     return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)
 
 
@@ -232,6 +246,7 @@ def _allocate_arena(function: Any, size: int) -> Any:
 
 
 def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
+    """Replaces an allocation by a view of `arena` from byte `offset` on, and erases the ops that free it."""
     for free in buffer.frees:
         free.erase()
     value = buffer.op.results[0]
@@ -241,11 +256,11 @@ def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
 
 
 def _pass_part(call: Any, arena: Any, offset: int, size: int) -> None:
-    """Adds the `size` bytes at `offset` to `call` as an operand."""
+    """Adds the `size` bytes at `offset` of `arena` to `call` as its last operand."""
     with ir.InsertionPoint(call), call.location:
-        passed = part(arena, offset, byte_type(size))
-        callee = ir.FlatSymbolRefAttr.get(_callee(call))
-        new = func.CallOp([result.type for result in call.results], callee, [*call.operands, passed])
+        memory = part(arena, offset, byte_type(size))
+        callee = ir.FlatSymbolRefAttr.get(callee_of(call))
+        new = func.CallOp([result.type for result in call.results], callee, [*call.operands, memory])
     for old, result in zip(call.results, new.results, strict=True):
         old.replace_all_uses_with(result)
     for key, attribute in attributes_of(call).items():
@@ -257,13 +272,15 @@ def _pass_part(call: Any, arena: Any, offset: int, size: int) -> None:
 
 
 def _free_after_use(buffers: Sequence[_Buffer]) -> None:
-    for buffer in sorted(buffers, key=lambda found: -found.span.last):
+    """Frees each buffer after its last use, if no op frees it yet."""
+    # From the last position to the first: a new op moves the ops after it by one position.
+    for buffer in sorted(buffers, key=lambda buffer: -buffer.span.last):
         if not buffer.frees:
             _free(buffer.op.block, buffer.span.last + 1, buffer.op.results[0])
 
 
 def _free(block: Any, position: int, value: Any) -> None:
-    """Frees `value` before op number `position`."""
-    before = block.operations[position].operation
-    with ir.InsertionPoint(before), before.location:
+    """Frees `value` before op number `position` of `block`."""
+    next_op = block.operations[position].operation
+    with ir.InsertionPoint(next_op), next_op.location:
         memref.DeallocOp(value)

@@ -20,7 +20,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError, as_bytes, layout_of, part
-from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before
+from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before, is_function
 
 _COPIES = ("linalg.copy", "memref.copy")
 _READS = frozenset(
@@ -33,26 +33,25 @@ _READS = frozenset(
 class ReadInPlace(MlirPass):
     """Functions take dense buffers without an offset, so bufferization copies a slice of a tensor for each call.
 
-    If the slice is dense and not written meanwhile, a pointer to its start is passed instead.
+    If the slice is dense and not written while the copy is in use, a pointer to the slice's start is passed instead.
     """
 
     name: ClassVar[str] = "read-in-place"
     summary: ClassVar[str] = "remove copies that are only read; pass a dense slice by the pointer to its start"
 
     def run(self, root: Any, context: PassContext) -> None:
-        readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if _is_function(op)})
+        readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if is_function(op)})
         entry = entry_of(root)
         for op in find_ops(root, *_COPIES):
             source, target = op.operands
-            offset = _dense(source, target, entry)
+            offset = _offset_of_source(source, target, entry)
+            reason = ""
             if not _is_only_read(op, target, readers):
                 reason = "its target is written, or is not a separate buffer"
-            elif not _source_is_unchanged(op, source, readers):
+            elif not _is_source_unchanged(op, source, readers):
                 reason = "its source may be written while the copy is in use"
-            else:
-                reason = (
-                    "its source is not dense, or has an offset that no pointer can express" if offset is None else ""
-                )
+            elif offset is None:
+                reason = "its source is not dense, or has an offset that no pointer can express"
             if offset is None or reason:
                 context.remark(self.name, op.location, f"copied: {reason}")
                 continue
@@ -63,52 +62,55 @@ class ReadInPlace(MlirPass):
             allocation.erase()
 
 
-def _is_function(op: Any) -> bool:
-    return bool(op.operation.name == "func.func")
-
-
 @dataclass
 class _Readers:
-    """Determines which ops of a module only read a buffer; for calls, by analysing the callee."""
+    """Determines which ops of a module only read a buffer; for calls, by analysing the callee.
+
+    The results are cached: for (function, number) of an argument, and for all arguments of a function.
+    """
 
     functions: dict[str, Any]
-    known: dict[tuple[str, int], bool] = field(default_factory=dict)
-    only_reading: dict[str, bool] = field(default_factory=dict)
+    only_read_arguments: dict[tuple[str, int], bool] = field(default_factory=dict)
+    read_only_functions: dict[str, bool] = field(default_factory=dict)
 
-    def arguments_only_read(self, function: Any) -> bool:
-        """True if `function` only reads its arguments; removing a copy does not change that."""
+    def only_reads_arguments(self, function: Any) -> bool:
+        """True if `function` does not write to its arguments, except out-parameters.
+
+        The cached result stays valid, since the removal of a copy adds no writes.
+        """
         name = symbol_of(function)
-        if name not in self.only_reading:
-            given = function.regions[0].blocks[0].arguments
-            shared = [a for a in given if isinstance(a.type, ir.MemRefType) and not is_unaliased(a)]
-            self.only_reading[name] = all(map(self.only_read, shared))
-        return self.only_reading[name]
+        if name not in self.read_only_functions:
+            arguments = function.regions[0].blocks[0].arguments
+            buffers = [a for a in arguments if isinstance(a.type, ir.MemRefType) and not is_unaliased(a)]
+            self.read_only_functions[name] = all(map(self.is_only_read, buffers))
+        return self.read_only_functions[name]
 
-    def only_read(self, value: Any) -> bool:
-        return all(self.reads(user, number) for user, number in _uses(value))
+    def is_only_read(self, value: Any) -> bool:
+        return all(self.only_reads(user, number) for user, number in _uses(value))
 
-    def reads(self, op: Any, number: int) -> bool:
-        """True if `op` does not write to the buffer that is its operand `number`."""
+    def only_reads(self, op: Any, number: int) -> bool:
+        """True if `op` reads the buffer that is its operand `number`, and does not write to it."""
         if op.name in _READS:
             return True
         if op.name == "func.call":
-            return self._callee_reads(callee_of(op), number)
+            return self._callee_only_reads(callee_of(op), number)
         if op.name.startswith("linalg.") and "operandSegmentSizes" in op.attributes:
             return number < int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
         return op.name in ("memref.copy", "linalg.transpose", "linalg.broadcast") and number == 0
 
-    def _callee_reads(self, name: str, number: int) -> bool:
+    def _callee_only_reads(self, name: str, number: int) -> bool:
         function = self.functions.get(name)
         if function is None or not function.regions[0].blocks:
             return False
-        if (name, number) not in self.known:
-            self.known[name, number] = False  # for recursive functions
-            self.known[name, number] = self.only_read(function.regions[0].blocks[0].arguments[number])
-        return self.known[name, number]
+        key = name, number
+        if key not in self.only_read_arguments:
+            self.only_read_arguments[key] = False  # ends the recursion if the function calls itself
+            self.only_read_arguments[key] = self.is_only_read(function.regions[0].blocks[0].arguments[number])
+        return self.only_read_arguments[key]
 
 
 def _uses(value: Any) -> Iterator[tuple[Any, int]]:
-    """Yields the ops that access the memory of `value`, with the operand number."""
+    """Yields the ops that access the memory of `value`, each with the number of the operand."""
     users = set(accesses(value))
     for user in users:
         for number, operand in enumerate(user.operands):
@@ -121,43 +123,51 @@ def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
     if not is_allocated(target) or target.owner.operation.block != op.block:
         return False
     uses = [(user, number) for user, number in _uses(target) if user != op]
-    return all(is_after(user, op) and readers.reads(user, number) for user, number in uses)
+    return all(is_after(user, op) and readers.only_reads(user, number) for user, number in uses)
 
 
-def _source_is_unchanged(op: Any, source: Any, readers: _Readers) -> bool:
+def _is_source_unchanged(op: Any, source: Any, readers: _Readers) -> bool:
     """True if nothing after the copy `op` writes to the buffer of `source`."""
     root = root_of(source)
     if isinstance(root, ir.BlockArgument):
         # Two arguments may be the same tensor; out-parameters do not alias.
         if root.owner.owner.operation.name != "func.func" or is_unaliased(root):
             return False
-        return readers.arguments_only_read(root.owner.owner.operation)
+        return readers.only_reads_arguments(root.owner.owner.operation)
     if not is_allocated(root):
         return False
-    return all(readers.reads(user, n) or (is_before(user, op) and not aliases_operand(user)) for user, n in _uses(root))
+    return all(
+        readers.only_reads(user, number) or (is_before(user, op) and not aliases_operand(user))
+        for user, number in _uses(root)
+    )
 
 
-def _dense(source: Any, target: Any, entry: Any) -> int | None:
-    """Returns the byte offset of `source` in its root, if it has the layout of `target` and can be pointed to."""
+def _offset_of_source(source: Any, target: Any, entry: Any) -> int | None:
+    """Returns the byte offset of `source` in its buffer.
+
+    Returns `None` if `source` does not have the layout of `target`. A source with an offset must be a view of an
+    argument of the function `entry`.
+    """
     try:
-        found, wanted = layout_of(source.type), layout_of(target.type)
+        layout, target_layout = layout_of(source.type), layout_of(target.type)
     except UnsupportedError:
         return None
-    pairs = zip(found.shape, found.strides, wanted.strides, strict=True)
-    if found.offset is None or wanted.offset != 0 or any(size > 1 and a != b for size, a, b in pairs):
+    dims = zip(layout.shape, layout.strides, target_layout.strides, strict=True)
+    has_other_strides = any(size > 1 and stride != target_stride for size, stride, target_stride in dims)
+    if layout.offset is None or target_layout.offset != 0 or has_other_strides:
         return None
-    if found.offset == 0:
+    if layout.offset == 0:
         return 0
     root = root_of(source)
-    movable = isinstance(root, ir.BlockArgument) and entry is not None and root.owner.owner.operation == entry
-    before = _bytes_before(source) if movable and root.type.has_static_shape else None
-    return None if before is None else before + found.offset * element_bytes(source.type.element_type)
+    is_argument = isinstance(root, ir.BlockArgument) and entry is not None and root.owner.owner.operation == entry
+    base_bytes = _bytes_before_base(source) if is_argument and root.type.has_static_shape else None
+    return None if base_bytes is None else base_bytes + layout.offset * element_bytes(source.type.element_type)
 
 
-def _bytes_before(value: Any) -> int | None:
-    """Returns the bytes of an argument before the base that the offset of `value`, a view of it, is relative to.
+def _bytes_before_base(value: Any) -> int | None:
+    """Returns the byte offset of the base of `value` in its buffer; the offset in its type is relative to this base.
 
-    Each `memref.view` starts a new base; `None` if one of them has a dynamic byte shift.
+    Each `memref.view` starts a new base. Returns `None` if one of them has a dynamic byte shift.
     """
     before = 0
     while isinstance(value, ir.OpResult):
@@ -171,7 +181,7 @@ def _bytes_before(value: Any) -> int | None:
 
 
 def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
-    """Returns `source`, at byte `offset` of its root or without offset, as a memref that has no offset."""
+    """Returns `source`, which is at byte `offset` of its buffer, as a memref of `type_`, which has no offset."""
     with ir.InsertionPoint(op), op.location:
         if offset:
             root = root_of(source)
@@ -184,4 +194,5 @@ def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) ->
 
 
 def _is_bytes(root: Any) -> bool:
+    """True if `root` is a buffer of bytes, with a `memref.view` for each buffer in it."""
     return any(use.owner.operation.name == "memref.view" for use in root.uses)

@@ -1,7 +1,7 @@
-"""`replace-ir`: replaces the module by a text. A recipe stores hand-edited IR in this way.
+"""`replace-ir`: replaces the module by the IR text in its option. A recipe stores hand-edited IR in this way.
 
-As an ordinary pass it can be undone, disabled, moved and replayed. Ops on lines that are also in the replaced module
-keep their graph nodes; those on changed lines get the nodes of the lines that they replace.
+Like any other pass it can be undone, disabled, moved and replayed. Ops on unchanged lines keep their graph nodes; ops
+on changed lines get the nodes of the lines that they replace.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registe
 from buddy.compiler.protocol.pass_facts import REPLACE_IR
 from buddy.compiler.protocol.text.diff import difference
 
-# The parser's notation of a location in a text without a file.
-_PLACE = re.compile(r'loc\("-":(\d+):\d+\)')
-_MESSAGE = re.compile(r'"-":(\d+):(\d+): (.*)')
+# How the parser prints a location, and an error with its line and column, if the text is not from a file.
+_LOCATION = re.compile(r'loc\("-":(\d+):\d+\)')
+_PARSE_ERROR = re.compile(r'"-":(\d+):(\d+): (.*)')
 
 
 @register
@@ -39,38 +39,42 @@ class ReplaceIr(MlirPass):
             return
         try:
             edited = ir.Module.parse(self.text).operation
-            numbers = line_numbers(root, self.text, context.locations)
+            sets = _sets_of_lines(root, self.text, context.locations)
             marked = edited.get_asm(enable_debug_info=True, assume_verified=True)
-            located = ir.Module.parse(_PLACE.sub(lambda found: _location(numbers, int(found[1])), marked)).operation
+            located = ir.Module.parse(_LOCATION.sub(lambda match: _location(sets, int(match[1])), marked)).operation
         except (ir.MLIRError, ValueError) as error:
             raise PassError(parse_problem(error)[2]) from error
-        become(root, located)
+        replace_contents(root, located)
 
 
-def line_numbers(root: Any, text: str, locations: LocationSets) -> list[int]:
-    """Returns, for each line of `text`, an edit of `root`'s text, the number of the set of nodes that it comes from."""
-    before = print_mlir(marked_text(root, locations).text, locations)
-    sets = list(before.line_sets)
-    numbers: list[int] = []
-    place = 0
-    for start, removed, after, added in difference(before.content, text).hunks:
-        numbers += sets[place : place + after - len(numbers)]
-        numbers += [locations.united(sets[start : start + removed])] * added
-        place = start + removed
-    return numbers + sets[place:]
+def _sets_of_lines(root: Any, text: str, locations: LocationSets) -> list[int]:
+    """Returns the number of the set of graph nodes for each line of `text`, which is an edit of the text of `root`."""
+    printed = print_mlir(marked_text(root, locations).text, locations)
+    old_sets = list(printed.line_sets)
+    new_sets: list[int] = []
+    next_old = 0
+    for old_start, removed, new_start, added in difference(printed.content, text).hunks:
+        new_sets += old_sets[next_old : next_old + new_start - len(new_sets)]
+        next_old = old_start + removed
+        new_sets += [locations.united(old_sets[old_start:next_old])] * added
+    return new_sets + old_sets[next_old:]
 
 
-def _location(numbers: Sequence[int], line: int) -> str:
-    number = numbers[line - 1] if 0 < line <= len(numbers) else 0
+def _location(sets: Sequence[int], line: int) -> str:
+    """Returns the MLIR location of line `line` (from 1), as the number of its set of nodes."""
+    number = sets[line - 1] if 0 < line <= len(sets) else 0
     return f'loc("{FILE}":{number}:0)'
 
 
-def become(target: Any, source: Any) -> None:
-    """Moves the contents of `source`, of the same context, to the module `target`."""
-    block, new = target.regions[0].blocks[0], source.regions[0].blocks[0]
+def replace_contents(target: Any, source: Any) -> None:
+    """Replaces the ops and attributes of the module `target` by those of `source`, a module of the same context.
+
+    `source` is empty afterwards.
+    """
+    block, source_block = target.regions[0].blocks[0], source.regions[0].blocks[0]
     for op in reversed(list(block.operations)):
         op.erase()
-    for op in list(new.operations):
+    for op in list(source_block.operations):
         op.detach_from_parent()
         block.append(op)
     for key in [attribute.name for attribute in target.attributes]:
@@ -80,8 +84,8 @@ def become(target: Any, source: Any) -> None:
 
 
 def parse_problem(error: Exception) -> tuple[int, int, str]:
-    """Returns line and column, from 1 (0 if the parser gives none), and the error there."""
-    found = _MESSAGE.search(str(error))
-    if found is None:
+    """Returns the line and column of a parse error, from 1 (0 if the parser gives none), and its message."""
+    match = _PARSE_ERROR.search(str(error))
+    if match is None:
         return 0, 0, str(error).strip().partition("\n")[0]
-    return int(found[1]), int(found[2]), f"line {found[1]}, column {found[2]}: {found[3]}"
+    return int(match[1]), int(match[2]), f"line {match[1]}, column {match[2]}: {match[3]}"

@@ -1,6 +1,7 @@
 """`tile-dynamic`: tiles ops on buffers of dynamic size to loops around ops of static size.
 
-Later passes (kernels, vectors, packed weights) then apply as to static programs. Ops of static size are unchanged.
+Later passes (kernels, vectorization, packed weights) then apply as they do to programs with static shapes. Ops of
+static size are unchanged.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from buddy.compiler.passes.kernels.tiles import (
     Index,
     buffers_of,
     constant,
+    has_window,
     is_dynamic,
     loops_of,
     part,
     size_of,
-    slides,
     tile,
 )
 
-# Iterations of one loop per step: vectors, a remainder of one vector each, single elements.
-VECTORS = (64, 8, 1)
-# With fewer elements per tile, one loop has the steps in VECTORS.
-FEW = 32
-# Rows of a product per step: enough to read the other factor from memory once for many multiply-adds.
-ROWS = 128
-# Rows of the last blocks, which are copied to padded buffers: few, since all are computed.
-LAST_ROWS = 32
-# Columns and steps of a product with several dynamic sizes.
-SQUARE = 64
+# Steps of the loops that a dynamic loop becomes, one after the other: several vectors, one vector, one element.
+_VECTOR_STEPS = (64, 8, 1)
+# If the static loops give a tile fewer elements than this, one dynamic loop has the steps in _VECTOR_STEPS.
+_MIN_TILE_ELEMENTS = 32
+# Rows of a contraction per block: enough to read the other input from memory once for many multiply-adds.
+_BLOCK_ROWS = 128
+# Rows of the last blocks, which are copied to padded buffers: few, since the padding is computed too.
+_LAST_BLOCK_ROWS = 32
+# Size of a tile along each dynamic loop of a contraction with several dynamic sizes.
+_TILE_SIZE = 64
 
 
 @register
 @dataclass(frozen=True)
 class TileDynamic(MlirPass):
-    """Products with one dynamic size keep their operands; those with more use buffers of a tile."""
+    """Contractions with one dynamic size work on views of their operands; those with more work on copies of tiles."""
 
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
@@ -53,20 +54,20 @@ class TileDynamic(MlirPass):
             with ir.InsertionPoint(op), op.location:
                 linalg.copy(op.operands[0], outs=[op.operands[1]])
             op.erase()
-        waiting = [op for op in collect(root) if op.name in KINDS | NAMED and not len(op.results) and is_dynamic(op)]
-        while waiting:
-            op = waiting.pop(0)
+        pending = [op for op in collect(root) if op.name in KINDS | NAMED and not len(op.results) and is_dynamic(op)]
+        while pending:
+            op = pending.pop(0)
             with ir.InsertionPoint(op), op.location:
-                before = constant(0).owner.operation
+                marker = constant(0).owner.operation
                 try:
-                    made, text = _tile_op(op)
+                    new_ops, text = _tile_op(op)
                 except UnsupportedError as reason:
-                    _erase_from(before, op)
+                    _erase_from(marker, op)
                     context.remark(self.name, op.location, f"{op.name} left to scalar loops: {reason}")
                     continue
-            before.erase()
+            marker.erase()
             context.remark(self.name, op.location, f"{op.name}: {text}")
-            waiting += made
+            pending += new_ops
             op.erase()
 
 
@@ -78,36 +79,47 @@ def _erase_from(first: Any, end: Any) -> None:
 
 
 def _tile_op(op: Any) -> tuple[list[Any], str]:
-    """Emits `op` in tiles; returns the ops that remain to be tiled, and the text of the remark."""
+    """Emits `op` in tiles; returns the new ops that may have dynamic sizes, and the text of the remark."""
     loops = loops_of(op)
     if op.name not in NAMED and not is_contraction(op):
-        return _Plain(op, loops).emit()
-    return _Product(op, loops).emit()
+        return _PlainTiling(op, loops).emit()
+    return _ContractionTiling(op, loops).emit()
 
 
 class _Tiling:
-    """Loops over tiles of `op`. The bounds of all loops are computed first."""
+    """Emits loops over tiles of `op`. The constructor emits the computation of all loop bounds.
+
+    `starts` and `sizes` of a tile have one entry per loop of `op`.
+    """
 
     def __init__(self, op: Any, loops: list[DynamicLoop]) -> None:
         self.op, self.loops, self.buffers = op, loops, buffers_of(op)
         self.sizes = [size_of(op, loop) if loop.size is None else loop.size for loop in loops]
 
-    def starts(self, number: int, starts: Sequence[Index]) -> list[Index]:
-        """Returns the offsets of operand `number` for a tile at `starts` of the loops."""
-        return self._along(number, starts, 0)
+    def operand_starts(self, number: int, starts: Sequence[Index]) -> list[Index]:
+        """Returns the offset in each dim of operand `number` for a tile at `starts`."""
+        return self._values_of_dims(number, starts, [0] * len(self.buffers[number].type.shape))
 
-    def extents(self, number: int, sizes: Sequence[Index]) -> list[Index]:
-        """Returns the sizes of operand `number` in a tile of `sizes`."""
-        return self._along(number, sizes, 1)
+    def operand_sizes(self, number: int, sizes: Sequence[Index]) -> list[Index]:
+        """Returns the size of each dim of operand `number` in a tile of `sizes`."""
+        return self._values_of_dims(number, sizes, list(self.buffers[number].type.shape))
 
-    def _along(self, number: int, values: Sequence[Index], constant_dim: int) -> list[Index]:
-        rank = len(self.buffers[number].type.shape)
-        found: list[Index] = list(self.buffers[number].type.shape) if constant_dim else [0] * rank
-        for value, loop in zip(values, self.loops, strict=True):
+    def _values_of_dims(self, number: int, loop_values: Sequence[Index], defaults: list[Index]) -> list[Index]:
+        """Returns for each dim of operand `number` the value of its loop, or its default if no loop indexes it."""
+        values = list(defaults)
+        for value, loop in zip(loop_values, self.loops, strict=True):
             for operand, dim in loop.uses:
                 if operand == number:
-                    found[dim] = value
-        return found
+                    values[dim] = value
+        return values
+
+    def tile_of(self, number: int, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
+        """Returns a view of operand `number` for a tile at `starts` of `sizes`."""
+        return tile(self.buffers[number], self.operand_starts(number, starts), self.operand_sizes(number, sizes))
+
+    def emit_on_views(self, starts: Sequence[Index], sizes: Sequence[Index]) -> None:
+        """Emits `op` on views of its operands, for a tile at `starts` of `sizes`."""
+        self.clone([self.tile_of(number, starts, sizes) for number in range(len(self.buffers))], starts)
 
     def clone(self, operands: Sequence[Any], starts: Sequence[Index]) -> Any:
         """Clones `op` on other buffers, with `linalg.index` shifted by the tile's start."""
@@ -131,185 +143,197 @@ def _shift_index(index: Any, start: Index) -> None:
     result.replace_all_uses_except(total, total.owner.operation)
 
 
-class _Plain(_Tiling):
-    """An op that is not a product: one element at a time along dynamic loops, or vectors along one of them."""
+class _PlainTiling(_Tiling):
+    """An op that is not a contraction: tiles of one element along dynamic loops, or of vectors along one of them."""
 
     def emit(self) -> tuple[list[Any], str]:
-        whole = [loop.size is not None and (loop.static_strides or loop.size == 1) for loop in self.loops]
-        blocked = self._blocked(whole)
+        untiled = [not _must_tile(loop) for loop in self.loops]
+        vector_loop = self._choose_vector_loop(untiled)
         starts: list[Index] = [0] * len(self.loops)
-        sizes = [loop.size if fits else 1 for loop, fits in zip(self.loops, whole, strict=True)]
+        sizes = [loop.size if is_untiled else 1 for loop, is_untiled in zip(self.loops, untiled, strict=True)]
 
-        def level(loop: int) -> None:
+        def emit_loop(loop: int) -> None:
             if loop == len(self.loops):
-                operands = [
-                    tile(value, self.starts(n, starts), self.extents(n, sizes)) for n, value in enumerate(self.buffers)
-                ]
-                self.clone(operands, starts)
-            elif whole[loop]:
-                level(loop + 1)
+                self.emit_on_views(starts, sizes)
+            elif untiled[loop]:
+                emit_loop(loop + 1)
             else:
-                for first, end, step in _blocks(self.sizes[loop], VECTORS if loop == blocked else (1,)):
+                for first, end, step in _blocks(self.sizes[loop], _VECTOR_STEPS if loop == vector_loop else (1,)):
                     with _Loop(first, end, step) as index:
                         starts[loop], sizes[loop] = index, step
-                        level(loop + 1)
+                        emit_loop(loop + 1)
 
-        level(0)
-        shape = "x".join(str(64 if i == blocked else size) for i, size in enumerate(sizes))
+        emit_loop(0)
+        shape = "x".join(str(_VECTOR_STEPS[0] if i == vector_loop else size) for i, size in enumerate(sizes))
         return [], f"loops around tiles of {shape}"
 
-    def _blocked(self, whole: list[bool]) -> int | None:
-        """Returns the loop to process in vectors, if the others leave few elements per tile."""
-        count = 1
-        for loop, fits in zip(self.loops, whole, strict=True):
-            count *= loop.size if fits and loop.size is not None else 1
-        if count >= FEW:
+    def _choose_vector_loop(self, untiled: list[bool]) -> int | None:
+        """Returns the loop to process in vectors; `None` if a tile has enough elements, or no loop is suitable."""
+        elements = 1
+        for loop, is_untiled in zip(self.loops, untiled, strict=True):
+            elements *= loop.size if is_untiled and loop.size is not None else 1
+        if elements >= _MIN_TILE_ELEMENTS:
             return None
-        fitting = [i for i, loop in enumerate(self.loops) if not whole[i] and loop.static_strides and loop.uses]
-        return max(fitting, key=lambda i: (self._contiguous(i), i), default=None)
+        suitable = [i for i, loop in enumerate(self.loops) if not untiled[i] and loop.static_strides and loop.uses]
+        return max(suitable, key=lambda i: (self._count_contiguous(i), i), default=None)
 
-    def _contiguous(self, loop: int) -> int:
+    def _count_contiguous(self, loop: int) -> int:
         """Returns the number of operands that are contiguous along `loop`."""
         uses = self.loops[loop].uses
         return sum(dim == len(self.buffers[number].type.shape) - 1 for number, dim in uses)
 
 
-class _Product(_Tiling):
-    """A contraction: batches and images one by one, rows (or other dynamic dims) in blocks."""
+class _ContractionTiling(_Tiling):
+    """A contraction with the operands (0, 1) as inputs and 2 as result.
+
+    Dynamic batch dims, and images of a convolution, are processed one at a time; other dynamic dims in blocks.
+    """
 
     def emit(self) -> tuple[list[Any], str]:
-        moving = [i for i, loop in enumerate(self.loops) if self._steps(loop)]
-        operands = [{n for n, _ in self.loops[i].uses} for i in moving]
-        # One image is enough work for a kernel; a block of images would always be computed as a whole.
-        inner = [] if slides(self.op) else [i for i, used in zip(moving, operands, strict=True) if len(used) < 3]
+        tiled = [i for i, loop in enumerate(self.loops) if _must_tile(loop)]
+        # A loop that indexes all three operands is a batch. The loops of a convolution are not blocked: one image is
+        # enough work for a kernel, and the padding of a block of images would be computed too.
+        blocked = [] if has_window(self.op) else [i for i in tiled if len(self._operands_of(i)) < 3]
         starts: list[Index] = [0] * len(self.loops)
-        sizes: list[Index] = [1 if i in moving else loop.size for i, loop in enumerate(self.loops)]
-        made: list[Any] = []
+        sizes: list[Index] = [1 if i in tiled else loop.size for i, loop in enumerate(self.loops)]
+        new_ops: list[Any] = []
 
-        def batches(left: list[int]) -> None:
-            if left:
-                for first, end, step in _blocks(self.sizes[left[0]], (1,)):
+        def emit_batches(batch_loops: list[int]) -> None:
+            if batch_loops:
+                for first, end, step in _blocks(self.sizes[batch_loops[0]], (1,)):
                     with _Loop(first, end, step) as index:
-                        starts[left[0]] = index
-                        batches(left[1:])
-            elif not inner:
-                self._direct(starts, sizes)
-            elif self._keeps_operands(inner):
-                self._rows(inner[0], starts, sizes, made)
+                        starts[batch_loops[0]] = index
+                        emit_batches(batch_loops[1:])
+            elif not blocked:
+                self.emit_on_views(starts, sizes)
+            elif self._is_blocked_by_rows(blocked):
+                self._emit_row_blocks(blocked[0], starts, sizes, new_ops)
             else:
-                self._squares(inner, starts, sizes, made)
+                self._emit_copied_tiles(blocked, starts, sizes, new_ops)
 
-        batches([i for i in moving if i not in inner])
-        if not inner:
-            return made, "one at a time"
-        return made, "rows in blocks" if self._keeps_operands(inner) else "tiles in separate buffers"
+        emit_batches([i for i in tiled if i not in blocked])
+        if not blocked:
+            return new_ops, "one at a time"
+        return new_ops, "rows in blocks" if self._is_blocked_by_rows(blocked) else "tiles in separate buffers"
 
-    def _steps(self, loop: DynamicLoop) -> bool:
-        return loop.size is None or not (loop.static_strides or loop.size == 1)
+    def _operands_of(self, loop: int) -> set[int]:
+        """Returns the numbers of the operands that `loop` indexes."""
+        return {number for number, _ in self.loops[loop].uses}
 
-    def _keeps_operands(self, inner: list[int]) -> bool:
-        """True if only one loop is dynamic, it is no reduction, and every tile has static strides."""
-        return (
-            len(inner) == 1 and self.loops[inner[0]].static_strides and 2 in {n for n, _ in self.loops[inner[0]].uses}
-        )
+    def _is_blocked_by_rows(self, blocked: list[int]) -> bool:
+        """True if only one loop is blocked, it is no reduction, and its operands have static strides along it."""
+        return len(blocked) == 1 and self.loops[blocked[0]].static_strides and 2 in self._operands_of(blocked[0])
 
     # ---- one dynamic size --------------------------------------------------------------------------------------------
 
-    def _rows(self, loop: int, starts: list[Index], sizes: list[Index], made: list[Any]) -> None:
+    def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[Index], new_ops: list[Any]) -> None:
+        """Emits full blocks of rows on views of the operands, and the remaining rows on padded copies."""
         size = self.sizes[loop]
-        full = arith.muli(arith.divui(size, constant(ROWS)), constant(ROWS))
-        with _Loop(constant(0), full, ROWS) as index:
-            starts[loop], sizes[loop] = index, ROWS
-            self._direct(starts, sizes)
-        with _Loop(full, size, LAST_ROWS) as index:
-            count = arith.minui(arith.subi(size, index), constant(LAST_ROWS))
+        full_end = arith.muli(arith.divui(size, constant(_BLOCK_ROWS)), constant(_BLOCK_ROWS))
+        with _Loop(constant(0), full_end, _BLOCK_ROWS) as index:
+            starts[loop], sizes[loop] = index, _BLOCK_ROWS
+            self.emit_on_views(starts, sizes)
+        with _Loop(full_end, size, _LAST_BLOCK_ROWS) as index:
+            rows = arith.minui(arith.subi(size, index), constant(_LAST_BLOCK_ROWS))
             starts[loop] = index
-            whole = [LAST_ROWS if i == loop else n for i, n in enumerate(sizes)]
-            valid = [count if i == loop else n for i, n in enumerate(sizes)]
-            used = {n for n, _ in self.loops[loop].uses}
+            padded = [_LAST_BLOCK_ROWS if i == loop else n for i, n in enumerate(sizes)]
+            valid = [rows if i == loop else n for i, n in enumerate(sizes)]
             operands = [
-                self._copy_tile(n, starts, valid, whole, made) if n in used else tile(
-                    value, self.starts(n, starts), self.extents(n, whole)
-                )
-                for n, value in enumerate(self.buffers)
-            ]  # fmt: skip
+                self._copy_tile(number, starts, valid, padded, new_ops)
+                if number in self._operands_of(loop)
+                else self.tile_of(number, starts, padded)
+                for number in range(len(self.buffers))
+            ]
             self.clone(operands, starts)
-            made.append(self._write_back(operands[2], starts, valid))
-
-    def _direct(self, starts: list[Index], sizes: list[Index]) -> None:
-        operands = [tile(value, self.starts(n, starts), self.extents(n, sizes)) for n, value in enumerate(self.buffers)]
-        self.clone(operands, starts)
+            new_ops.append(self._write_back(operands[2], starts, valid))
 
     # ---- several dynamic sizes ---------------------------------------------------------------------------------------
 
-    def _squares(self, inner: list[int], starts: list[Index], sizes: list[Index], made: list[Any]) -> None:
-        """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the factors to it."""
-        of_sums = [i for i in inner if 2 not in {n for n, _ in self.loops[i].uses}]
-        whole = [SQUARE if i in inner else n for i, n in enumerate(sizes)]
+    def _emit_copied_tiles(
+        self, blocked: list[int], starts: list[Index], sizes: list[Index], new_ops: list[Any]
+    ) -> None:
+        """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the inputs to it."""
+        reductions = [i for i in blocked if 2 not in self._operands_of(i)]
+        padded = [_TILE_SIZE if i in blocked else n for i, n in enumerate(sizes)]
         valid = list(sizes)
 
-        def level(left: list[int], body: Callable[[], None]) -> None:
-            if not left:
-                body()
+        def emit_loops(loops: list[int], emit_body: Callable[[], None]) -> None:
+            if not loops:
+                emit_body()
                 return
-            loop = left[0]
+            loop = loops[0]
             size = self.sizes[loop] if not isinstance(self.sizes[loop], int) else constant(self.sizes[loop])
-            with _Loop(constant(0), size, SQUARE) as index:
-                starts[loop], valid[loop] = index, arith.minui(arith.subi(size, index), constant(SQUARE))
-                level(left[1:], body)
+            with _Loop(constant(0), size, _TILE_SIZE) as index:
+                starts[loop], valid[loop] = index, arith.minui(arith.subi(size, index), constant(_TILE_SIZE))
+                emit_loops(loops[1:], emit_body)
 
-        def result() -> None:
-            out = self._copy_tile(2, starts, valid, whole, made)
+        def emit_result_tile() -> None:
+            result = self._copy_tile(2, starts, valid, padded, new_ops)
 
-            def sums() -> None:
-                factors = [self._copy_tile(n, starts, valid, whole, made, clear=bool(of_sums)) for n in (0, 1)]
-                self.clone([*factors, out], starts)
+            def emit_products() -> None:
+                inputs = [
+                    self._copy_tile(number, starts, valid, padded, new_ops, zero_padding=bool(reductions))
+                    for number in (0, 1)
+                ]
+                self.clone([*inputs, result], starts)
 
-            level(of_sums, sums)
-            made.append(self._write_back(out, starts, valid))
+            emit_loops(reductions, emit_products)
+            new_ops.append(self._write_back(result, starts, valid))
 
-        level([i for i in inner if i not in of_sums], result)
+        emit_loops([i for i in blocked if i not in reductions], emit_result_tile)
 
     # ---- tiles in separate buffers -----------------------------------------------------------------------------------
 
     def _copy_tile(
-        self, number: int, starts: list[Index], valid: list[Index], whole: list[Index], made: list[Any],
-        clear: bool = False,
+        self, number: int, starts: list[Index], valid: list[Index], padded: list[Index], new_ops: list[Any],
+        zero_padding: bool = False,
     ) -> Any:  # fmt: skip
-        """Returns a buffer with a tile of operand `number`, cropped to the operand; with `clear`, padded by zeros."""
+        """Returns a buffer of the size `padded` with the part `valid` of a tile of operand `number`.
+
+        The padding is undefined unless `zero_padding`. The copy is added to `new_ops`.
+        """
         value = self.buffers[number]
-        shape = self.extents(number, whole)
+        shape = self.operand_sizes(number, padded)
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
         buffer = memref.alloc(ir.MemRefType.get(shape, value.type.element_type), [], [], alignment=alignment)
-        if clear:
+        if zero_padding:
             zero = arith.constant(value.type.element_type, 0.0 if _is_float(value.type.element_type) else 0)
             linalg.fill(zero, outs=[buffer])
-        extents = self.extents(number, valid)
-        here, there = part(value, self.starts(number, starts), extents), part(buffer, [0] * len(shape), extents)
-        linalg.copy(here, outs=[there])
-        made.append(_writer_of(there))
+        valid_sizes = self.operand_sizes(number, valid)
+        source = part(value, self.operand_starts(number, starts), valid_sizes)
+        target = part(buffer, [0] * len(shape), valid_sizes)
+        linalg.copy(source, outs=[target])
+        new_ops.append(_only_user(target))
         return buffer
 
     def _write_back(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
-        """Emits the copy of the valid part of the result's tile back to the result; returns the op."""
-        extents = self.extents(2, valid)
-        target = part(self.buffers[2], self.starts(2, starts), extents)
-        linalg.copy(part(buffer, [0] * len(extents), extents), outs=[target])
-        return _writer_of(target)
+        """Emits a copy of the valid part of `buffer`, a tile of the result, to the result; returns the op."""
+        valid_sizes = self.operand_sizes(2, valid)
+        target = part(self.buffers[2], self.operand_starts(2, starts), valid_sizes)
+        linalg.copy(part(buffer, [0] * len(valid_sizes), valid_sizes), outs=[target])
+        return _only_user(target)
+
+
+def _must_tile(loop: DynamicLoop) -> bool:
+    """True if a tile of static sizes and strides cannot have all iterations of `loop`."""
+    return loop.size is None or not (loop.static_strides or loop.size == 1)
 
 
 def _is_float(element: Any) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _writer_of(view: Any) -> Any:
-    """Returns the op that uses a view created for it."""
+def _only_user(view: Any) -> Any:
+    """Returns the only op that uses `view`."""
     (use,) = view.uses
     return use.owner.operation
 
 
 def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
-    """Yields (first, end, step) of loops that cover as much of `size` as possible by each step, largest first."""
+    """Yields (first, end, step) of consecutive loops over `size` iterations, one for each of `steps`.
+
+    Each loop covers as much of the rest as its step divides; the last step is 1.
+    """
     if isinstance(size, int):
         size = constant(size)
     first = constant(0)
@@ -320,7 +344,7 @@ def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
 
 
 class _Loop:
-    """Emits `scf.for` around the code of the `with` block; returns the index."""
+    """Emits `scf.for` around the ops that the `with` block emits; `as` binds its induction variable."""
 
     def __init__(self, first: Any, end: Any, step: int) -> None:
         self._op = scf.ForOp(first, end, constant(step), [])

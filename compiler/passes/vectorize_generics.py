@@ -22,11 +22,11 @@ from buddy.compiler.passes.kernels.structured import KINDS, read
 class VectorizeGenerics(MlirPass):
     """Unsupported ops are left to the pass that lowers linalg to loops, with a remark that gives the reason.
 
-    With `share`, repeated ops become calls of one function first.
+    With `share`, ops that are repeated often become calls of one function first.
     """
 
     name: ClassVar[str] = "vectorize-generics"
-    summary: ClassVar[str] = "element-wise ops, reductions, fills, copies and transposes become vector loops"
+    summary: ClassVar[str] = "lower element-wise ops, reductions, fills, copies and transposes to vector loops"
 
     share: bool = True
 
@@ -38,11 +38,11 @@ class VectorizeGenerics(MlirPass):
                 context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], KernelEmitter] = {}
         for op in find_ops(root, *KINDS):
-            if (around := enclosing_entry_block(op)) is None:
-                context.remark(self.name, op.location, f"{op.name} left to scalar loops: no func.func is around it")
+            if (enclosing := enclosing_entry_block(op)) is None:
+                context.remark(self.name, op.location, f"{op.name} left to scalar loops: it is not in a func.func")
                 continue
-            entry, shared = around
-            emitter = emitters.setdefault((entry.owner.operation, shared), KernelEmitter(entry, shared))
+            entry, is_parallel = enclosing
+            emitter = emitters.setdefault((entry.owner.operation, is_parallel), KernelEmitter(entry, is_parallel))
             try:
                 text = _vectorize(emitter, op, context)
             except UnsupportedError as reason:
@@ -53,11 +53,12 @@ class VectorizeGenerics(MlirPass):
 
 
 def _vectorize(emitter: KernelEmitter, op: Any, context: PassContext) -> str:
+    """Emits `op` as vector loops; returns the text of the remark. Raises `UnsupportedError` with the reason."""
     structured = read(op, free=True)
     if any(loop.size == 0 for loop in structured.loops):
         return "it has no elements"
     if structured.reductions:
-        read(op)
+        read(op)  # raises an error if the body loads from memory or divides integers
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:
         return emit(emitter, structured, context.target)

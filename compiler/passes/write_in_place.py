@@ -21,7 +21,7 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import indexing_maps
 
 _GENERIC, _CALL = "linalg.generic", "func.call"
-_KINDS = (_GENERIC, "linalg.copy", "memref.copy")
+_ELEMENTWISE_OPS = (_GENERIC, "linalg.copy", "memref.copy")
 # Views of all elements of the source in the same order.
 _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 
@@ -31,17 +31,18 @@ _RESHAPES = ("memref.collapse_shape", "memref.expand_shape")
 class WriteInPlace(MlirPass):
     """An op reads element `i` of the operand before it writes element `i` of the result, so both may be one buffer.
 
-    The same applies to an operand and a result of a function that finishes reading the one before it writes the other.
+    The same applies to an operand and a result of a call, if the function reads the operand for the last time before it
+    writes the result.
     """
 
     name: ClassVar[str] = "write-in-place"
     summary: ClassVar[str] = "element-wise ops, copies and calls overwrite an operand that is not read again"
 
     def run(self, root: Any, context: PassContext) -> None:
-        for op in find_ops(root, *_KINDS):
-            if not write_over(op, pairs(op)):
-                kept = "written to a separate buffer: no operand" if op.name == _GENERIC else "copied: its source"
-                context.remark(self.name, op.location, f"{kept} may be overwritten")
+        for op in find_ops(root, *_ELEMENTWISE_OPS):
+            if not share_buffer(op, elementwise_pairs(op)):
+                result = "written to a separate buffer: no operand" if op.name == _GENERIC else "copied: its source"
+                context.remark(self.name, op.location, f"{result} may be overwritten")
                 continue
             if op.name == _GENERIC:
                 context.remark(self.name, op.location, "the result overwrites an operand")
@@ -49,21 +50,21 @@ class WriteInPlace(MlirPass):
                 context.remark(self.name, op.location, "no copy: nothing else reads its source")
                 op.erase()
         functions = _Functions({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if is_function(op)})
-        # Callees first: the arguments that may share a buffer must not change afterwards.
+        # Callees first: a change in a callee changes which of its arguments may share a buffer.
         for op in functions.calls():
-            while write_over(op, functions.pairs(op)):
+            while share_buffer(op, functions.call_pairs(op)):
                 context.remark(self.name, op.location, f"the result of {callee_of(op)} overwrites an operand")
 
 
-def write_over(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
-    """Merges the first pair of operand and result in `candidates` that may share a buffer.
+def share_buffer(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
+    """Merges the buffers of the first (operand, result) in `candidates` that may share a buffer.
 
-    Returns whether there is one.
+    Returns `False` if no pair may.
     """
-    found = next((pair for pair in candidates if _may_share_buffer(op, *pair)), None)
-    if found is not None:
-        _merge(*map(root_of, found))
-    return found is not None
+    pair = next((pair for pair in candidates if _may_share_buffer(op, *pair)), None)
+    if pair is not None:
+        _merge(*map(root_of, pair))
+    return pair is not None
 
 
 def is_function(op: Any) -> bool:
@@ -72,87 +73,101 @@ def is_function(op: Any) -> bool:
 
 @dataclass
 class _Functions:
-    """The functions of a module, and which of their arguments may share a buffer."""
+    """The functions of a module, and which of their arguments may share a buffer.
+
+    `is_read_first` caches results of `_is_read_first` by function and numbers of the arguments.
+    """
 
     functions: dict[str, Any]
-    known: dict[tuple[str, int, int], bool] = field(default_factory=dict)
+    is_read_first: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
     def calls(self) -> list[Any]:
-        """Returns the calls of functions with a body, those in callees first."""
-        order: dict[str, list[Any]] = {}
+        """Returns the calls of functions with a body; the calls in a callee are before the calls in its callers."""
+        calls_by_caller: dict[str, list[Any]] = {}
 
         def visit(name: str) -> None:
-            if name in order:
+            if name in calls_by_caller:
                 return
-            order[name] = []
-            found = [op for op in calls_in(self.functions[name]) if self._body(callee_of(op))]
-            for op in found:
+            calls_by_caller[name] = []  # ends the recursion if a function calls itself
+            calls = [op for op in calls_in(self.functions[name]) if self._body_of(callee_of(op))]
+            for op in calls:
                 visit(callee_of(op))
-            order[name] = order.pop(name) + found  # after its callees
+            del calls_by_caller[name]
+            calls_by_caller[name] = calls  # after its callees
 
         for name in self.functions:
             visit(name)
-        return [op for found in order.values() for op in found]
+        return [op for calls in calls_by_caller.values() for op in calls]
 
-    def pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields the operands and results of `call` where the callee reads the one only before it writes the other."""
-        values, body = list(call.operands), self._body(callee_of(call))
+    def call_pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
+        """Yields (operand, result) of `call` if the callee reads the operand only before it writes the result."""
+        values, body = list(call.operands), self._body_of(callee_of(call))
         arguments = list(body.arguments) if body is not None else []
         for j, result in enumerate(values[: len(arguments)]):
             for i, value in enumerate(values[: len(arguments)]):
-                alike = is_unaliased(arguments[j]) and not is_unaliased(arguments[i]) and value.type == result.type
-                if alike and _is_passed_once(value, values) and self._follows(callee_of(call), i, j):
+                has_types = is_unaliased(arguments[j]) and not is_unaliased(arguments[i]) and value.type == result.type
+                if has_types and _is_passed_once(value, values) and self._is_read_first(callee_of(call), i, j):
                     yield value, result
 
-    def _body(self, name: str) -> Any | None:
+    def _body_of(self, name: str) -> Any | None:
         function = self.functions.get(name)
         return function.regions[0].blocks[0] if function is not None and len(function.regions[0].blocks) else None
 
-    def _follows(self, name: str, i: int, j: int) -> bool:
-        """True if function `name` accesses argument `i` for the last time before it first accesses argument `j`."""
-        if (name, i, j) not in self.known:
-            self.known[name, i, j] = False  # for recursive functions
-            body = self._body(name)
-            self.known[name, i, j] = body is not None and self._one_follows(body.arguments[i], body.arguments[j])
-        return self.known[name, i, j]
+    def _is_read_first(self, name: str, i: int, j: int) -> bool:
+        """True if function `name` accesses argument `i` for the last time before it first accesses argument `j`.
 
-    def _one_follows(self, before: Any, after: Any) -> bool:
-        block = before.owner
+        The last and the first access may be the same op, if the op may overwrite the one by the other.
+        """
+        key = name, i, j
+        if key not in self.is_read_first:
+            self.is_read_first[key] = False  # ends the recursion if the function calls itself
+            body = self._body_of(name)
+            if body is not None:
+                self.is_read_first[key] = self._compare_accesses(body.arguments[i], body.arguments[j])
+        return self.is_read_first[key]
+
+    def _compare_accesses(self, read: Any, written: Any) -> bool:
+        """True if all accesses to the argument `read` are before those to the argument `written`."""
+        block = read.owner
         positions = {op.operation: number for number, op in enumerate(block.operations)}
-        users = [*accesses(before), *accesses(after)]
-        reads = {_enclosing_op(user, block) for user in accesses(before)}
-        writes = {_enclosing_op(user, block) for user in accesses(after)}
-        if not reads or not writes or None in reads | writes or any(map(aliases_operand, users)):
+        users = [*accesses(read), *accesses(written)]
+        readers = {_enclosing_op(user, block) for user in accesses(read)}
+        writers = {_enclosing_op(user, block) for user in accesses(written)}
+        if not readers or not writers or None in readers | writers or any(map(aliases_operand, users)):
             return False
-        last, first = max(positions[op] for op in reads), min(positions[op] for op in writes)
-        return last < first or (last == first and self._does_both(block.operations[last].operation, before, after))
+        last, first = max(positions[op] for op in readers), min(positions[op] for op in writers)
+        return last < first or (last == first and self._may_overwrite(block.operations[last].operation, read, written))
 
-    def _does_both(self, op: Any, before: Any, after: Any) -> bool:
-        """True if `op` uses both whole buffers, and they may share a buffer in it too."""
-        if op.name not in (_GENERIC, _CALL) or (op.name == _CALL and self._body(callee_of(op)) is None):
+    def _may_overwrite(self, op: Any, read: Any, written: Any) -> bool:
+        """True if `op` accesses the whole buffers `read` and `written`, which may be one buffer for this op."""
+        if op.name not in (_GENERIC, _CALL) or (op.name == _CALL and self._body_of(callee_of(op)) is None):
             return False
-        found = pairs(op) if op.name == _GENERIC else self.pairs(op)
+        pairs = elementwise_pairs(op) if op.name == _GENERIC else self.call_pairs(op)
         return any(
-            (root_of(value), root_of(result)) == (before, after) and value.type == result.type
-            and _is_whole(value) and _is_whole(result) for value, result in found
-        )  # fmt: skip
+            (root_of(value), root_of(result)) == (read, written)
+            and value.type == result.type
+            and _is_whole(value)
+            and _is_whole(result)
+            for value, result in pairs
+        )
 
 
 def _is_passed_once(value: Any, values: Sequence[Any]) -> bool:
+    """True if `value` is a memref, and no other of the operands `values` is a view of its buffer."""
     memrefs = [other for other in values if isinstance(other.type, ir.MemRefType)]
     return value in memrefs and sum(root_of(other) == root_of(value) for other in memrefs) == 1
 
 
-def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields pairs of an operand of `op` and its only result where each iteration uses the same element of both."""
+def elementwise_pairs(op: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields (operand, result) of `op`, which has one result, if each iteration uses the same element of both."""
     values = list(op.operands)
     if op.name != _GENERIC:
         yield values[0], values[1]
         return
     inputs, outputs = ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])
-    plain = all(isinstance(value.type, ir.MemRefType) for value in values)
-    reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
-    if outputs != 1 or reduces or not plain:
+    has_memrefs_only = all(isinstance(value.type, ir.MemRefType) for value in values)
+    is_reduction = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
+    if outputs != 1 or is_reduction or not has_memrefs_only:
         return
     maps = indexing_maps(op)
     for value, map_ in zip(values[:inputs], maps, strict=False):
@@ -161,21 +176,24 @@ def pairs(op: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _may_share_buffer(op: Any, operand: Any, result: Any) -> bool:
-    """True if after `op` the operand's buffer is unused, before it the result's, and both have the same layout."""
+    """True if the result of `op` may be written to the buffer of its operand.
+
+    Both must have the same layout, no op after `op` may use the operand's buffer, and none before it the result's.
+    """
     source, target = root_of(operand), root_of(result)
     if operand.type != result.type or not (_is_whole(operand) and _is_whole(result)):
         return False
     if not ir.MemRefType(operand.type).has_static_shape:
-        return False  # the sizes of one may be computed after the other
+        return False  # the sizes of the result may be computed after the operand is allocated
     if not is_allocated(source) or not is_unaliased(target) or source.owner.operation.block != op.block:
         return False
     if isinstance(target, ir.OpResult) and target.owner.operation.block != op.block:
         return False
-    before, after = list(accesses(source)), list(accesses(target))
-    if any(map(aliases_operand, (*before, *after))):
+    source_users, target_users = list(accesses(source)), list(accesses(target))
+    if any(map(aliases_operand, (*source_users, *target_users))):
         return False  # an alias may be read at any time
-    return all(user == op or is_before(user, op) for user in before) and all(
-        user == op or is_after(user, op) for user in after
+    return all(user == op or is_before(user, op) for user in source_users) and all(
+        user == op or is_after(user, op) for user in target_users
     )
 
 
@@ -189,17 +207,19 @@ def _enclosing_op(user: Any, block: Any) -> Any | None:
 
 
 def is_before(user: Any, op: Any) -> bool:
-    found = _enclosing_op(user, op.block)
-    return found is not None and found != op and bool(found.is_before_in_block(op))
+    """True if `user`, or the op in the block of `op` that encloses it, is before `op`."""
+    enclosing = _enclosing_op(user, op.block)
+    return enclosing is not None and enclosing != op and bool(enclosing.is_before_in_block(op))
 
 
 def is_after(user: Any, op: Any) -> bool:
-    found = _enclosing_op(user, op.block)
-    return found is not None and found != op and bool(op.is_before_in_block(found))
+    """True if `user`, or the op in the block of `op` that encloses it, is after `op`."""
+    enclosing = _enclosing_op(user, op.block)
+    return enclosing is not None and enclosing != op and bool(op.is_before_in_block(enclosing))
 
 
 def _is_whole(value: Any) -> bool:
-    """True if `value` is its whole buffer, perhaps reshaped."""
+    """True if `value` is a whole buffer or a reshape of one."""
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         value = value.owner.operands[0]
     return bool(value == root_of(value))
@@ -210,18 +230,20 @@ def is_allocated(root: Any) -> bool:
 
 
 def _merge(source: Any, target: Any) -> None:
-    """Replaces the allocation `source` by `target`, whose own allocation moves before it."""
+    """Replaces the buffer `source` by the buffer `target`, and erases its allocation.
+
+    If `target` is allocated too, its allocation is moved to the position of the erased one.
+    """
     allocation = source.owner.operation
     if isinstance(target, ir.OpResult):
         target.owner.operation.move_before(allocation)
     with ir.InsertionPoint(allocation), allocation.location:
-        view = target
-        if target.type != source.type:
-            view = _reshaped(target, source.type)
+        view = target if target.type == source.type else _reinterpret(target, source.type)
     source.replace_all_uses_with(view)
     allocation.erase()
 
 
-def _reshaped(value: Any, type_: Any) -> Any:
+def _reinterpret(value: Any, type_: Any) -> Any:
+    """Returns a view of the memref `value` with the static type `type_`."""
     strides, _ = type_.get_strides_and_offset()
     return memref.reinterpret_cast(type_, value, [], [], [], [0], list(type_.shape), list(strides))

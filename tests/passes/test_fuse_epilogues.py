@@ -227,9 +227,9 @@ def reader(inputs: Sequence[str], output: str) -> str:
     [
         (reader(["%t"], "%u") + reader(["%t"], "%w"), "2 ops read its result"),
         (reader(["%t", "%u"], "%t"), "an op reads the result more than once"),
-        (reader(["%t"], "%factor"), "linalg.generic may overwrite its factors"),
+        (reader(["%t"], "%factor"), "linalg.generic may overwrite its inputs"),
         ("call @g(%t) : (memref<8x16xf32>) -> ()", "func.call reads its result"),
-        ("call @g(%lhs) : (memref<8x16xf32>) -> ()" + reader(["%t"], "%u"), "in between may overwrite its factors"),
+        ("call @g(%lhs) : (memref<8x16xf32>) -> ()" + reader(["%t"], "%u"), "in between may overwrite its inputs"),
         ("", "0 ops read its result"),
     ],
 )
@@ -263,7 +263,7 @@ def test_what_a_prologue_reads_may_not_be_overwritten_before_the_epilogue() -> N
       return
     }}"""
     compiled = Compiled(text, [FuseEpilogues()])
-    assert "linalg.matmul: func.call in between may overwrite its factors" in compiled.remarks
+    assert "linalg.matmul: func.call in between may overwrite its inputs" in compiled.remarks
     assert "buddy.epilogue" not in compiled.text
 
 

@@ -78,7 +78,7 @@ def test_the_generic_writes_into_the_padded_tensor() -> None:
 
 def test_only_the_border_is_filled_and_nothing_copied() -> None:
     compiled = Compiled(ALONE, STEPS)
-    written = "result 0 is written where the caller wants it"
+    written = "result 0 is written to the caller's buffer"
     assert compiled.remarks[1:] == [written, "filled in 3 strips around the part that is written next"]
     assert compiled.text.count("linalg.fill") == 3
     check(compiled)

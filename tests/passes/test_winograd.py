@@ -142,5 +142,5 @@ def test_auto_takes_it_where_it_is_faster_and_says_why_not() -> None:
 
 
 def test_other_sizes_of_tiles_are_refused() -> None:
-    with pytest.raises(ValueError, match="winograd is auto, never, 2, 4, not '3'"):
+    with pytest.raises(ValueError, match="winograd must be one of auto, never, 2, 4, not '3'"):
         ConvolutionsToKernels.create({"winograd": 3})

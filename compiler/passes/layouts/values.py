@@ -9,10 +9,11 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.passes.kernels.access import reassociation, with_unit_dims_moved
 
-Order = tuple[int, ...]  # dim `i` in memory is dim `order[i]` of the original tensor
+Order = tuple[int, ...]  # dim `i` in memory, from the outermost, is dim `order[i]` of the original tensor
 
 
-def natural(rank: int) -> Order:
+def identity_order(rank: int) -> Order:
+    """Returns the order of the original layout."""
     return tuple(range(rank))
 
 
@@ -22,58 +23,59 @@ def rank_of(value: Any) -> int:
 
 @dataclass
 class ValueLayouts:
-    """The layouts of the values of one function; values that are not `known` have the original layout.
+    """The layouts of the values of one function.
 
-    The known values are results of convolutions and of ops that depend on them, whatever their layout: a transpose of
-    such a value changes its layout and copies nothing. The type of a known value is that of its layout. `changed` is
-    called with each transpose that is emitted.
+    `tracked` has the results of convolutions and of ops that depend on them, even those in the original layout: a
+    transpose of such a value changes its layout and copies nothing. The dims of its type are in the order of its
+    layout. All other values have the original layout. `on_transpose` is called with each value that is transposed by a
+    new op, and its new layout.
     """
 
-    changed: Callable[[Any, Order], None]
-    known: dict[Any, Order] = field(default_factory=dict)
+    on_transpose: Callable[[Any, Order], None]
+    tracked: dict[Any, Order] = field(default_factory=dict)
     _copies: dict[tuple[Any, Order], Any] = field(default_factory=dict)
 
-    def order(self, value: Any) -> Order:
-        return self.known.get(value) or natural(rank_of(value))
+    def order_of(self, value: Any) -> Order:
+        return self.tracked.get(value) or identity_order(rank_of(value))
 
     def is_permuted(self, value: Any) -> bool:
         """True if `value` has another layout than the original one."""
-        return self.order(value) != natural(rank_of(value))
+        return self.order_of(value) != identity_order(rank_of(value))
 
-    def follows(self, value: Any) -> bool:
+    def is_tracked(self, value: Any) -> bool:
         """True if `value` depends on a convolution."""
-        return value in self.known
+        return value in self.tracked
 
-    def put(self, value: Any, order: Order) -> Any:
-        """Records that `value` has the layout `order`."""
-        self.known[value] = order
+    def track(self, value: Any, order: Order) -> Any:
+        """Records that `value` depends on a convolution and has the layout `order`; returns `value`."""
+        self.tracked[value] = order
         return value
 
-    def ordered(self, value: Any, order: Order) -> Any:
-        """Returns `value` in `order`: itself, or a copy that is inserted after it."""
-        if self.order(value) == order:
+    def in_order(self, value: Any, order: Order) -> Any:
+        """Returns `value` if it has the layout `order`, otherwise a copy in this layout, inserted after `value`."""
+        if self.order_of(value) == order:
             return value
         if (value, order) not in self._copies:
-            place = _insertion_point_after(value)
-            with place, value.location:
-                self._copies[value, order] = self.put(self._copy(value, order), order)
+            with _insertion_point_after(value), value.location:
+                self._copies[value, order] = self.track(self._copy(value, order), order)
         return self._copies[value, order]
 
-    def plain(self, value: Any) -> Any:
-        """Returns `value` in the original layout."""
-        return self.ordered(value, natural(rank_of(value)))
+    def in_original_order(self, value: Any) -> Any:
+        """Returns `value` in the original layout, as `in_order` does."""
+        return self.in_order(value, identity_order(rank_of(value)))
 
     def _copy(self, value: Any, order: Order) -> Any:
-        old = self.order(value)
+        """Emits a copy of `value` in the layout `order`, without a transpose if possible."""
+        old = self.order_of(value)
         permutation = [old.index(dim) for dim in order]
         shape = [value.type.shape[p] for p in permutation]
-        made = _recreate(value, shape)
-        if made is not None:
-            return made
-        moving = [p for p in permutation if value.type.shape[p] != 1]
-        if moving == sorted(moving):
+        recreated = _recreate(value, shape)
+        if recreated is not None:
+            return recreated
+        non_unit_dims = [p for p in permutation if value.type.shape[p] != 1]
+        if non_unit_dims == sorted(non_unit_dims):
             return with_unit_dims_moved(value, shape)
-        self.changed(value, order)
+        self.on_transpose(value, order)
         return linalg.transpose(
             value, outs=[tensor.empty(shape, value.type.element_type)], permutation=permutation
         ).results[0]
@@ -81,11 +83,11 @@ class ValueLayouts:
 
 def _recreate(value: Any, shape: Sequence[int]) -> Any | None:
     """Returns `value` in another shape, if it is a splat or empty tensor; otherwise `None`."""
-    maker = value.owner.name if isinstance(value, ir.OpResult) else ""
-    if maker not in ("tensor.empty", "linalg.fill"):
+    producer = value.owner.name if isinstance(value, ir.OpResult) else ""
+    if producer not in ("tensor.empty", "linalg.fill"):
         return None
-    made = tensor.empty(list(shape), value.type.element_type)
-    return made if maker == "tensor.empty" else linalg.fill(value.owner.operands[0], outs=[made])
+    empty = tensor.empty(list(shape), value.type.element_type)
+    return empty if producer == "tensor.empty" else linalg.fill(value.owner.operands[0], outs=[empty])
 
 
 def _insertion_point_after(value: Any) -> Any:
@@ -96,39 +98,47 @@ def _insertion_point_after(value: Any) -> Any:
 
 
 def arrange_transpose(op: Any, layouts: ValueLayouts) -> bool:
-    """Replaces a transpose of a moved tensor by the same tensor with another layout."""
+    """Replaces a transpose by its source with another layout: the memory is the same."""
     source = op.operands[0]
     permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
-    order = tuple(permutation.index(dim) for dim in layouts.order(source))
-    # The tensor may have other uses with its layout there: a cast to its own type creates a separate value.
+    order = tuple(permutation.index(dim) for dim in layouts.order_of(source))
+    # The source keeps its layout for its other uses: a cast to the same type creates a separate value.
     value = tensor.cast(source.type, source)
     _replace(op, layouts, value, order)
     return True
 
 
 def arrange_expand(op: Any, layouts: ValueLayouts) -> bool:
-    """Keeps the dims together that one dim is split into."""
+    """Expands the source in its layout: the dims that a dim is split into take its position."""
     source, groups = op.operands[0], reassociation(op)
-    order = tuple(dim for place in layouts.order(source) for dim in groups[place])
+    source_order = layouts.order_of(source)
+    order = tuple(dim for source_dim in source_order for dim in groups[source_dim])
     shape = [op.results[0].type.shape[dim] for dim in order]
     type_ = ir.RankedTensorType.get(shape, source.type.element_type)
-    wide = tensor.expand_shape(type_, source, _runs(groups, layouts.order(source)), [], shape)
-    _replace(op, layouts, wide, order)
+    expanded = tensor.expand_shape(type_, source, _runs(groups, source_order), [], shape)
+    _replace(op, layouts, expanded, order)
     return True
 
 
 def arrange_collapse(op: Any, layouts: ValueLayouts) -> bool:
-    """Collapses dims that are adjacent in memory, in order, except for unit dims; returns `False` for others."""
+    """Collapses the source in its layout; unit dims are moved for this.
+
+    Returns `False` if the dims of a group, apart from unit dims, are not adjacent and in order in memory.
+    """
     source, groups = op.operands[0], reassociation(op)
-    own = layouts.order(source)
-    moving = [dim for dim, size in zip(own, source.type.shape, strict=True) if size != 1]
-    places = {number: min((i for i, dim in enumerate(moving) if dim in group), default=own.index(group[0]) - len(own))
-              for number, group in enumerate(groups)}  # fmt: skip
-    order = tuple(sorted(range(len(groups)), key=lambda number: places[number]))
-    wanted = tuple(dim for number in order for dim in groups[number])
-    if [dim for dim in wanted if dim in moving] != moving:
+    source_order = layouts.order_of(source)
+    non_unit_dims = [dim for dim, size in zip(source_order, source.type.shape, strict=True) if size != 1]
+
+    def position(group: Sequence[int]) -> int:
+        """Returns the position of the group's first non-unit dim; groups of unit dims are before all others."""
+        first = source_order.index(group[0]) - len(source_order)
+        return min((i for i, dim in enumerate(non_unit_dims) if dim in group), default=first)
+
+    order = tuple(sorted(range(len(groups)), key=lambda number: position(groups[number])))
+    grouped_order = tuple(dim for number in order for dim in groups[number])
+    if [dim for dim in grouped_order if dim in non_unit_dims] != non_unit_dims:
         return False
-    source = layouts.ordered(source, wanted)
+    source = layouts.in_order(source, grouped_order)
     shape = [op.results[0].type.shape[number] for number in order]
     type_ = ir.RankedTensorType.get(shape, source.type.element_type)
     _replace(op, layouts, tensor.collapse_shape(type_, source, _runs(groups, order)), order)
@@ -136,7 +146,7 @@ def arrange_collapse(op: Any, layouts: ValueLayouts) -> bool:
 
 
 def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
-    """Returns `groups` in another layout, as runs of consecutive dims."""
+    """Returns the reassociation of the dims in memory: one run of consecutive dims for each group, in `order`."""
     runs, start = [], 0
     for number in order:
         runs.append(list(range(start, start + len(groups[number]))))
@@ -152,8 +162,8 @@ def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
     source, target, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(target.type.shape):
         return False
-    order = layouts.order(target) if layouts.is_permuted(target) else layouts.order(source)
-    operands = layouts.ordered(source, order), layouts.ordered(target, order)
+    order = layouts.order_of(target) if layouts.is_permuted(target) else layouts.order_of(source)
+    operands = layouts.in_order(source, order), layouts.in_order(target, order)
     _replace(op, layouts, tensor.insert_slice(*operands, [], [], [], *_bounds(op, order)), order)
     return True
 
@@ -163,7 +173,7 @@ def arrange_extract(op: Any, layouts: ValueLayouts) -> bool:
     source, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(op.results[0].type.shape):
         return False
-    order = layouts.order(source)
+    order = layouts.order_of(source)
     bounds = _bounds(op, order)
     type_ = ir.RankedTensorType.get(bounds[1], source.type.element_type)
     _replace(op, layouts, tensor.extract_slice(type_, source, [], [], [], *bounds), order)
@@ -173,16 +183,17 @@ def arrange_extract(op: Any, layouts: ValueLayouts) -> bool:
 def _bounds(op: Any, order: Order) -> list[list[int]]:
     """Returns offsets, sizes and strides of a slice op, in `order`."""
     names = ("static_offsets", "static_sizes", "static_strides")
-    every = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in names]
-    return [[numbers[dim] for dim in order] for numbers in every]
+    bounds = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in names]
+    return [[values[dim] for dim in order] for values in bounds]
 
 
 def _replace(op: Any, layouts: ValueLayouts, value: Any, order: Order) -> None:
-    layouts.put(value, order)
+    layouts.track(value, order)
     op.results[0].replace_all_uses_with(value)
 
 
-ARRANGED = {
+# The function that rewrites an op to the layout of its operands; it returns `False`, without a change, if it cannot.
+ARRANGERS = {
     "linalg.transpose": arrange_transpose,
     "tensor.expand_shape": arrange_expand,
     "tensor.collapse_shape": arrange_collapse,
