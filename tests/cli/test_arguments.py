@@ -26,7 +26,7 @@ from buddy.app.cli import arguments, run, workbench
     ],
 )
 def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tuple[str, ...]) -> None:
-    options, rest = arguments.parse_with_script_arguments(run.parser(), words.split())
+    options, rest = arguments.parse_with_script_arguments(run.make_parser(), words.split())
     assert (options.source, options.json, rest) == ("a.py", json, script)
 
 
@@ -44,14 +44,14 @@ def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tup
 )
 def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.parse_with_script_arguments(run.parser(), words.split())
+        arguments.parse_with_script_arguments(run.make_parser(), words.split())
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
 def test_the_workbench_takes_the_scripts_arguments_too() -> None:
     options, rest = arguments.parse_with_script_arguments(
-        workbench.parser(), ["--theme", "dark", "samples/bert.py", "--tiny"]
+        workbench.make_parser(), ["--theme", "dark", "samples/bert.py", "--tiny"]
     )
     assert (options.theme, options.source, rest) == ("dark", "samples/bert.py", ("--tiny",))
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from buddy.app.cli import arguments, run
-from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, recipe_in, with_eager_nodes
+from buddy.app.cli.recipes import UsageError, base_recipes, graph_numbers, graph_recipes, read_recipe, with_eager_nodes
 from buddy.app.workspace.frontends import apply_overrides
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.presets import presets
@@ -30,7 +30,7 @@ def recipe(*words: str) -> Recipe:
 
 
 def recipes(*words: str) -> list[Recipe]:
-    options, script = arguments.parse_with_script_arguments(run.parser(), ["a.py", *words])
+    options, script = arguments.parse_with_script_arguments(run.make_parser(), ["a.py", *words])
     return base_recipes(options, tuple(presets().values()), script)
 
 
@@ -79,7 +79,7 @@ def test_a_recipes_file_names_plugins_and_files_only_where_it_is_trusted(tmp_pat
     named = recipe("--recipe", mine, "--plugin", str(plugin))
     assert {found.path for found in named.plugins} == {str(plugin)}, "the user has named it"
     with pytest.raises(UsageError, match=r"theirs\.toml is rejected"):
-        recipe_in(path, [], False)
+        read_recipe(path, [], False)
 
 
 def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:
