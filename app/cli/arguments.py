@@ -17,7 +17,7 @@ from typing import Any
 
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.transport import PATIENCE, PROGRAM, RemoteHost, check_host
-from buddy.app.workspace.inputs import typed_seed
+from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK_MINUTES = 7 * 24 * 60.0
@@ -324,7 +324,7 @@ def thread_number(text: str) -> int:
 
 def seed_number(text: str) -> int:
     try:
-        return typed_seed(text)
+        return parse_seed(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

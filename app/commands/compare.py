@@ -11,7 +11,7 @@ from buddy.app.panes.ir_comparison import ComparedStages, Side
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.session.stages import StagePosition
-from buddy.app.workspace.inputs import read_file, typed_path
+from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe, claims, from_toml, refusal
 
@@ -65,7 +65,7 @@ class CompareCommands:
         if not path.strip():
             return
         try:
-            found = from_toml(read_file(typed_path(path)))
+            found = from_toml(read_file(parse_path(path)))
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return

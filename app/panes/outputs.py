@@ -163,7 +163,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
-    before = [_timing_line(run.clock, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
+    before = [_timing_line(run.end_time, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
     return [[], *lines, *([[("previous runs (press H to list all)", "dim")], *before] if before else [])]
 
 

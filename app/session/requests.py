@@ -38,7 +38,7 @@ class RecipeEditor:
 
     def _changed(self, message: str) -> None:
         session, workspace = self._session, self._session.workspace
-        session.say(workspace.problem or (f"{message} · {workspace.news}" if workspace.news else message))
+        session.say(workspace.problem or (f"{message} · {workspace.notice}" if workspace.notice else message))
         session.edited()
         session.changed(ALL)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from buddy.app.session.progress import ProgressRate
 from buddy.app.session.stages import StageBoard
-from buddy.app.workspace.session_file import RunRecord, recorded, with_run, without_content
+from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
 from buddy.compiler.protocol.recipe import NATIVE, Recipe
@@ -347,7 +347,7 @@ class State:
         graph_state.record_run(recipe, frame.report)
         graph_state.inputs = without_content(inputs)
         if recipe is not None:
-            self.runs = with_run(self.runs, recorded(time.time(), recipe, frame.report, inputs))
+            self.runs = with_run(self.runs, make_record(time.time(), recipe, frame.report, inputs))
         return frozenset({"outputs", "status"})
 
     def note(self, diagnostic: p.Diagnostic) -> None:

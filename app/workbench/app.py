@@ -273,7 +273,7 @@ class Workbench(App[int]):
             graphs=len(state.graphs),
             can_undo=workspace.can_undo,
             can_redo=workspace.can_redo,
-            others=workspace.has_others,
+            others=workspace.has_edits_of_others,
             node=node,
             assignment=self.graph.assignment(node) if node else None,
             step=row.step if row else None,

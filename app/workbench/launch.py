@@ -14,7 +14,7 @@ from buddy.app.session.client import Place
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
-from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, is_first_script
 from buddy.app.workspace.settings import apply_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
@@ -55,7 +55,7 @@ def run_workbench(
     bench.session.wanted = wanted or {}
     bench.session.shapes, bench.session.trusts = shapes, trusts
     if is_first_script(source, default_store()):
-        problems = [*problems, FIRST_SCRIPT]
+        problems = [*problems, FIRST_SCRIPT_NOTICE]
     bench.session_commands.startup_messages = problems
     code = asyncio.run(_run(bench, mouse))
     return code if code is not None else bench.return_code or 0

@@ -104,14 +104,14 @@ class Day:
             await self._fill_recipes()
         await self._fill_stages()
         await self._fill_forms()
-        for _ in range(session_file.LENGTH):
+        for _ in range(session_file.MAX_RUNS):
             await self._run()
             await self._settled()
         await self._fill_screens()
 
     async def _fill_edits(self) -> None:
         """Toggles passes faster than they are compiled, until the undo history is full."""
-        while len(self.app.workspace.edits) < history.LENGTH:
+        while len(self.app.workspace.edits) < history.MAX_UNDO_EDITS:
             await self._switch(self._chance.choice(self._rows()))
             await asyncio.sleep(0)
         await self._settled()

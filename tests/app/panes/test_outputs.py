@@ -69,7 +69,7 @@ def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) 
 def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
     state.runs = [RunRecord(3600.0 * hour, recipe, report()) for hour in range(6)]
     lines = shown(state, recipe).splitlines()
-    clocks = [run.clock for run in state.runs]
+    clocks = [run.end_time for run in state.runs]
     found = [clock for line in lines for clock in clocks if line.startswith(clock)]
     assert found == [clocks[4], clocks[3], clocks[2]], "not the one on the screen, and no more than there is room for"
 
