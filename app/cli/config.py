@@ -63,7 +63,7 @@ def _actions() -> list[dict[str, Any]]:
             "id": action.id,
             "pane": PANE_TITLES.get(action.pane, "everywhere"),
             "keys": list(action.keys),
-            "own_keys": list(action.own_keys),
+            "own_keys": list(action.default_keys),
             "title": action.title,
         }
         for action in ACTIONS
@@ -77,9 +77,9 @@ def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     fields = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
     field_heading, key_heading = ["field", "value", "meaning"], ["action", "keys", "default"]
     remapped = [
-        [action.id, ", ".join(action.keys) or "no key", ", ".join(action.own_keys)]
+        [action.id, ", ".join(action.keys) or "no key", ", ".join(action.default_keys)]
         for action in ACTIONS
-        if action.remapped
+        if action.is_remapped
     ]
     parts = [
         f"settings: {path}{'' if path.exists() else ' (file not found: the defaults are used)'}",

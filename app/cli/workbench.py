@@ -69,7 +69,7 @@ def main(words: Sequence[str]) -> int:
         log=arguments.log_options(options),
         plugins=arguments.plugins_of(options),
         watch=options.watch,
-        wanted=arguments.recipe_overrides(options),
+        overrides=arguments.recipe_overrides(options),
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )

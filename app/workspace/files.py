@@ -201,7 +201,7 @@ class EditorDraft:
         raise AssertionError("unreachable: the numbers are unlimited")
 
     def read_saved(self, initial_text: str) -> SavedDraft | None:
-        """The saved draft for an editor with this initial text; `None` if there is none."""
+        """The saved draft for an editor with this initial text, or `None`."""
         try:
             initial_hash, _, text = self._path.read_bytes().decode("utf-8").partition("\n")
         except (OSError, UnicodeDecodeError):
