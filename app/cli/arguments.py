@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.session.log_file import LogOptions
-from buddy.app.session.transport import PATIENCE, PROGRAM, RemoteHost, check_host
+from buddy.app.session.transport import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
 from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
@@ -85,8 +85,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
     text = "folder on HOST that SOURCE is relative to (default: the home folder)"
     group.add_argument("--remote-folder", metavar="FOLDER", default="", help=text)
-    text = f"how long the engine waits for a reconnect after a lost connection (default: {PATIENCE / 60:g})"
-    group.add_argument("--remote-wait", type=positive_minutes, metavar="MINUTES", default=PATIENCE / 60, help=text)
+    text = f"how long the engine waits for a reconnect after a lost connection (default: {RECONNECT_SECONDS / 60:g})"
+    group.add_argument(
+        "--remote-wait", type=positive_minutes, metavar="MINUTES", default=RECONNECT_SECONDS / 60, help=text
+    )
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE, VERBS, arguments
-from buddy.app.session.transport import PATIENCE
+from buddy.app.session.transport import RECONNECT_SECONDS
 
 _NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To use it
 from another machine, run on that machine: buddy-tui --remote HOST script.py"""
@@ -26,8 +26,10 @@ def main(words: Sequence[str]) -> int:
     group.add_argument(
         "--end", type=_name, metavar="NAME", help="stop the engine called NAME, by a signal if necessary"
     )
-    text = f"how long the engine waits for a reconnect before it exits (default: {PATIENCE:g})"
-    parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
+    text = f"how long the engine waits for a reconnect before it exits (default: {RECONNECT_SECONDS:g})"
+    parser.add_argument(
+        "--wait", type=arguments.positive_seconds, metavar="SECONDS", default=RECONNECT_SECONDS, help=text
+    )
     options = parser.parse_args(words)
     if options.end:
         from buddy.compiler.engine.relay import end_engine

@@ -85,7 +85,9 @@ class CompareCommands:
         self._context.jobs.begin("versus", self._compile_and_compare, side)
 
     async def _compile_and_compare(self, side: Side) -> None:
-        compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
+        compiled = await self._context.jobs.result_of(
+            self._context.session.compile_for_comparison(side.recipe), side.title
+        )
         if compiled is not None:
             self._context.layout.show_pane("ir")
             self._ir.comparison.compare_with(ComparedStages(side.title, compiled.stages))

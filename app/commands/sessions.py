@@ -189,7 +189,7 @@ class SessionCommands:
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = EngineDescription(session.compile_beside, session.whole_text, session.run_values)
+        engine = EngineDescription(session.compile_for_comparison, session.fetch_text, session.run_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:

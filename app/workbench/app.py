@@ -40,9 +40,9 @@ from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs, FileWriter
-from buddy.app.session.client import Place
+from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.progress import LongRequests
+from buddy.app.session.progress import LongJobs
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
@@ -94,7 +94,7 @@ class Workbench(App[int]):
         source: str,
         arguments: tuple[str, ...] = (),
         *,
-        engine: Place | None = None,
+        engine: EngineLocation | None = None,
         directory: str | None = None,
         ascii_mode: bool = False,
         settings: Settings | None = None,
@@ -114,7 +114,7 @@ class Workbench(App[int]):
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = formatting.ASCII if ascii_mode else formatting.UNICODE
         self.log_path = log.path
-        store = store or default_store(engine.place if isinstance(engine, RemoteHost) else "")
+        store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
         directory = os.getcwd() if directory is None else directory
         self.session = Session(self.workspace, self.session_changed, engine, log, directory)
@@ -132,7 +132,7 @@ class Workbench(App[int]):
         self.key_sequences = KeySequences(self)
         self._methods: dict[str, Method] = {}
         self._undrawn_topics: frozenset[Topic] = frozenset()
-        self._long_jobs = LongRequests()
+        self._long_jobs = LongJobs()
         CursorView.ascii_mode = ascii_mode
 
     def _make_context(self) -> WorkbenchContext:
@@ -293,7 +293,7 @@ class Workbench(App[int]):
             n_picked=len(self.graph.targets),
             is_tree=self.graph.as_tree,
             is_extract=self.subgraph_commands.is_extract,
-            is_compiling=state.compiled != workspace.recipe,
+            is_compiling=state.compiled_recipe != workspace.recipe,
             is_wrapped=self.ir.wrapped,
             backend=workspace.recipe.backend,
         )
@@ -358,7 +358,7 @@ class Workbench(App[int]):
             self._ticker.resume()
         else:
             self._ticker.pause()
-        if self._long_jobs.ended(busy, self.settings.bell_after):
+        if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
     def update_chrome(self) -> None:
@@ -421,7 +421,7 @@ class Workbench(App[int]):
         self.context.say("cancelling")
 
     def start_over(self) -> None:
-        if self.state.link and not self.state.silent:
+        if self.state.connection_error and not self.state.silent_seconds:
             self.session.reconnect()
             return
         self.session.start_over()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.session.client import Place
+from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
@@ -28,7 +28,7 @@ def run_workbench(
     source: str,
     arguments: tuple[str, ...],
     *,
-    engine: Place | None = None,
+    engine: EngineLocation | None = None,
     directory: str | None = None,
     mouse: bool = True,
     ascii_mode: bool = False,

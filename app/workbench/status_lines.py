@@ -50,11 +50,11 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
 
 
 def _engine_cells(state: State) -> Cells:
-    if state.link:
-        return [("engine not responding" if state.silent else "disconnected", "bad")]
+    if state.connection_error:
+        return [("engine not responding" if state.silent_seconds else "disconnected", "bad")]
     if state.engine == "lost":
         return [("engine exited", "bad")]
-    if state.silent:
+    if state.silent_seconds:
         return [("engine not responding", "bad")]
     if state.engine == "starting":
         return [("engine starting", "warn")]
@@ -95,12 +95,12 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(" " + hint, "key")]
     if message:
         return [(" " + message, "text")]
-    if state.link:
+    if state.connection_error:
         # The hint is first, because the message of ssh may be long.
-        todo = "press R to restart" if state.silent else "press R to reconnect"
-        return [(f" {todo}", "dim"), (f" · {state.link}", "text")]
-    if state.silent:
-        return [(f" the engine has not answered for {state.silent} s", "text"), ("  press R to restart", "dim")]
+        todo = "press R to restart" if state.silent_seconds else "press R to reconnect"
+        return [(f" {todo}", "dim"), (f" · {state.connection_error}", "text")]
+    if state.silent_seconds:
+        return [(f" the engine has not answered for {state.silent_seconds} s", "text"), ("  press R to restart", "dim")]
     if stopped := _stopped_workers(state):
         return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
@@ -128,9 +128,9 @@ def _problem_text(problem: Diagnostic) -> str:
 
 
 def _compile_summary(state: State) -> str:
-    if state.compiled is None:
+    if state.compiled_recipe is None:
         return ""
-    reused = f" ({state.reused} stages from cache)" if state.reused else ""
+    reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""
     return f"compiled in {formatting.seconds(state.compile_seconds)}{reused}"
 
 

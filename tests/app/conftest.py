@@ -95,7 +95,9 @@ class Bench:
         state = self.app.state
         if self.app.session._timer is not None:
             return False  # an edit in a burst is compiled a little later
-        return state.problem is not None or (state.compiled is not None and state.compiled == self.app.workspace.recipe)
+        return state.problem is not None or (
+            state.compiled_recipe is not None and state.compiled_recipe == self.app.workspace.recipe
+        )
 
     async def drawn(self) -> None:
         """Wait until the lines of the chosen stage are on the screen."""

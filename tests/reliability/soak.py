@@ -123,7 +123,7 @@ class Day:
         for number in range(1, 2**_TOGGLED + 1):
             rows = self._rows()
             await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
-            await self._until(lambda: self.app.state.compiled == self.app.workspace.recipe, "a compilation")
+            await self._until(lambda: self.app.state.compiled_recipe == self.app.workspace.recipe, "a compilation")
         await self._settled()
 
     async def _fill_stages(self) -> None:

@@ -91,7 +91,7 @@ def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state:
 def test_a_report_is_stale_after_its_script_or_its_inputs_changed(state: State, recipe: Recipe) -> None:
     text = text_of(outputs_lines(state, recipe, 90, formatting.UNICODE, ["model.py"]))
     assert "STALE: model.py changed on disk; press R to reload" in text
-    state.wanted_inputs = p.InputChoice("random", 3)
+    state.next_inputs = p.InputChoice("random", 3)
     assert "STALE: results are for the script's own inputs; press r to run again" in shown(state, recipe)
     state.shown.inputs = p.InputChoice("random", 3)
     assert "STALE" not in shown(state, recipe)
@@ -102,13 +102,13 @@ def test_changed_files_are_detected_and_remote_files_are_ignored(tmp_path: Path)
     for path in (first, second):
         path.write_text("1")
     disk = FileStates()
-    disk.take([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
-    assert disk.changed() == []
+    disk.record([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
+    assert disk.changed_names() == []
     first.write_text("22")
     second.unlink()
-    assert disk.changed() == ["a.py", "b.py"]
-    disk.take([str(first)])
-    assert disk.changed() == []
+    assert disk.changed_names() == ["a.py", "b.py"]
+    disk.record([str(first)])
+    assert disk.changed_names() == []
 
 
 def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe: Recipe) -> None:

@@ -32,10 +32,10 @@ from buddy.app.workbench.app import Workbench
 async def main(source, store):
     app = Workbench(source, store=Path(store), settings=Settings())
     async with app.run_test(size=(120, 40)) as pilot:
-        while app.state.compiled is None or app.state.busy:
+        while app.state.compiled_recipe is None or app.state.busy:
             await asyncio.sleep(0.05)
         app.recipe_edit_commands._use_threads(2)
-        while app.state.compiled != app.workspace.recipe:
+        while app.state.compiled_recipe != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.context.layout.show_pane("ir")
         while app.ir.shown is None:
