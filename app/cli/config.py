@@ -82,7 +82,7 @@ def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
         if action.is_remapped
     ]
     parts = [
-        f"settings: {path}{'' if path.exists() else ' (file not found: the defaults are used)'}",
+        f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
         table(field_heading, fields, left=frozenset(field_heading)),
         table(key_heading, remapped, left=frozenset(key_heading)) if remapped else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",

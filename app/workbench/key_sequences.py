@@ -84,7 +84,7 @@ def key_name(event: events.Key) -> str:
 
 
 # The palette does not list itself, nor an action that needs the number of a phase.
-_UNLISTED_ACTIONS = {"palette", "phase.number"}
+UNLISTED_ACTIONS = {"palette", "phase.number"}
 
 
 class ActionCommands(Provider):
@@ -119,7 +119,7 @@ class ActionCommands(Provider):
 
 def is_listed(action: Action) -> bool:
     """Whether the palette lists an action. Cursor movements are not listed either."""
-    return action.id not in _UNLISTED_ACTIONS and not action.id.startswith("move.")
+    return action.id not in UNLISTED_ACTIONS and not action.id.startswith("move.")
 
 
 def command_title(action: Action) -> str:

@@ -33,7 +33,7 @@ def app(tmp_path: Path) -> Workbench:
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
 def test_an_invalid_time_is_rejected(text: str) -> None:
     assert parse_seconds(" 2.5 ") == 2.5
-    with pytest.raises(ValueError, match="is not a time: give a number of seconds"):
+    with pytest.raises(ValueError, match="is not a time limit: give a number of seconds above 0"):
         parse_seconds(text)
 
 
