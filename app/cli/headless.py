@@ -66,7 +66,7 @@ Answer = TypeVar("Answer")
 
 
 class Failure(Exception):
-    """A request failed. `stages` are the stages that were compiled before the failure, and the failed one."""
+    """A request failed. `stages` are the stages that were compiled before the failure, and the IR at the failure."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(str(diagnostic))

@@ -141,7 +141,7 @@ class ProfileCommands:
         if report is None:
             return
         self._context.state.record_profile(recipe, report)
-        self._context.session.changed(frozenset({"graph"}))
+        self._context.session.notify(frozenset({"graph"}))
         self._context.say(
             f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort"
         )

@@ -59,7 +59,7 @@ class RequestFailed(Exception):
 class EngineClient:
     """Connects to one engine at a time, by default to a process of this installation.
 
-    Frames that answer a `request` go only to its caller; `frames` yields all others. `connection_changed` is called
+    Frames that answer a `request` go only to its caller; `frames` yields all others. `on_connection_change` is called
     with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect.
     """
 
@@ -67,10 +67,10 @@ class EngineClient:
         self,
         location: EngineLocation | None = None,
         log: LogOptions = NO_LOG,
-        connection_changed: Callable[[str], None] = lambda _error: None,
+        on_connection_change: Callable[[str], None] = lambda _error: None,
     ) -> None:
         self._location: EngineLocation = location or default_command()
-        self._log, self._connection_changed = log, connection_changed
+        self._log, self._on_connection_change = log, on_connection_change
         self._last_request = 0
         self._transport: Transport | None = None
         self._opening: asyncio.Future[None] | None = None
@@ -102,7 +102,7 @@ class EngineClient:
 
     def _make_transport(self) -> Transport:
         if isinstance(self._location, RemoteHost):
-            return ResumingTransport(self._location, self._log, self._connection_changed)
+            return ResumingTransport(self._location, self._log, self._on_connection_change)
         return ProcessTransport(self._location, self._log)
 
     async def _open(self, transport: Transport) -> None:

@@ -44,7 +44,7 @@ class RecipeEditor:
         session, workspace = self._session, self._session.workspace
         session.say(workspace.problem or (f"{message} · {workspace.notice}" if workspace.notice else message))
         session.compile_edit()
-        session.changed(ALL)
+        session.notify(ALL)
 
 
 Answer = TypeVar("Answer")

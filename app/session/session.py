@@ -37,20 +37,20 @@ FrameCallback = Callable[[Any], object]
 
 
 class Session:
-    """One program in one engine. After every frame, `changed` is called with the changed parts of `state`.
+    """One program in one engine. After every frame, `notify` is called with the changed topics of `state`.
 
     `location` is the command that starts the engine, or its host; `directory` is the folder that the source is relative
     to. `overrides` are the fields of the recipe that the command line sets.
     """
 
     def __init__(
-        self, workspace: Workspace, changed: Callable[[frozenset[Topic]], None], location: EngineLocation | None = None,
+        self, workspace: Workspace, notify: Callable[[frozenset[Topic]], None], location: EngineLocation | None = None,
         log: LogOptions = NO_LOG, directory: str = "",
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
-        self.changed = changed
+        self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})))
+        self.notify = notify
         self.auto_run = False
         self.timeout = p.Run(0, Recipe()).timeout
         self.watching = False
@@ -95,7 +95,7 @@ class Session:
     async def _wait_for_restart(self) -> None:
         """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
         if self._needs_user and not self._restart_requested.is_set() and not self._closing:
-            self.changed(ALL)
+            self.notify(ALL)
             await self._restart_requested.wait()
 
     async def _run_engine(self) -> None:
@@ -130,13 +130,13 @@ class Session:
         todo = "press R to restart it; details are in its log" if self._needs_user else "restarting the engine"
         self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {reason}", todo=todo))
         self.cache.clear()
-        self.changed(ALL)
+        self.notify(ALL)
 
     def _reset_state(self) -> None:
         """Reset the state for another engine. The current one may still be exiting."""
         self.state.record_restart()
         self.cache.clear()
-        self.changed(ALL)
+        self.notify(ALL)
 
     @property
     def _needs_user(self) -> bool:
@@ -157,7 +157,7 @@ class Session:
         self.state.record_start("open", self._open(client))
         if self.watching:
             self._watcher.start(client)
-        self.changed(ALL)
+        self.notify(ALL)
 
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
@@ -206,7 +206,7 @@ class Session:
 
     def _reopen(self, client: EngineClient) -> None:
         self.state.record_reload(self._open(client))
-        self.changed(ALL)
+        self.notify(ALL)
 
     def _handle_connection(self, error: str) -> None:
         """Handle a lost connection to a remote engine, or with an empty `error`, a restored one.
@@ -215,12 +215,12 @@ class Session:
         """
         self.state.connection_error = error
         self.state.silent_seconds = self._client.silent_seconds if self._client is not None else 0
-        self.changed(STATUS)
+        self.notify(STATUS)
 
     def _handle_silence(self, seconds: int) -> None:
         """Handle an engine that has not answered for `seconds`, or with 0, answers again. Only the user can kill it."""
         self.state.silent_seconds = seconds
-        self.changed(STATUS)
+        self.notify(STATUS)
 
     def reconnect(self) -> None:
         """Reconnect to the engine at once."""
@@ -228,13 +228,13 @@ class Session:
             self._client.reconnect_now()
 
     def start_over(self) -> None:
-        """Start another engine, and run the script again."""
+        """Replace the engine, and run the script again. An engine that does not answer is killed."""
         self._start_times.clear()
         self._restart_requested.set()
         if self._client is not None and self.state.silent_seconds:
             self._client.kill()
         elif self._client is not None and self.state.engine != "lost":
-            self._closing_task(self._client)
+            self._start_closing(self._client)
             self._reset_state()
 
     async def close(self) -> None:
@@ -245,10 +245,10 @@ class Session:
 
     async def _close_client(self, client: EngineClient) -> None:
         """Close a client completely, even if the caller is cancelled."""
-        await asyncio.shield(self._closing_task(client))
+        await asyncio.shield(self._start_closing(client))
 
-    def _closing_task(self, client: EngineClient) -> asyncio.Future[None]:
-        """The task that closes a client. There is only one, for all callers."""
+    def _start_closing(self, client: EngineClient) -> asyncio.Future[None]:
+        """Start to close a client, unless it is being closed. Returns the task."""
         if client not in self._closing_tasks:
             self._closing_tasks = {client: asyncio.ensure_future(client.close())}
         return self._closing_tasks[client]
@@ -270,7 +270,7 @@ class Session:
             self._show_saved_graph()
             self.build()
         if topics:
-            self.changed(topics)
+            self.notify(topics)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""
@@ -304,14 +304,14 @@ class Session:
     def show_graph(self, graph: int) -> None:
         """Show another graph of the program, and compile it unless its recipe is compiled or being compiled."""
         if self._build_timer is not None:
-            # Compile the edited recipe of the graph that is left.
+            # An edit of the previous graph waits: compile it now.
             self._build_timer.cancel()
             self.build()
         self.workspace.show(graph)
         self.state.graph = graph
         if self.state.compiled_recipe != self.workspace.recipe and "compile" not in self.state.running_jobs(graph):
             self.build()
-        self.changed(ALL)
+        self.notify(ALL)
 
     def run_all(self) -> None:
         """Run every graph of the program, each with its own recipe."""
@@ -367,13 +367,13 @@ class Session:
         self.state.record_start(job, request, recipe, self.inputs)
         run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
         _post(client, run if job == "run" else p.Compile(request, recipe))
-        self.changed(ALL)
+        self.notify(ALL)
 
     def cancel(self) -> None:
         """Cancel all running requests."""
         if self._client is not None:
             _post(self._client, p.Cancel(0))
-            self.changed(STATUS)
+            self.notify(STATUS)
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
@@ -437,7 +437,7 @@ class Session:
         frame = p.CompareNodes(0, recipe, reference, timeout=timeout, inputs=self.inputs)
         report = (await self.request(frame, on_frame)).report
         self.state.of(recipe.graph).record_comparison(recipe, report)
-        self.changed(frozenset({"graph", "outputs"}))
+        self.notify(frozenset({"graph", "outputs"}))
         return report
 
     async def profile(self, recipe: Recipe, on_frame: FrameCallback) -> p.ProfileReport:

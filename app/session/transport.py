@@ -269,15 +269,15 @@ _RECONNECT_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 class ResumingTransport:
     """A transport to one engine on `remote`, over a connection that is replaced when it is lost.
 
-    `connection_changed` is called with the error of a lost connection, and with an empty string after the reconnect.
+    `on_connection_change` is called with the error of a lost connection, and with an empty string after the reconnect.
     """
 
-    def __init__(self, remote: RemoteHost, log: LogOptions, connection_changed: Callable[[str], None]) -> None:
-        self._remote, self._log, self._connection_changed = remote, log, connection_changed
+    def __init__(self, remote: RemoteHost, log: LogOptions, on_connection_change: Callable[[str], None]) -> None:
+        self._remote, self._log, self._on_connection_change = remote, log, on_connection_change
         self._engine_name = secrets.token_hex(8)
         self._stream = ResumableStream()
-        self._link: ProcessTransport | None = None
-        self._new_link: ProcessTransport | None = None
+        self._connection: ProcessTransport | None = None
+        self._new_connection: ProcessTransport | None = None
         self._received = b""
         self._retry_now = asyncio.Event()
         self._closing = False
@@ -314,28 +314,28 @@ class ResumingTransport:
         if data:
             self._last_data_time = time.monotonic()
         payload = self._stream.feed(data)
-        if self._stream.owes_count and self._link is not None:
-            self._link.write(self._stream.count())
+        if self._stream.owes_count and self._connection is not None:
+            self._connection.write(self._stream.count())
         return payload
 
     async def _receive(self) -> str:
         """Wait for data of the connection. Returns an error if none arrives; otherwise an empty string."""
-        link = self._link
-        assert link is not None
+        connection = self._connection
+        assert connection is not None
         try:
-            self._received = await asyncio.wait_for(link.read(), SILENCE)
+            self._received = await asyncio.wait_for(connection.read(), SILENCE)
         except asyncio.TimeoutError:
             return f"no data for {SILENCE:g} s"
-        return "" if self._received or self._closing else (await self._exit_reason(link))[0]
+        return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
 
-    async def _exit_reason(self, link: ProcessTransport, noise: str = "") -> tuple[str, bool]:
+    async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
         """The reason why a connection has ended, and whether it is permanent.
 
         `noise` is what the host has printed to stdout; it is used if stderr is empty.
         """
-        code = await link.exit_code()
+        code = await connection.exit_code()
         self._engine_is_silent = code == UNANSWERED
-        return self._remote.explain(code, link.tail or noise)
+        return self._remote.explain(code, connection.tail or noise)
 
     @property
     def silent_seconds(self) -> int:
@@ -344,22 +344,22 @@ class ResumingTransport:
 
     def write(self, data: bytes) -> None:
         record = self._stream.write(data)
-        if self._link is not None:
-            self._link.write(record)
+        if self._connection is not None:
+            self._connection.write(record)
 
     def kill(self) -> None:
         self._closing = True
         self._retry_now.set()
-        for link in (self._link, self._new_link):
-            if link is not None:
-                link.kill()
+        for connection in (self._connection, self._new_connection):
+            if connection is not None:
+                connection.kill()
 
     def reconnect_now(self) -> None:
         """If the connection is lost, try to reconnect now."""
         self._retry_now.set()
 
     async def ended(self) -> EngineLost:
-        await self._close_link()
+        await self._close_connection()
         return self._end
 
     async def close(self, goodbye: bytes) -> None:
@@ -367,10 +367,10 @@ class ResumingTransport:
         self._retry_now.set()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close(self._stream.write(goodbye))
-        if not self._engine_has_exited and (link is None or await link.exit_code() != 0):
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(self._stream.write(goodbye))
+        if not self._engine_has_exited and (connection is None or await connection.exit_code() != 0):
             await self._run_stop_command()
 
     async def _run_stop_command(self) -> None:
@@ -398,18 +398,18 @@ class ResumingTransport:
 
         Returns false if the engine has exited, an error is permanent, or the transport is closed.
         """
-        await self._close_link()
+        await self._close_connection()
         attempt = 0
         while not self._closing:
             delay = _RECONNECT_DELAYS[min(attempt, len(_RECONNECT_DELAYS) - 1)]
             error_text = reason if self._engine_is_silent else f"connection lost: {reason}"
-            self._connection_changed(f"{error_text} · reconnecting in {max(1, round(delay))} s")
+            self._on_connection_change(f"{error_text} · reconnecting in {max(1, round(delay))} s")
             await self._wait_before_retry(delay)
             try:
                 if not self._closing:
                     self._received = await self._connect(self._remote.reconnect_command(self._engine_name))
                     self._engine_is_silent = False
-                    self._connection_changed("")
+                    self._on_connection_change("")
                     return True
             except GoneError as error:
                 self._engine_has_exited = True
@@ -429,50 +429,50 @@ class ResumingTransport:
 
     async def _connect(self, command: list[str]) -> bytes:
         """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `GoneError`."""
-        link = self._new_link = ProcessTransport(command, self._log)
-        await link.open()
+        connection = self._new_connection = ProcessTransport(command, self._log)
+        await connection.open()
         try:
             if self._closing:
                 raise EngineLost("cancelled while connecting")
-            link.write(greeting(self._stream.received))
-            engine_received, rest = await asyncio.wait_for(self._handshake(link), _CONNECT_SECONDS)
-            link.write(self._stream.resume(engine_received))
+            connection.write(greeting(self._stream.received))
+            engine_received, rest = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
+            connection.write(self._stream.resume(engine_received))
         except BaseException as error:
-            link.kill()
-            await link.close()
+            connection.kill()
+            await connection.close()
             if isinstance(error, asyncio.TimeoutError):
                 raise EngineLost(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
             if isinstance(error, StreamError):
-                raise EngineLost(str(error), link.tail, is_permanent=True) from error
+                raise EngineLost(str(error), connection.tail, is_permanent=True) from error
             raise
         finally:
-            self._new_link = None
-        self._link = link
+            self._new_connection = None
+        self._connection = connection
         return rest
 
-    async def _handshake(self, link: ProcessTransport) -> tuple[int, bytes]:
+    async def _handshake(self, connection: ProcessTransport) -> tuple[int, bytes]:
         """The number of bytes that the engine has received so far, and the data after its greeting.
 
         Raises `EngineLost` if the connection ends before.
         """
         greeting_reader = Greeted()
-        while data := await link.read():
+        while data := await connection.read():
             result = greeting_reader.feed(data)
             if result is not None:
                 return result
-        reason, is_permanent = await self._exit_reason(link, greeting_reader.noise)
-        raise EngineLost(reason, link.tail, is_permanent=is_permanent)
+        reason, is_permanent = await self._exit_reason(connection, greeting_reader.noise)
+        raise EngineLost(reason, connection.tail, is_permanent=is_permanent)
 
-    async def _close_link(self) -> None:
+    async def _close_connection(self) -> None:
         """Close a failed connection."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.kill()
-            await link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.kill()
+            await connection.close()
 
     async def _send_heartbeats(self) -> None:
         """Send the number of received bytes regularly, so that the engine knows that the connection works."""
         while True:
             await asyncio.sleep(BEAT)
-            if self._link is not None:
-                self._link.write(self._stream.count())
+            if self._connection is not None:
+                self._connection.write(self._stream.count())

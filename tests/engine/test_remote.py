@@ -89,7 +89,7 @@ class Linked(Bench):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def linked(far: Far) -> AsyncIterator[Linked]:
-    client = EngineClient(far.remote(), connection_changed=lambda what: bench.told.append(what))
+    client = EngineClient(far.remote(), on_connection_change=lambda what: bench.told.append(what))
     bench = Linked(client)
     await client.start()
     pids = [bench.pid, *everything_below(bench.pid)]
@@ -160,7 +160,7 @@ async def test_links_that_break_all_the_time_lose_nothing(linked: Linked, far: F
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(far: Far, add: Path) -> None:
     told: list[str] = []
-    client = EngineClient(far.remote(patience=1.0), connection_changed=told.append)
+    client = EngineClient(far.remote(patience=1.0), on_connection_change=told.append)
     bench = Bench(client)
     await client.start()
     pids = [bench.pid, *everything_below(bench.pid)]
