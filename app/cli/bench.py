@@ -67,7 +67,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse_with_script_arguments(make_parser(), words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        plan = _plan(options, script)
+        plan = _make_plan(options, script)
     except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
         return USAGE
@@ -127,7 +127,7 @@ def _read_measurements(path: Path, plan: BenchPlan) -> dict[str, Any]:
     return results
 
 
-def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
+def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
     path = Path(options.source)
     subjects = read_suite(path) if path.suffix == ".toml" else (BenchSubject(path.stem, str(path), script),)
     names = [name for name in options.only.split(",") if name]

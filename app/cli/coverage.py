@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(list(words))
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        return _check(options, _plan(options), console)
+        return _check(options, _make_plan(options), console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE
@@ -72,7 +72,7 @@ def main(words: Sequence[str]) -> int:
         return FAILURE
 
 
-def _plan(options: argparse.Namespace) -> CoveragePlan:
+def _make_plan(options: argparse.Namespace) -> CoveragePlan:
     operators, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
     shard = parse_shard(options.shard)
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)

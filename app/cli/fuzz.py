@@ -68,7 +68,7 @@ def main(words: Sequence[str]) -> int:
     options = make_parser().parse_args(list(words))
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        plan = _plan(options)
+        plan = _make_plan(options)
         previous = _read_batches(options, plan)
         batches = _run_batches(options, plan, previous, console)
     except CoveragePlanError as error:
@@ -85,7 +85,7 @@ def main(words: Sequence[str]) -> int:
     return _report(batches, options, console)
 
 
-def _plan(options: argparse.Namespace) -> FuzzPlan:
+def _make_plan(options: argparse.Namespace) -> FuzzPlan:
     compile_options = {"preset": options.preset, "dialect": options.dialect, "threads": options.threads}
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:

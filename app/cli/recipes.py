@@ -71,7 +71,7 @@ def _apply_options(
 
 
 def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: GraphInfo) -> Recipe:
-    """`recipe` without the passes of phases that `graph` has behind it, if the graph starts as IR.
+    """`recipe` with the passes of earlier phases disabled, if `graph` starts as IR of a later phase.
 
     Passes that the options enable stay enabled. The steps of recipe files and of `--pipeline` are not changed.
     """

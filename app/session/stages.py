@@ -1,6 +1,6 @@
 """The stages of one graph, and a cache of their lines, which are fetched by pages in the background.
 
-A view that draws a line gets it from the cache, or gets `None`; the cache then calls `arrived` when it has the line.
+A view gets a line from the cache, or `None`. In this case, the cache calls `arrived` when it has fetched the line.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LineCache:
         self._missed.clear()
 
     def _enqueue(self, key: tuple[str, int]) -> None:
-        """Fetch the page with that text and number next, unless it is cached or being fetched."""
+        """Fetch the page `key` (text and page number) next, unless it is cached or being fetched."""
         if key in self._pages or key in self._loading:
             return
         if key in self._waiting:

@@ -256,7 +256,7 @@ class State:
             self.of(recipe.graph).record_start(job, request, recipe)
 
     def record_reload(self, request: int) -> None:
-        """Record that the program is opened again. Until then, the results of runs are outdated."""
+        """Record that request `request` opens the program again, so the results of runs are outdated."""
         self.record_start("open", request)
         for graph_state in self._graph_states.values():
             graph_state.run_recipe = None
