@@ -117,4 +117,4 @@ async def test_closing_the_list_cancels_the_trials(workbench: Open) -> None:
         bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w", "q")
-        await bench.until(lambda: not bench.app.session._client._waiting, "the end of the trials")
+        await bench.until(lambda: not bench.app.session._client._pending, "the end of the trials")

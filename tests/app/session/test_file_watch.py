@@ -67,4 +67,4 @@ async def test_a_changed_file_reloads_the_program_and_keeps_the_recipe(
 
         app.session.toggle_watching()
         client = app.session._client
-        await bench.until(lambda: not client._waiting, "the engine to watch no more")
+        await bench.until(lambda: not client._pending, "the engine to watch no more")
