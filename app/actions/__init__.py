@@ -1,4 +1,4 @@
-"""The registry of all actions, which keys, palette, footer and help read. No Textual.
+"""The registry of all actions, which keys, palette, footer and help read. Does not import Textual.
 
 An action has the pane where it works (`pane`; with `anywhere`, its keys work from the other panes too), the object and
 the method that perform it (`handler`), and a precondition (`blocked`). A key sequence is written with a space: `g g`.
@@ -34,12 +34,12 @@ BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
 
 
 def actions_of_pane(pane: str) -> list[Action]:
-    """The actions of one pane, without those that work everywhere."""
+    """The actions whose pane is `pane`, without those of every pane and of the whole workbench."""
     return [action for action in ACTIONS if action.pane == pane]
 
 
 def sequence_continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
     """The second keys of the sequences that start with `prefix` in `pane`, with their actions."""
-    here = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
-    pairs = [(key.split(), action) for action in here for key in action.keys]
-    return [(key[1], action) for key, action in pairs if len(key) == 2 and key[0] == prefix]
+    active = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
+    sequences = [(key.split(), action) for action in active for key in action.keys]
+    return [(keys[1], action) for keys, action in sequences if len(keys) == 2 and keys[0] == prefix]

@@ -1,4 +1,4 @@
-"""The `Action` dataclass and the list of panes."""
+"""The `Action` dataclass, the list of panes, and the keys that the user's settings replace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 from buddy.app.actions.situation import Situation
 
+# "any" stands for an action of every pane, "app" for one of the whole workbench.
 Pane = Literal["app", "any", "graph", "passes", "ir", "source", "outputs"]
 PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "source", "outputs")
 PANE_TITLES: dict[Pane, str] = {
@@ -16,27 +17,27 @@ PANE_TITLES: dict[Pane, str] = {
 
 Blocked = Callable[[Situation], str]
 
-# Action id to the keys that the user's settings assign to it.
-_replaced: dict[str, tuple[str, ...]] = {}
+# The keys that the user's settings assign, by action id.
+_user_keys: dict[str, tuple[str, ...]] = {}
 
 
 def replace_keys(keys: Mapping[str, tuple[str, ...]]) -> None:
     """Assign `keys` to the actions with these ids, and restore the default keys of all others."""
-    _replaced.clear()
-    _replaced.update(keys)
+    _user_keys.clear()
+    _user_keys.update(keys)
 
 
 @dataclass(frozen=True)
 class Action:
     """A command of the workbench.
 
-    `blocked` returns the reason why the action is disabled, or an empty string. `own_keys` are the default keys.
-    `handler` is `TARGET.METHOD`; the target is the id of a pane, `pane` for the pane that has focus, or a name in
-    `Workbench.targets`.
+    `blocked` returns the reason why the action is disabled, or an empty string. `handler` is `TARGET.METHOD`; the
+    target is the id of a pane, `pane` for the pane that has focus, or a name in `Workbench.targets`. With `footer`, the
+    key line lists the action under this name. With `anywhere`, the keys work in all panes.
     """
 
     id: str
-    own_keys: tuple[str, ...]
+    default_keys: tuple[str, ...]
     title: str
     tooltip: str
     handler: str
@@ -47,7 +48,8 @@ class Action:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return _replaced.get(self.id, self.own_keys)
+        """The keys in use: those of the user's settings, or the default keys."""
+        return _user_keys.get(self.id, self.default_keys)
 
     @property
     def target(self) -> str:
@@ -59,9 +61,10 @@ class Action:
         return self.handler.partition(".")[2]
 
     @property
-    def remapped(self) -> bool:
-        return self.id in _replaced
+    def is_remapped(self) -> bool:
+        return self.id in _user_keys
 
     @property
     def key(self) -> str:
+        """The first key in use, or an empty string."""
         return self.keys[0] if self.keys else ""

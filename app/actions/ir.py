@@ -5,11 +5,11 @@ from __future__ import annotations
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
     needs_assembly,
-    needs_cut,
     needs_diff,
     needs_engine_stage,
-    needs_found,
+    needs_matches,
     needs_stage,
+    needs_truncated_lines,
 )
 
 A = Action
@@ -79,7 +79,8 @@ ACTIONS: tuple[Action, ...] = (
         "ir.diff-against",
         ("D",),
         "Diff against",
-        "Compare with the marked stage, the previous stage, or this stage before the last edit or under another recipe",
+        "Choose what to diff with: the marked stage, the previous stage, or this stage before the last edit or under "
+        "another recipe",
         "ir_comparison.next_against",
         "ir",
         needs_engine_stage,
@@ -140,7 +141,7 @@ ACTIONS: tuple[Action, ...] = (
         "Go to the next match, or, without a search, to the next change",
         "ir_search.next_match",
         "ir",
-        needs_found,
+        needs_matches,
     ),
     A(
         "ir.previous-match",
@@ -149,7 +150,7 @@ ACTIONS: tuple[Action, ...] = (
         "Go to the previous match, or, without a search, to the previous change",
         "ir_search.previous_match",
         "ir",
-        needs_found,
+        needs_matches,
     ),
     A(
         "ir.next-name",
@@ -206,10 +207,33 @@ ACTIONS: tuple[Action, ...] = (
         needs_engine_stage,
     ),
     A("ir.back", ("ctrl+o",), "Back", "Return to the position before the last jump", "ir_jumps.go_back", "ir"),
-    A("ir.forward", (")",), "Forward", "Return to the position after the jump", "ir_jumps.go_forward", "ir"),
+    A(
+        "ir.forward",
+        (")",),
+        "Forward",
+        "Undo the last Back: return to where the jump went",
+        "ir_jumps.go_forward",
+        "ir",
+    ),
     A("ir.line", (":",), "Go to line", "Go to a line by its number", "ir_jumps.ask_line", "ir", needs_stage, "line"),
-    A("ir.left", ("<", "left"), "Sideways left", "Scroll to the left", "ir.scroll_lines_left", "ir", needs_cut),
-    A("ir.right", (">", "right"), "Sideways right", "Scroll to the right", "ir.scroll_lines_right", "ir", needs_cut),
+    A(
+        "ir.left",
+        ("<", "left"),
+        "Sideways left",
+        "Scroll to the left",
+        "ir.scroll_lines_left",
+        "ir",
+        needs_truncated_lines,
+    ),
+    A(
+        "ir.right",
+        (">", "right"),
+        "Sideways right",
+        "Scroll to the right",
+        "ir.scroll_lines_right",
+        "ir",
+        needs_truncated_lines,
+    ),
     A(
         "ir.wrap",
         ("W",),

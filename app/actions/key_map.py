@@ -1,4 +1,4 @@
-"""User-defined keys of actions, which replace the default keys. No Textual.
+"""User-defined keys of actions, which replace the default keys. Does not import Textual.
 
 A key is one character (`x`, `/`), a name (`space`, `enter`, `f5`, `ctrl+g`), or two of these separated by a space.
 """
@@ -10,45 +10,46 @@ from collections.abc import Mapping, Sequence
 
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, replace_keys
 
-NAMES = (
+KEY_NAMES = (
     "space", "enter", "escape", "tab", "backspace", "delete", "insert", "home", "end", "pageup", "pagedown",
     "up", "down", "left", "right",
 )  # fmt: skip
-_KEY = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(NAMES)}|f\d{{1,2}})|\S")
-# One action covers the ten keys 1 to 0, one for each phase.
-FIXED = ("phase.number",)
+_KEY = re.compile(rf"(?:(?:ctrl|shift|alt)\+)*(?:[a-z0-9]|{'|'.join(KEY_NAMES)}|f\d{{1,2}})|\S")
+# Actions whose keys cannot be changed: this one has ten keys, 1 to 0, and each shows another phase.
+FIXED_ACTIONS = ("phase.number",)
 
-Given = str | Sequence[str]
+# An entry of the table `keys` in the settings file.
+KeySetting = str | Sequence[str]
 
 
-def key_error(name: str, given: Given) -> str:
+def key_error(action_id: str, setting: KeySetting) -> str:
     """The error in the keys of an action, or an empty string if they are valid."""
-    if name not in BY_ID:
+    if action_id not in BY_ID:
         return "unknown action: `buddy-tui config --keys` lists the ids"
-    if name in FIXED:
+    if action_id in FIXED_ACTIONS:
         return "these keys cannot be changed"
-    for key in keys_of_setting(given):
-        strokes = key.split()
-        if not 1 <= len(strokes) <= 2 or not all(_KEY.fullmatch(stroke) for stroke in strokes):
+    for key in keys_of_setting(setting):
+        keys = key.split()
+        if not 1 <= len(keys) <= 2 or not all(map(_KEY.fullmatch, keys)):
             return (
                 f"{key!r} is not a key: use a character, a name such as space or ctrl+g, or two of them such as 'g d'"
             )
     return ""
 
 
-def keys_of_setting(given: Given) -> tuple[str, ...]:
-    """The keys of an entry of the settings: a string or a list; the empty string gives no key."""
-    return tuple(filter(None, [given] if isinstance(given, str) else given))
+def keys_of_setting(setting: KeySetting) -> tuple[str, ...]:
+    """The keys of an entry of the settings: a string or a list. An empty string stands for no key."""
+    return tuple(filter(None, [setting] if isinstance(setting, str) else setting))
 
 
 def describe_clashes() -> list[str]:
-    """One message for each user-defined key that another action has as its default."""
-    found = []
+    """One message for each user-defined key that is also a default key of another action, which it replaces."""
+    messages = []
     for action in ACTIONS:
-        for key in action.keys if action.remapped else ():
-            others = [other for other in _other_actions(action) if key in other.keys and not other.remapped]
-            found += [f"{key}: {action.title} instead of {other.title} ({_pane_text(other)})" for other in others]
-    return found
+        for key in action.keys if action.is_remapped else ():
+            others = [other for other in _other_actions(action) if key in other.keys and not other.is_remapped]
+            messages += [f"{key}: {action.title} instead of {other.title} ({_pane_text(other)})" for other in others]
+    return messages
 
 
 def _other_actions(action: Action) -> list[Action]:
@@ -66,24 +67,22 @@ def _pane_text(action: Action) -> str:
 
 
 class Keymap:
-    """The keys that the settings change: the action that a key performs, and the default keys that no longer work."""
+    """Applies the keys of the settings to the actions, and looks up the actions whose keys they change."""
 
-    def __init__(self, given: Mapping[str, Given]) -> None:
-        replace_keys({name: keys_of_setting(keys) for name, keys in given.items()})
-        self._changed = [action for action in ACTIONS if action.remapped]
+    def __init__(self, settings: Mapping[str, KeySetting]) -> None:
+        replace_keys({action_id: keys_of_setting(setting) for action_id, setting in settings.items()})
+        self._remapped = [action for action in ACTIONS if action.is_remapped]
 
     def action_for(self, key: str, pane: Pane) -> Action | None:
         """The action to which the settings assign `key` in a pane, or `None`."""
-        return next((action for action in self._actions_in(pane) if key in action.keys), None)
+        remapped = (action for action in self._remapped if _works_in(action, pane))
+        return next((action for action in remapped if key in action.keys), None)
 
     def is_dead(self, key: str, pane: Pane) -> bool:
-        """True if the settings move every action that had `key` in a pane to other keys."""
-        own = [action for action in ACTIONS if _reaches(action, pane) and key in action.own_keys]
-        return bool(own) and all(action.remapped for action in own)
-
-    def _actions_in(self, pane: Pane) -> list[Action]:
-        return [action for action in self._changed if _reaches(action, pane)]
+        """Whether `key` is a default key in a pane, but the settings give all actions that had it other keys."""
+        defaults = [action for action in ACTIONS if _works_in(action, pane) and key in action.default_keys]
+        return bool(defaults) and all(action.is_remapped for action in defaults)
 
 
-def _reaches(action: Action, pane: Pane) -> bool:
+def _works_in(action: Action, pane: Pane) -> bool:
     return action.pane in (pane, "any", "app") or action.anywhere

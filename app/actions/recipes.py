@@ -1,12 +1,12 @@
-"""Actions on a recipe other than edits of its passes: backend, frontend, target, export, profile, comparison."""
+"""Actions on the recipe and with the compiled program, except edits of passes: backend, export, profile, comparison."""
 
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
     needs_captured,
+    needs_iree,
     needs_mlir,
-    needs_other_backend,
     needs_presets,
     needs_profile,
     needs_recipe,
@@ -28,10 +28,10 @@ BACKEND_ACTIONS: tuple[Action, ...] = (
         "backend.flags",
         ("g I",),
         "Backend flags",
-        "Edit the flags of the other backend's compiler. Type to search; the compiler checks each flag",
+        "Edit the flags of IREE's compiler, which checks each flag. Type to search",
         "backend.choose_flag",
         "app",
-        needs_other_backend,
+        needs_iree,
     ),
 )
 
@@ -63,7 +63,7 @@ FRONTEND_ACTIONS: tuple[Action, ...] = (
         "frontend",
         ("g F",),
         "Frontend",
-        "Choose the frontend (TorchDynamo, torch.export or torch-mlir) and the dialect that it imports to",
+        "Choose the frontend (TorchDynamo, torch.export or torch-mlir) and the dialect that ops are lowered to",
         "frontend.choose_frontend",
         "app",
         needs_presets,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
@@ -11,35 +10,39 @@ from buddy.compiler.protocol.recipe import IREE, NATIVE, Backend, PassStep
 
 @dataclass(frozen=True)
 class Situation:
-    """The state of the workbench that the preconditions of actions read."""
+    """The state of the workbench that the preconditions of actions read.
+
+    `node`, `assignment` and `step` are those under the cursors of the graph pane and of the passes pane, `stage` is the
+    stage in the IR pane. `n_picked` counts the picked nodes, or those under the cursor if none is picked.
+    """
 
     engine: str = "starting"
     busy: bool = False
     captured: bool = False
-    recipe: bool = False
-    graphs: int = 0
+    has_recipe: bool = False
+    n_graphs: int = 0
     can_undo: bool = False
     can_redo: bool = False
-    others: bool = False
+    has_edits_of_others: bool = False
     node: NodeRow | None = None
     assignment: Assignment | None = None
     step: PassStep | None = None
     stage: Stage | None = None
-    catalogue: bool = False
-    presets: bool = False
-    found: bool = False
-    diff: bool = False
-    problem: bool = False
-    edited: bool = False
-    picked: int = 0
-    tree: bool = False
-    compiling: bool = False
-    extract: bool = False
-    runs: bool = False
-    wrapped: bool = False
-    profile: bool = False
+    has_catalogue: bool = False
+    has_presets: bool = False
+    has_matches: bool = False
+    shows_diff: bool = False
+    has_problem: bool = False
+    is_edited: bool = False
+    n_picked: int = 0
+    is_tree: bool = False
+    is_compiling: bool = False
+    is_extract: bool = False
+    has_runs: bool = False
+    is_wrapped: bool = False
+    has_profile: bool = False
     backend: Backend = NATIVE
-    report: bool = False
+    has_report: bool = False
 
 
 def needs_engine(s: Situation) -> str:
@@ -48,7 +51,7 @@ def needs_engine(s: Situation) -> str:
 
 
 def needs_recipe(s: Situation) -> str:
-    return needs_engine(s) or ("" if s.recipe else "the engine has not sent its presets yet")
+    return needs_engine(s) or ("" if s.has_recipe else "the engine has not sent its presets yet")
 
 
 def needs_captured(s: Situation) -> str:
@@ -66,36 +69,24 @@ def needs_row(s: Situation) -> str:
 
 
 def needs_tree(s: Situation) -> str:
-    return "" if s.tree else "the table is flat: press g m to show modules"
+    return "" if s.is_tree else "the table is flat: press g m to show modules"
 
 
 def needs_toggle_node(s: Situation) -> str:
-    if s.picked > 1:
+    if s.n_picked > 1:
         return needs_captured(s)
-    return _needs_assignment(
-        s,
-        lambda node, found: (
-            f"no registry lowers {node.target}, so it runs in eager"
-            if found.lowering == "eager" and not _compiled_choices(found)
-            else ""
-        ),
-    )
-
-
-def needs_lowering(s: Situation) -> str:
-    return _needs_assignment(s, lambda node, found: "" if found.choices else f"{node.target} has no other lowering")
-
-
-def _needs_assignment(s: Situation, more: Callable[[NodeRow, Assignment], str]) -> str:
-    """The reason why no lowered node is selected, else the reason that `more` gives for the selected one."""
     reason = needs_captured(s) or needs_node(s)
     if reason or s.node is None or s.assignment is None:
         return reason
-    return more(s.node, s.assignment)
+    only_eager = s.assignment.lowering == "eager" and not set(s.assignment.choices) - {"eager"}
+    return f"no registry lowers {s.node.target}, so it runs in eager mode" if only_eager else ""
 
 
-def _compiled_choices(assignment: Assignment) -> list[str]:
-    return [choice for choice in assignment.choices if choice != "eager"]
+def needs_lowering(s: Situation) -> str:
+    reason = needs_captured(s) or needs_node(s)
+    if reason or s.node is None or s.assignment is None:
+        return reason
+    return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
 
 
 def needs_step(s: Situation) -> str:
@@ -103,11 +94,11 @@ def needs_step(s: Situation) -> str:
 
 
 def needs_options(s: Situation) -> str:
-    return needs_step(s) or ("" if s.catalogue else "the engine has not sent the pass catalogue yet")
+    return needs_step(s) or ("" if s.has_catalogue else "the engine has not sent the pass catalogue yet")
 
 
 def needs_insert(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.catalogue else "the engine has not sent the pass catalogue yet")
+    return needs_recipe(s) or ("" if s.has_catalogue else "the engine has not sent the pass catalogue yet")
 
 
 def needs_stage(s: Situation) -> str:
@@ -121,19 +112,19 @@ def needs_engine_stage(s: Situation) -> str:
 def needs_assembly(s: Situation) -> str:
     if s.stage is None or s.stage.language != "asm":
         return needs_stage(s) or "only assembly, the last phase, has jumps and machine code"
-    return "not available in a diff: press d to leave it" if s.diff else ""
+    return "not available in a diff: press d to leave the diff" if s.shows_diff else ""
 
 
-def needs_cut(s: Situation) -> str:
-    return "long lines are wrapped: press W to truncate them" if s.wrapped else ""
+def needs_truncated_lines(s: Situation) -> str:
+    return "long lines are wrapped: press W to truncate them" if s.is_wrapped else ""
 
 
-def needs_found(s: Situation) -> str:
-    return "" if s.found or s.diff else "no search yet: press / to search"
+def needs_matches(s: Situation) -> str:
+    return "" if s.has_matches or s.shows_diff else "no search yet: press / to search"
 
 
 def needs_diff(s: Situation) -> str:
-    return "" if s.diff else "no diff is shown: press d to show one"
+    return "" if s.shows_diff else "no diff is shown: press d to show one"
 
 
 def needs_busy(s: Situation) -> str:
@@ -141,23 +132,23 @@ def needs_busy(s: Situation) -> str:
 
 
 def needs_runs(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.runs else "no run yet: press r to run the program")
+    return needs_captured(s) or ("" if s.has_runs else "no run yet: press r to run the program")
 
 
 def needs_profile(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.profile else "no profile yet: press g c to profile")
+    return needs_captured(s) or ("" if s.has_profile else "no profile yet: press g c to profile the program")
 
 
 def needs_report(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.report else "no run of this graph yet: press r to run it")
+    return needs_captured(s) or ("" if s.has_report else "no run of this graph yet: press r to run it")
 
 
-def needs_other_backend(s: Situation) -> str:
-    missing = needs_recipe(s)
-    if missing or s.backend == IREE:
-        return missing
+def needs_iree(s: Situation) -> str:
+    reason = needs_recipe(s)
+    if reason or s.backend == IREE:
+        return reason
     name = "this compiler" if s.backend == NATIVE else s.backend
-    return f"{name} takes passes, not flags: press g i to choose another backend"
+    return f"{name} has passes, not flags: press g i to choose the backend {IREE}"
 
 
 def needs_mlir(s: Situation) -> str:
@@ -168,7 +159,7 @@ def needs_mlir(s: Situation) -> str:
         return reason
     if s.stage.language != "mlir" or s.stage.state == "failed":
         return "only MLIR that verifies can be edited"
-    return "the recipe is still compiling" if s.busy or s.compiling else ""
+    return "the recipe is still compiling" if s.busy or s.is_compiling else ""
 
 
 def needs_undo(s: Situation) -> str:
@@ -180,31 +171,32 @@ def needs_redo(s: Situation) -> str:
 
 
 def needs_edits(s: Situation) -> str:
-    return "" if s.can_undo or s.can_redo or s.others else "nothing has been edited yet"
+    return "" if s.can_undo or s.can_redo or s.has_edits_of_others else "nothing has been edited yet"
 
 
 def needs_graphs(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.graphs > 1 else "the program has only one graph")
+    return needs_captured(s) or ("" if s.n_graphs > 1 else "the program has only one graph")
 
 
 def needs_presets(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.presets else "the engine has not sent its presets yet")
+    return needs_recipe(s) or ("" if s.has_presets else "the engine has not sent its presets yet")
 
 
 def needs_edited(s: Situation) -> str:
-    return needs_recipe(s) or ("" if s.edited else "the recipe equals the preset")
+    return needs_recipe(s) or ("" if s.is_edited else "the recipe equals the preset")
 
 
 def needs_problem(s: Situation) -> str:
-    return "" if s.problem else "nothing has failed"
+    return "" if s.has_problem else "nothing has failed"
 
 
-def needs_computing(s: Situation) -> str:
-    """The reason why neither a picked node nor the node under the cursor computes anything."""
-    if s.picked > 1 or s.assignment is not None:
-        return needs_captured(s)
-    return needs_captured(s) or ("no node is selected" if s.node is None else f"{s.node.name} computes nothing")
+def needs_call_node(s: Situation) -> str:
+    """Several nodes are picked, or the node under the cursor is a call_* node, which has an assignment."""
+    reason = needs_captured(s)
+    if reason or s.n_picked > 1 or s.assignment is not None:
+        return reason
+    return "no node is selected" if s.node is None else f"{s.node.name} is a {s.node.opcode}, which computes nothing"
 
 
 def needs_extract(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.extract else "the graph on the screen is not an extracted subgraph")
+    return needs_captured(s) or ("" if s.is_extract else "the graph on the screen is not an extracted subgraph")

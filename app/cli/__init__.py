@@ -12,16 +12,16 @@ VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
     "recipe": "print a recipe as TOML, or its passes as a pipeline",
     "dump": "write the IR of one stage, or of all",
-    "stages": "list the stages a program goes through",
-    "trace": "follow a node, a line of a stage or a line of Python through the pipeline, both ways",
-    "why": "show what each pass did to a node, or why it did nothing",
+    "stages": "list the stages of a program's compilation, and what each pass changed",
+    "trace": "show which lines of each stage come from a node or a Python line, or which nodes a line comes from",
+    "why": "show what each pass did to a node, or why the pass left it unchanged",
     "diff": "compare a stage under two recipes, or two stages",
     "trials": "preview what each known pass would change in a stage",
     "numerics": "compare every node with eager: the first mismatch, and the origin of NaNs",
     "extract": "extract nodes as a separate graph with their real inputs, and run it",
     "export": "write a compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel",
     "bisect": "find the pass, the lowering and the nodes that make a program fail, differ or run slowly",
-    "profile": "measure where the time of a run goes, node by node",
+    "profile": "measure the time of each node in a run",
     "tune": "search for the fastest recipe whose results match eager",
     "reproduce": "write a reproducer: a folder with all files of a compilation and a run",
     "replay": "compile and run a reproducer again, and report what differs",
@@ -36,7 +36,8 @@ VERBS = {
     "doctor": "check the installation with a small program, and print the text for a bug report",
     "engine": "serve a workbench on stdin and stdout",
 }
-USAGE, FAILURE, INTERRUPTED = 2, 1, 130
+# Exit codes. 130 is what a shell reports after SIGINT.
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,27 +53,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         # The reader closed the pipe. Without this, the final flush of the interpreter reports a second error.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
         return FAILURE
 
 
 def _run(words: Sequence[str]) -> int:
-    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
-    meant = _verb_meant(verb, words)
-    if meant:
+    if words and words[0] in VERBS:
+        return int(import_module(f"buddy.app.cli.{words[0]}").main(words[1:]))
+    suggestion = _similar_verb(words[0]) if words else ""
+    if suggestion:
         print(
-            f"unknown verb or file {words[0]!r}: did you mean {meant}? (`buddy-tui --help` lists the verbs)",
+            f"unknown verb or file {words[0]!r}: did you mean {suggestion}? (`buddy-tui --help` lists the verbs)",
             file=sys.stderr,
         )
         return USAGE
-    return int(import_module(f"buddy.app.cli.{verb}").main(rest))
+    return int(import_module("buddy.app.cli.workbench").main(words))
 
 
-def _verb_meant(verb: str, words: Sequence[str]) -> str:
-    """The verb that a first word resembles, if the word is neither a verb nor a source; empty if it resembles none."""
-    word = words[0] if words else ""
-    if verb != "workbench" or not word.isidentifier() or os.path.exists(word):
+def _similar_verb(word: str) -> str:
+    """The verb that `word` resembles; empty if it resembles none, or may be a source: a path or a module name."""
+    if not word.isidentifier() or os.path.exists(word):
         return ""
     return next(iter(get_close_matches(word, VERBS, 1, 0.6)), "")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from buddy.app.session.log_file import LogOptions
-from buddy.app.session.transport import PATIENCE, PROGRAM, RemoteHost, check_host
-from buddy.app.workspace.inputs import typed_seed
+from buddy.app.session.transport import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
+from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
-_WEEK = 7 * 24 * 60.0
+_WEEK_MINUTES = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
 _SCRIPT_ARGUMENTS = """
 SOURCE is a Python script, path.py:name, package.module:name, or a model file, detected by its content. Unknown options
@@ -53,44 +53,53 @@ def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
 def add_plugin_option(parser: argparse.ArgumentParser) -> None:
     text = "load a Python file that adds ops, lowerings, decompositions or passes; may be repeated"
     parser.add_argument("--plugin", metavar="FILE.py", action="append", default=[], help=text)
-    text = "like --plugin, but report a file that registers no pass"
+    text = "like --plugin, but it is an error if the file registers no pass"
     parser.add_argument("--pass-plugin", metavar="FILE.py", action="append", default=[], help=text)
 
 
-def named_plugins(options: argparse.Namespace) -> tuple[PluginFile, ...]:
+def plugins_of(options: argparse.Namespace) -> tuple[PluginFile, ...]:
     """The plug-ins of `--plugin` and `--pass-plugin`."""
-    passes = (PluginFile(path, passes=True) for path in options.pass_plugin)
-    return (*map(PluginFile, options.plugin), *passes)
+    pass_plugins = (PluginFile(path, passes=True) for path in options.pass_plugin)
+    return (*map(PluginFile, options.plugin), *pass_plugins)
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine")
-    text = "append the log of the engine to FILE; at 8 MiB, FILE is renamed to FILE.1 (three old files are kept)"
+    text = "append the engine's log to FILE; at 8 MiB, FILE is renamed to FILE.1 (the three latest old files are kept)"
     group.add_argument("--log", type=Path, metavar="FILE", help=text)
     levels = ("debug", "info", "warning", "error")
-    group.add_argument("--log-level", choices=levels, default="info", help="minimum level of logged messages (info)")
-    where = group.add_mutually_exclusive_group()
+    group.add_argument(
+        "--log-level", choices=levels, default="info", help="minimum level of logged messages (default: info)"
+    )
+    location = group.add_mutually_exclusive_group()
     text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
-    where.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
+    location.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
     text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/remote.md"
-    where.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
+    location.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
-    text = "pass an option to ssh as its -o: 'Port=2222'; may be repeated"
+    text = "run ssh with `-o OPTION`, such as 'Port=2222'; may be repeated"
     group.add_argument("--ssh-option", metavar="OPTION", action="append", default=[], help=text)
-    text = "command that connects to HOST, such as 'ssh -F FILE' (ssh)"
+    text = "command that connects to HOST, such as 'ssh -F FILE' (default: ssh)"
     group.add_argument("--ssh", type=shell_words, metavar="COMMAND", default="ssh", help=text)
-    text = "path of buddy-tui on HOST, such as venv/bin/buddy-tui (buddy-tui)"
+    text = "path of buddy-tui on HOST, such as venv/bin/buddy-tui (default: buddy-tui)"
     group.add_argument("--remote-program", metavar="PATH", default=PROGRAM, help=text)
-    text = "folder on HOST that SOURCE is relative to (the home folder)"
+    text = "folder on HOST that SOURCE is relative to (default: the home folder)"
     group.add_argument("--remote-folder", metavar="FOLDER", default="", help=text)
-    text = f"how long the engine waits for a reconnect after a lost connection ({PATIENCE / 60:g})"
-    group.add_argument("--remote-wait", type=positive_minutes, metavar="MINUTES", default=PATIENCE / 60, help=text)
+    text = f"how long the engine waits for a reconnect after a lost connection (default: {RECONNECT_SECONDS / 60:g})"
+    group.add_argument(
+        "--remote-wait", type=positive_minutes, metavar="MINUTES", default=RECONNECT_SECONDS / 60, help=text
+    )
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object to stdout, everything else to stderr")
     group.add_argument("--plain", action="store_true", help="never redraw a line, for screen readers and logs")
+
+
+def add_repeats_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    text = "number of timed runs (default: 10)"
+    parser.add_argument("--repeats", type=positive_number, default=10, metavar="N", help=text)
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +110,7 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_comparison_options(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    text = "treat NaN as equal to NaN: NaN at the same positions as in eager is OK (otherwise it is a failure)"
+    text = "accept NaN where eager also has NaN; without this option, any NaN is a mismatch"
     parser.add_argument("--equal-nan", action="store_true", help=text)
 
 
@@ -111,12 +120,12 @@ def shapes_of(options: argparse.Namespace) -> tuple[str, ...]:
 
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add options for what a model file does not define: shapes, and trust in its code."""
-    text = "capture with another shape of this model argument, as x=4x128 or ids=1x12xi64; may be repeated"
+    """Add `--shape`, which replaces the shape of a model argument, and `--trust`, which lets files execute code."""
+    text = "replace the shape of a model argument, such as x=4x128 or ids=1x12xi64; may be repeated"
     parser.add_argument("--shape", metavar="NAME=SHAPE", action="append", default=[], help=text)
     text = (
         "allow a pickled SOURCE to execute the code that it refers to, and a recipe file to load plug-ins "
-        "and other files; apart from these, only scripts execute code"
+        "and other files; without --trust, only a script executes code"
     )
     parser.add_argument("--trust", action="store_true", help=text)
 
@@ -127,7 +136,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("recipe")
     text = "start from a recipe in TOML instead of a preset; may be given once for each graph"
     group.add_argument("--recipe", type=Path, metavar="FILE", action="append", default=[], help=text)
-    group.add_argument("--preset", help="start from this preset ('default')")
+    group.add_argument("--preset", help="start from this preset (default: the one of the frontend and the dialect)")
     add_frontend_options(group)
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is partitioned into functions")
     text = "the passes, in MLIR's pipeline syntax (docs/recipes.md): the text, or a file that contains it"
@@ -137,25 +146,28 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{verb}", metavar="PASS", action="append", default=[], help=text)
     text = "run nodes in eager PyTorch: a name from the FX table, or a pattern such as 'gelu*'"
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
-    text = "what happens to values that eager rejects (indices out of range): raise as eager does, or omit the checks"
+    text = "checks of values, such as indices in range: raise an error as eager does, or omit the checks"
     group.add_argument("--checks", choices=CHECKS, help=text)
-    group.add_argument("--threads", type=thread_number, metavar="N", help="threads of compiled code and of eager")
+    text = "number of threads of compiled code and of eager"
+    group.add_argument("--threads", type=thread_number, metavar="N", help=text)
     text = "only this graph of the program: its name or its number, starting at 0"
     group.add_argument("--graph", metavar="N|NAME", help=text)
-    text = "time limit of the script and of each run (120)"
+    text = "time limit of the script and of each run (default: 120)"
     parser.add_argument("--timeout", type=positive_seconds, default=120.0, metavar="SECONDS", help=text)
-    text = "time limit of each pass, of lowering and of code generation (no limit)"
+    text = "time limit of each pass, of lowering and of code generation (default: no limit)"
     parser.add_argument("--step-timeout", type=positive_seconds, default=math.inf, metavar="SECONDS", help=text)
 
 
 def add_frontend_options(group: argparse._ArgumentGroup) -> None:
-    """Add the options for frontend, target dialect, target and backend, which the workbench has too."""
-    text = "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (dynamo)"
+    """Add the options for frontend, dialect, target and backend: those of a recipe that the workbench has too."""
+    text = (
+        "the frontend that captures and imports the program: TorchDynamo, torch.export, or torch-mlir (default: dynamo)"
+    )
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
     add_dialect_option(group, DIALECTS, help=text)
-    text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (the host)"
-    group.add_argument("--target", metavar="MACHINE", help=text)
+    text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"
+    group.add_argument("--target", metavar="TARGET", help=text)
     text = "the backend: native (this compiler), iree (docs/iree.md), or one of a plug-in (buddy-tui passes --backends)"
     group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
@@ -163,13 +175,13 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
 
 
 def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:
-    """Adds `--dialect`, and `--flavour`, its name in version 0.1."""
+    """Add `--dialect`, and `--flavour`, its name in version 0.1."""
     group.add_argument("--dialect", choices=choices, **options)
     group.add_argument("--flavour", choices=choices, dest="dialect", action=_Renamed, help=argparse.SUPPRESS)
 
 
 class _Renamed(argparse.Action):
-    """An option by its old name: warns, and sets `dest`."""
+    """The action of an option's old name: prints the new name, and sets `dest`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)
@@ -180,10 +192,10 @@ class _Renamed(argparse.Action):
 
 
 def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
-    """The fields of a recipe that the options of `add_frontend_options` set on this command line."""
-    said = {key: getattr(options, key) for key in ("frontend", "dialect", "backend", "target")}
+    """The recipe fields that the user set with the options of `add_frontend_options`."""
+    values = {key: getattr(options, key) for key in ("frontend", "dialect", "backend", "target")}
     flags = {"backend_flags": tuple(options.backend_flag)} if options.backend_flag else {}
-    return {key: value for key, value in said.items() if value is not None} | flags
+    return {key: value for key, value in values.items() if value is not None} | flags
 
 
 def version() -> str:
@@ -196,13 +208,13 @@ def parse_with_script_arguments(
     parser: argparse.ArgumentParser, words: Sequence[str]
 ) -> tuple[argparse.Namespace, tuple[str, ...]]:
     """Our options, and the arguments of the script. Exits with code 2 if the command line is invalid."""
-    ours, behind = _split(words)
+    ours, script_words = _split(words)
     options, unknown = parser.parse_known_args(ours)
-    stray = unknown if behind is not None else _before_source(ours, options.source, unknown)
-    if stray:
-        hint = "after `--`" if behind is not None else "after SOURCE"
-        parser.error(f"unknown option: {' '.join(stray)} (put options of the script {hint})")
-    return options, (*unknown, *(behind or ()))
+    rejected = unknown if script_words is not None else _unknown_before_source(ours, options.source, unknown)
+    if rejected:
+        hint = "after `--`" if script_words is not None else "after SOURCE"
+        parser.error(f"unknown option: {' '.join(rejected)} (put options of the script {hint})")
+    return options, (*unknown, *(script_words or ()))
 
 
 def log_options(options: argparse.Namespace) -> LogOptions:
@@ -210,8 +222,8 @@ def log_options(options: argparse.Namespace) -> LogOptions:
     return LogOptions(options.log, options.log_level)
 
 
-def engine_place(options: argparse.Namespace) -> list[str] | RemoteHost | None:
-    """The command or the host of the engine; `None` for a process of this installation."""
+def engine_location(options: argparse.Namespace) -> list[str] | RemoteHost | None:
+    """The command that starts the engine, or its remote host; `None` for a process of this installation."""
     if not options.remote:
         return shlex.split(options.engine) or None
     return RemoteHost(
@@ -225,7 +237,7 @@ def engine_place(options: argparse.Namespace) -> list[str] | RemoteHost | None:
 
 
 def engine_words(options: argparse.Namespace) -> list[str]:
-    """The options with which another verb uses the same engine."""
+    """The options of `add_engine_options` as words of a command line, for another verb with the same engine."""
     if not options.remote:
         return ["--engine", options.engine] if options.engine else []
     words = [word for option in options.ssh_option for word in ("--ssh-option", option)]
@@ -234,11 +246,12 @@ def engine_words(options: argparse.Namespace) -> list[str]:
 
 
 def working_folder(options: argparse.Namespace) -> str:
-    """The folder that SOURCE is relative to. A remote engine has its own current folder."""
+    """The folder that SOURCE is relative to; "" is the engine's current folder."""
     return options.remote_folder if options.remote else "" if options.engine else os.getcwd()
 
 
 def host(text: str) -> str:
+    """`text`, if ssh can take it for a host. Raises `ArgumentTypeError`."""
     try:
         return check_host(text)
     except ValueError as error:
@@ -248,15 +261,15 @@ def host(text: str) -> str:
 def backend_name(text: str) -> str:
     """`text`, if a backend can have that name. Raises `ArgumentTypeError`; the compiler checks whether it exists."""
     if not BACKEND_NAME.search(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no backend's name: lower-case letters, digits and hyphens")
+        raise argparse.ArgumentTypeError(f"invalid backend name {text!r}: use lower-case letters, digits and hyphens")
     return text
 
 
 def backend_flag(text: str) -> str:
-    """The flag with two dashes. Dashes are optional in the input, because argparse reads `--NAME` as an option."""
+    """The flag with two leading dashes. The input may omit them, because argparse reads `--NAME` as an option."""
     name = text.strip().lstrip("-")
     if not name:
-        raise argparse.ArgumentTypeError("give a flag's name, or NAME=VALUE")
+        raise argparse.ArgumentTypeError("the flag is empty: give NAME or NAME=VALUE")
     return f"--{name}"
 
 
@@ -283,9 +296,16 @@ def positive_seconds(text: str) -> float:
     return value
 
 
+def positive_factor(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
 def positive_minutes(text: str) -> float:
     value = float(text)
-    if not 0 < value <= _WEEK:
+    if not 0 < value <= _WEEK_MINUTES:
         raise argparse.ArgumentTypeError("must be more than 0 minutes and at most a week")
     return value
 
@@ -306,7 +326,7 @@ def thread_number(text: str) -> int:
 
 def seed_number(text: str) -> int:
     try:
-        return typed_seed(text)
+        return parse_seed(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -319,7 +339,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
     return list(words[:cut]), list(words[cut + 1 :])
 
 
-def _before_source(words: list[str], source: str, unknown: list[str]) -> list[str]:
-    """Unknown options before SOURCE: they cannot belong to the script."""
-    ahead = words[: words.index(source)] if source in words else words
-    return [word for word in unknown if word in ahead and word.startswith("-")]
+def _unknown_before_source(words: list[str], source: str, unknown: list[str]) -> list[str]:
+    """The unknown options before SOURCE, which cannot belong to the script."""
+    before_source = words[: words.index(source)] if source in words else words
+    return [word for word in unknown if word in before_source and word.startswith("-")]

@@ -24,111 +24,129 @@ from buddy.compiler.tools.bench.plan import (
 )
 
 EPILOG = """
-SUITE is a TOML file with a table `[[subject]]` for each program (name, source, arguments); SOURCE is one script that
-defines `model` and `example_inputs`; words after `--` are its arguments. Each side runs in a separate process with
-empty caches. Timings of the sides are interleaved: a round is one call, or 30 ms of calls, and the median counts.
-Writes bench.json and bench.md after each program, so that --resume can continue after an interruption, and bench.svg
-if matplotlib is installed.
+A subject is a program to time, a side is a compiler or runtime that runs it. SUITE is a TOML file with a table
+`[[subject]]` for each program (name, source, arguments). SOURCE is one script that defines `model` and
+`example_inputs`; words after `--` are its arguments. Each side runs in a separate process with empty caches. Rounds of
+the sides are interleaved. In a round, each side is called once, or repeatedly for 30 ms if a call is shorter; the
+median over the rounds is reported. Writes bench.json and bench.md after each subject, so that --resume can continue
+after an interruption, and bench.svg at the end if matplotlib is installed.
 """
 
 
-def parser() -> arguments.Parser:
-    found = arguments.Parser("bench", VERBS["bench"], EPILOG)
-    found.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
-    found.add_argument(
-        "--sides", default=",".join(SIDES), metavar="A,B", help=f"sides to time, from {', '.join(SIDES)} (all)"
+def make_parser() -> arguments.Parser:
+    parser = arguments.Parser("bench", VERBS["bench"], EPILOG)
+    parser.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
+    parser.add_argument(
+        "--sides", default=",".join(SIDES), metavar="A,B", help=f"sides to time, from {', '.join(SIDES)} (default: all)"
     )
-    found.add_argument("--threads", default="1", metavar="N,M", help="thread counts, each measured separately (1)")
-    found.add_argument("--only", default="", metavar="A,B", help="only the subjects with these names")
-    found.add_argument("--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (15)")
-    found.add_argument(
-        "--seconds", type=float, default=60.0, metavar="S", help="stop the rounds of a subject after S (60)"
+    parser.add_argument(
+        "--threads", default="1", metavar="N,M", help="thread counts, each measured separately (default: 1)"
     )
-    found.add_argument(
+    parser.add_argument("--only", default="", metavar="A,B", help="only the subjects with these names")
+    parser.add_argument(
+        "--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (default: 15)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=60.0, metavar="S", help="stop timing a subject after S seconds (default: 60)"
+    )
+    parser.add_argument(
         "--resume",
         action="store_true",
-        help="keep the measurements in DIR/bench.json, and measure only the missing ones",
+        help="reuse the measurements in DIR/bench.json of an earlier run, and measure only the missing ones",
     )
-    found.add_argument("-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="output folder (bench)")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("bench"), metavar="DIR", help="output folder (default: bench)"
+    )
     text = "run on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
-    found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse_with_script_arguments(parser(), words)
+    options, script = arguments.parse_with_script_arguments(make_parser(), words)
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        plan = _plan(options, script)
+        plan = _make_plan(options, script)
     except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
         return USAGE
     try:
-        known = _known(options.output / "bench.json", plan) if options.resume else {}
+        previous = _read_measurements(options.output / "bench.json", plan) if options.resume else {}
     except BenchPlanError as error:
-        console.error(Diagnostic(str(error), todo="measure into another folder, or without --resume"))
+        console.error(Diagnostic(str(error), todo="choose another folder with -o, or omit --resume"))
         return USAGE
     try:
-        found = _measure(plan, options, known, console)
+        results = _measure(plan, options, previous, console)
     except ClusterError as error:
         console.error(error.diagnostic)
         return FAILURE
-    print(json.dumps(found, indent=2) if options.json else report.markdown(found))
-    return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in found["subjects"]) else FAILURE
+    print(json.dumps(results, indent=2) if options.json else report.markdown(results))
+    return 0 if all("seconds" in subject["sides"].get(OURS, {}) for subject in results["subjects"]) else FAILURE
 
 
-def _measure(plan: BenchPlan, options: argparse.Namespace, known: dict[str, Any], console: Console) -> dict[str, Any]:
-    """The measurements. They are written after each subject, so that an interruption loses at most one."""
-    found: dict[str, Any] = known or {"limits": {}, "subjects": []}
+def _measure(
+    plan: BenchPlan, options: argparse.Namespace, previous: dict[str, Any], console: Console
+) -> dict[str, Any]:
+    """Measure the subjects of `plan` that `previous` lacks. Returns the measurements of all subjects.
+
+    The files are written after each subject, so that an interruption loses the measurements of at most one subject.
+    """
+    results: dict[str, Any] = previous or {"limits": {}, "subjects": []}
     output: Path = options.output
     if options.cluster:
         output.mkdir(parents=True, exist_ok=True)
-        measured = session.run_on_cluster(plan, options.cluster, console.progress, known)
+        snapshots = session.run_on_cluster(plan, options.cluster, console.progress, previous)
     else:
-        measured = session.run(plan, output / "logs", console.progress, known)
-    for found in measured:
-        (output / "bench.json").write_text(json.dumps(found, indent=2) + "\n")
-        (output / "bench.md").write_text(report.markdown(found))
-    console.done()
-    _plot(found, output / "bench.svg", console)
-    return found
+        snapshots = session.run(plan, output / "logs", console.progress, previous)
+    for snapshot in snapshots:
+        results = snapshot
+        (output / "bench.json").write_text(json.dumps(results, indent=2) + "\n")
+        (output / "bench.md").write_text(report.markdown(results))
+    console.clear_progress()
+    _plot(results, output / "bench.svg", console)
+    return results
 
 
-def _known(path: Path, plan: BenchPlan) -> dict[str, Any]:
-    """The measurements of an earlier run. Raises `BenchPlanError` if the file is not from bench, or has other sides."""
+def _read_measurements(path: Path, plan: BenchPlan) -> dict[str, Any]:
+    """The measurements of an earlier run; empty if the file does not exist.
+
+    Raises `BenchPlanError` if bench did not write the file, or if its sides are not those of `plan`.
+    """
     if not path.exists():
         return {}
     try:
-        known: dict[str, Any] = json.loads(path.read_text())
-        sides = {name for subject in known["subjects"] for name in subject["sides"]}
+        results: dict[str, Any] = json.loads(path.read_text())
+        sides = {name for subject in results["subjects"] for name in subject["sides"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BenchPlanError(f"{path} was not written by bench: {error}") from error
     if sides and sides != set(plan.sides):
-        raise BenchPlanError(f"{path} has measurements of other sides: {', '.join(sorted(sides))}")
-    return known
+        raise BenchPlanError(
+            f"{path} was measured with other sides: {', '.join(sorted(sides))} (now: {', '.join(plan.sides)})"
+        )
+    return results
 
 
-def _plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
+def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPlan:
     path = Path(options.source)
     subjects = read_suite(path) if path.suffix == ".toml" else (BenchSubject(path.stem, str(path), script),)
-    wanted = [name for name in options.only.split(",") if name]
-    for name in wanted:
+    names = [name for name in options.only.split(",") if name]
+    for name in names:
         if name not in {subject.name for subject in subjects}:
             raise BenchPlanError(f"{path} has no subject {name!r}; it has {', '.join(s.name for s in subjects)}")
-    threads = tuple(_number(text) for text in options.threads.split(","))
-    kept = tuple(subject for subject in subjects if not wanted or subject.name in wanted)
-    return BenchPlan(kept, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
+    threads = tuple(_parse_thread_count(text) for text in options.threads.split(","))
+    selected = tuple(subject for subject in subjects if not names or subject.name in names)
+    return BenchPlan(selected, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
 
 
-def _number(text: str) -> int:
+def _parse_thread_count(text: str) -> int:
     if not text.strip().isdigit() or int(text) < 1:
         raise BenchPlanError(f"--threads takes whole numbers of at least 1, not {text!r}")
     return int(text)
 
 
-def _plot(found: dict[str, object], path: Path, console: Console) -> None:
+def _plot(results: dict[str, object], path: Path, console: Console) -> None:
     try:
-        report.plot(found, path)
+        report.plot(results, path)
     except ImportError:
         console.note(f"{path.name} was not written: matplotlib is not installed (pip install 'buddy-tui[bench]')")

@@ -14,29 +14,31 @@ from buddy.app.reports.searches import finding_json, finding_lines, write_findin
 from buddy.compiler.protocol import Bisect, Criterion, Progress
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("bisect", VERBS["bisect"])
-    group = found.add_argument_group("criterion")
-    text = "what the program does: it fails or crashes, differs from eager, is slow, or any of the first two (any)"
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("bisect", VERBS["bisect"])
+    group = parser.add_argument_group("criterion")
+    text = (
+        "the fault: an error or a crash, a difference from eager, slow code, or either of the first two (default: any)"
+    )
     kinds = ("any", "fails", "differs", "slower")
     group.add_argument("--criterion", choices=kinds, default="any", help=text)
-    text = "multiply the tolerance of each element type by this factor (1)"
-    group.add_argument("--tolerance", type=arguments.positive_seconds, default=1.0, metavar="TIMES", help=text)
-    text = "report a pass if the program runs this many times faster without it (1.1)"
-    group.add_argument("--slower", type=arguments.positive_seconds, default=1.1, metavar="TIMES", help=text)
-    text = "time limit of each step of a trial (20); smaller parts of the program get less"
+    text = "multiply the tolerance of each element type by this factor (default: 1)"
+    group.add_argument("--tolerance", type=arguments.positive_factor, default=1.0, metavar="FACTOR", help=text)
+    text = "report a pass if the program is at least this many times faster without the pass (default: 1.1)"
+    group.add_argument("--slower", type=arguments.positive_factor, default=1.1, metavar="FACTOR", help=text)
+    text = "time limit of each step of a trial (default: 20); smaller parts of the program get less"
     group.add_argument("--each", type=arguments.positive_seconds, default=20.0, metavar="SECONDS", help=text)
-    text = "start no more trials that only reduce the result after this time (300)"
+    text = "start no more trials that only reduce the result after this time (default: 300)"
     group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
     text = "write the correct recipe and the reduced module to DIR"
-    found.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _bisect)
+    return run_verb_on_program(make_parser(), words, _bisect)
 
 
 def criterion_of(options: argparse.Namespace) -> Criterion:
@@ -44,20 +46,20 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 
 
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe, client = await engine.graph_of_program(options, script), engine.client
+    recipe, client = await engine.open_graph(options, script), engine.client
 
-    def take(frame: Any) -> None:
+    def show_progress(frame: Any) -> None:
         if isinstance(frame, Progress):
             engine.console.progress(frame.what)
 
-    found = await client.request(Bisect(0, recipe, criterion_of(options)), take)
-    engine.console.done()
+    finding = (await client.request(Bisect(0, recipe, criterion_of(options)), show_progress)).finding
+    engine.console.clear_progress()
     saved: list[str] = []
     if options.output is not None:
         with reporting_write_errors(options.output):
-            saved = [str(path) for path in write_finding(options.output, found.finding)]
+            saved = [str(path) for path in write_finding(options.output, finding)]
     if options.json:
-        print(json.dumps({"source": options.source, **finding_json(found.finding), "files": saved}, indent=2))
+        print(json.dumps({"source": options.source, **finding_json(finding), "files": saved}, indent=2))
     else:
-        print("\n".join([*finding_lines(found.finding), *(f"wrote {path}" for path in saved)]))
+        print("\n".join([*finding_lines(finding), *(f"wrote {path}" for path in saved)]))
     return 0

@@ -13,30 +13,31 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import disk_cache
 
 
-def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="buddy-tui cache", description=VERBS["cache"])
-    found.add_argument("--clear", action="store_true", help="remove all entries")
-    found.add_argument("--json", action="store_true", help="print one JSON object")
-    return found
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="buddy-tui cache", description=VERBS["cache"])
+    parser.add_argument("--clear", action="store_true", help="remove all entries")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options = parser().parse_args(list(words))
+    options = make_parser().parse_args(list(words))
     if options.clear:
         try:
             disk_cache.clear()
         except OSError as error:
             Console().error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
             return FAILURE
-    held = disk_cache.contents()
+    contents = disk_cache.contents()
     if options.json:
-        caches = {name: {"files": files, "bytes": size} for name, (files, size) in held.items()}
+        caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
         facts = {"folder": str(disk_cache.folder()), "problem": disk_cache.problem(), "limit": disk_cache.LIMIT}
         print(json.dumps({**facts, "caches": caches}, indent=2))
         return 0
-    print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB each")
-    if why := disk_cache.problem():
-        Console().note(f"the cache is disabled: {why}; its folder must belong to you and be writable only by you")
-    rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in held.items()]
+    print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB for each cache")
+    problem = disk_cache.problem()
+    if problem:
+        Console().note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
+    rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in contents.items()]
     print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
     return 0

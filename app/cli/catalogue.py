@@ -1,4 +1,4 @@
-"""Options and output shared by the verbs that list a catalogue."""
+"""Options and output shared by the verbs that list what the engine has: passes, dialects, backends, ops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from buddy.app.cli import FAILURE, arguments
 Item = TypeVar("Item")
 
 
-def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
+def make_catalogue_parser(verb: str, summary: str) -> arguments.Parser:
     parser = arguments.Parser(verb, summary)
     parser.add_argument("text", metavar="TEXT", nargs="?", default="", help="only entries that contain TEXT")
     arguments.add_output_options(parser)
@@ -26,14 +26,14 @@ def catalogue_parser(verb: str, summary: str) -> arguments.Parser:
 def print_matching(
     options: argparse.Namespace,
     items: Sequence[Item],
-    words: Callable[[Item], str],
+    searched_text: Callable[[Item], str],
     as_table: Callable[[Sequence[Item]], str],
 ) -> int:
-    """Print the items that contain the requested text. Returns 1 without a match, like `grep`."""
-    chosen = [item for item in items if options.text.lower() in words(item).lower()]
+    """Print the items whose `searched_text` contains TEXT, in any case. Returns 1 without a match, like `grep`."""
+    matching = [item for item in items if options.text.lower() in searched_text(item).lower()]
     if options.json:
-        plain: list[Any] = [msgspec.to_builtins(item) for item in chosen]
+        plain: list[Any] = [msgspec.to_builtins(item) for item in matching]
         print(json.dumps(plain, indent=2))
     else:
-        print(as_table(chosen) if chosen else f"no entry contains {options.text!r}")
-    return 0 if chosen else FAILURE
+        print(as_table(matching) if matching else f"no entry contains {options.text!r}")
+    return 0 if matching else FAILURE

@@ -18,34 +18,35 @@ from buddy.app.workspace.settings import FIELDS, Settings, apply_settings, setti
 from buddy.themes.palette import DEFAULT, themes
 
 
-def parser() -> Parser:
-    found = Parser("config", VERBS["config"])
-    found.add_argument("--keys", action="store_true", help="list every action: id, pane and keys")
-    found.add_argument("--template", action="store_true", help="print a settings file with every field and its default")
-    found.add_argument("--json", action="store_true", help="print one JSON object")
-    return found
+def make_parser() -> Parser:
+    parser = Parser("config", VERBS["config"])
+    parser.add_argument("--keys", action="store_true", help="list every action: id, pane and keys")
+    parser.add_argument(
+        "--template", action="store_true", help="print a settings file with every field and its default"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options = parser().parse_args(list(words))
+    options = make_parser().parse_args(list(words))
     if options.template:
         print(settings_template())
         return 0
     path = settings_path()
     settings, problems = apply_settings(path)
     Keymap(settings.keys)  # the constructor applies the keys to the actions
-    facts = _facts(path, settings, problems)
     if options.json:
-        print(json.dumps({**facts, "actions": _actions()}, indent=2))
+        print(json.dumps({**_settings_json(path, settings, problems), "actions": _actions()}, indent=2))
     elif options.keys:
-        rows = [[each["id"], each["pane"], ", ".join(each["keys"]), each["title"]] for each in _actions()]
+        rows = [[action["id"], action["pane"], ", ".join(action["keys"]), action["title"]] for action in _actions()]
         print(table(["id", "pane", "keys", "action"], rows, left=frozenset(["id", "pane", "keys", "action"])))
     else:
         print(_text(path, settings, problems))
     return FAILURE if problems else 0
 
 
-def _facts(path: Path, settings: Settings, problems: Sequence[str]) -> dict[str, object]:
+def _settings_json(path: Path, settings: Settings, problems: Sequence[str]) -> dict[str, object]:
     return {
         "file": str(path),
         "exists": path.exists(),
@@ -62,7 +63,7 @@ def _actions() -> list[dict[str, Any]]:
             "id": action.id,
             "pane": PANE_TITLES.get(action.pane, "everywhere"),
             "keys": list(action.keys),
-            "own_keys": list(action.own_keys),
+            "own_keys": list(action.default_keys),
             "title": action.title,
         }
         for action in ACTIONS
@@ -70,20 +71,20 @@ def _actions() -> list[dict[str, Any]]:
 
 
 def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
-    """The text output: the paths, the current values, the remapped keys, the problems."""
+    """The text output: paths, current values, remapped keys, themes, problems, and keys that clash."""
     values = {"theme": settings.theme or DEFAULT}
     values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan")}
-    rows = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
-    heading = ["action", "keys", "default"]
+    fields = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
+    field_heading, key_heading = ["field", "value", "meaning"], ["action", "keys", "default"]
     remapped = [
-        [action.id, ", ".join(action.keys) or "no key", ", ".join(action.own_keys)]
+        [action.id, ", ".join(action.keys) or "no key", ", ".join(action.default_keys)]
         for action in ACTIONS
-        if action.remapped
+        if action.is_remapped
     ]
     parts = [
         f"settings: {path}{'' if path.exists() else ' (not found: the defaults are used)'}",
-        table(["field", "value", "meaning"], rows, left=frozenset(["field", "value", "meaning"])),
-        table(heading, remapped, left=frozenset(heading)) if remapped else "",
+        table(field_heading, fields, left=frozenset(field_heading)),
+        table(key_heading, remapped, left=frozenset(key_heading)) if remapped else "",
         f"themes: {', '.join(themes())}\n  user themes: {themes_folder(path)}/*.toml",
         "\n".join(f"problem: {problem}" for problem in problems),
         "\n".join(describe_clashes()),

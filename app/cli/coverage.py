@@ -17,45 +17,50 @@ from buddy.compiler.tools.coverage.plan import DTYPES, RIGHT, CoveragePlan, Cove
 
 EPILOG = """
 Samples are those of PyTorch's OpInfo database (torch.testing, which needs `pip install expecttest`). Each operator and
-dtype is checked in a separate process, which may crash. With -o, results are appended to FILE, one JSON object per
-line, and operators that FILE already has are skipped, so interrupted runs and shards can be continued.
+dtype is checked in a separate process, so that a crash affects only that process. With -o, results are appended to
+FILE, one JSON object per line, and operators that FILE already has are skipped, so interrupted runs and shards can be
+continued.
 """
 
 
-def parser() -> arguments.Parser:
-    found = arguments.Parser("coverage", VERBS["coverage"], EPILOG)
-    found.add_argument(
+def make_parser() -> arguments.Parser:
+    parser = arguments.Parser("coverage", VERBS["coverage"], EPILOG)
+    parser.add_argument(
         "--only", default="", metavar="A,B", help="only these operators: names, or patterns such as 'linalg.*'"
     )
-    found.add_argument("--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes ({','.join(DTYPES)})")
-    found.add_argument("--backward", action="store_true", help="compare gradients too, of the operators that have them")
-    text = "at most N distinct samples of each operator and dtype (4)"
-    found.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
-    found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
-    text = "stop a program that makes no progress for S seconds (60)"
-    found.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
-    found.add_argument("--preset", default="default", help="compile with this preset ('default')")
+    parser.add_argument(
+        "--dtypes", default=",".join(DTYPES), metavar="A,B", help=f"dtypes (default: {','.join(DTYPES)})"
+    )
+    parser.add_argument(
+        "--backward", action="store_true", help="compare gradients too, of the operators that have them"
+    )
+    text = "at most N distinct samples of each operator and dtype (default: 4)"
+    parser.add_argument("--samples", type=arguments.positive_number, default=4, metavar="N", help=text)
+    parser.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the list")
+    text = "stop a program that makes no progress for S seconds (default: 60)"
+    parser.add_argument("--timeout", type=arguments.positive_seconds, default=60.0, metavar="S", help=text)
+    parser.add_argument("--preset", default="default", help="compile with this preset (default: default)")
     text = "the dialect that ops are lowered to first"
-    arguments.add_dialect_option(found, ("linalg", "tosa"), default="linalg", help=text)
+    arguments.add_dialect_option(parser, ("linalg", "tosa"), default="linalg", help=text)
     text = "run this Python file first; it may define op classes and lowerings; may be repeated"
-    found.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
-    found.add_argument(
+    parser.add_argument("--extension", action="append", default=[], metavar="FILE", help=text)
+    parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="append results to FILE, and skip those that it has"
     )
-    text = "check operators in FILE with these outcomes again (eager,wrong,crash)"
-    found.add_argument("--again", default="", metavar="A,B", help=text)
-    found.add_argument("--report", type=Path, metavar="PAGE", help="write a report in Markdown")
+    text = "with -o: check operators of FILE again that have one of these outcomes, such as eager,wrong,crash"
+    parser.add_argument("--again", default="", metavar="A,B", help=text)
+    parser.add_argument("--report", type=Path, metavar="PAGE", help="write a report in Markdown")
     text = "run on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
-    found.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options = parser().parse_args(list(words))
+    options = make_parser().parse_args(list(words))
     console = Console(options.plain, stdout_is_data=options.json)
     try:
-        return _check(options, _plan(options), console)
+        return _check(options, _make_plan(options), console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
         return USAGE
@@ -67,15 +72,15 @@ def main(words: Sequence[str]) -> int:
         return FAILURE
 
 
-def _plan(options: argparse.Namespace) -> CoveragePlan:
-    only, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
+def _make_plan(options: argparse.Namespace) -> CoveragePlan:
+    operators, dtypes = (tuple(word for word in text.split(",") if word) for text in (options.only, options.dtypes))
     shard = parse_shard(options.shard)
     extensions = tuple(str(Path(path).resolve()) for path in options.extension)
     for path in extensions:
         if not Path(path).is_file():
             raise CoveragePlanError(f"file not found: {path}")
     return CoveragePlan(
-        only, dtypes, options.samples, options.timeout, shard, options.preset, options.dialect, extensions,
+        operators, dtypes, options.samples, options.timeout, shard, options.preset, options.dialect, extensions,
         options.backward,
     )  # fmt: skip
 
@@ -83,19 +88,19 @@ def _plan(options: argparse.Namespace) -> CoveragePlan:
 def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
     results = session.read(options.output, plan.backward) if options.output else {}
 
-    def take(number: int, count: int, result: PairResult) -> None:
+    def record_result(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
             files.append(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
-            console.printed(report.line(result) + "\n", "stdout")
+            console.print_output(report.line(result) + "\n")
 
-    listing = session.run(plan, results, options.again.split(","), take, options.cluster)
-    console.done()
-    found = [results[pair] for pair in listing.pairs if pair in results]
+    listing = session.run(plan, results, options.again.split(","), record_result, options.cluster)
+    console.clear_progress()
+    listed = [results[pair] for pair in listing.pairs if pair in results]
     if options.report:
-        options.report.write_text(report.markdown(found, listing, plan))
-    summary = report.summary(found, listing.core)
+        options.report.write_text(report.markdown(listed, listing, plan))
+    summary = report.summary(listed, listing.core)
     print(json.dumps(summary, indent=2) if options.json else report.text(summary))
-    return 0 if all(result.outcome in (*RIGHT, "skipped") for result in found) else FAILURE
+    return 0 if all(result.outcome in (*RIGHT, "skipped") for result in listed) else FAILURE

@@ -32,7 +32,7 @@ from buddy.compiler.support.target import cores, host, host_features
 Facts = list[tuple[str, str]]
 
 PACKAGES = ("textual", "textual-plot", "msgspec", "pygments", "capstone", "pyelftools")
-# The package of each optional part.
+# The extras of the wheel, as in `pip install 'buddy-tui[bench]'`, and the package that each installs.
 PARTS = {
     "samples": "transformers",
     "blas": "scipy-openblas32",
@@ -45,11 +45,18 @@ PARTS = {
     "coverage": "expecttest",
     "fuzz": "hypothesis",
 }
-_TERMINALS = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
-_OURS = ("BUDDY_CACHE", "BUDDY_TUI_STATE", "BUDDY_TUI_CONFIG", "BUDDY_MLIR_PACKAGE", "BUDDY_MLIR_OPT", "BUDDY_MEMORY")
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
-# The CPU flags that affect the choice of kernels, of about a hundred that Linux lists.
-_FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
+_TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
+_BUDDY_VARIABLES = (
+    "BUDDY_CACHE",
+    "BUDDY_TUI_STATE",
+    "BUDDY_TUI_CONFIG",
+    "BUDDY_MLIR_PACKAGE",
+    "BUDDY_MLIR_OPT",
+    "BUDDY_MEMORY",
+)
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
+# The CPU flags that affect the choice of kernels. Linux lists about a hundred flags.
+_KERNEL_FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
 
 
 def installation_facts() -> Facts:
@@ -62,29 +69,28 @@ def installation_facts() -> Facts:
     ]
 
 
-def processor() -> Facts:
+def processor_facts() -> Facts:
     """The processor, its features and the number of threads for programs. The load is the one-minute average."""
     machine, *flags = host_features().split()
-    known = " ".join(flag for flag in flags if _FEATURES.fullmatch(flag))
+    kernel_flags = " ".join(flag for flag in flags if _KERNEL_FEATURES.fullmatch(flag))
     load = f", load {os.getloadavg()[0]:.2f}" if hasattr(os, "getloadavg") else ""
-    limit = _quota()
     return [
-        ("CPU", _model() or machine),
-        ("features", f"{machine}: {known or 'none that has kernels'}"),
+        ("CPU", _cpu_model() or machine),
+        ("features", f"{machine}: {kernel_flags or 'none that has kernels'}"),
         ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
-        ("threads", f"{cores()} of {os.cpu_count()} cores{limit}{load}; {environment_variables(_THREADS)}"),
+        ("threads", f"{cores()} of {os.cpu_count()} cores{_cpu_limit()}{load}; {set_variables(_THREAD_VARIABLES)}"),
     ]
 
 
-def _model() -> str:
+def _cpu_model() -> str:
     with contextlib.suppress(OSError):
-        found = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-        return found[1].strip() if found else ""
+        match = re.search(r"^(?:model name|Model)\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return match[1].strip() if match else ""
     return ""
 
 
-def _quota() -> str:
-    """The CPU limit of the control group (cgroup v2), as a suffix of a text; empty without a limit."""
+def _cpu_limit() -> str:
+    """The CPU limit of the control group (cgroup v2), as ", limited to 2 cores by cgroup"; empty without a limit."""
     with contextlib.suppress(OSError, ValueError):
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         if quota != "max":
@@ -92,10 +98,10 @@ def _quota() -> str:
     return ""
 
 
-def terminal() -> Facts:
+def terminal_facts() -> Facts:
     size = shutil.get_terminal_size()
-    signs = (("tmux", "TMUX"), ("screen", "STY"), ("ssh", "SSH_CONNECTION"))
-    inside = [name for name, sign in signs if sign in os.environ]
+    variables = (("tmux", "TMUX"), ("screen", "STY"), ("ssh", "SSH_CONNECTION"))
+    inside = [name for name, variable in variables if variable in os.environ]
     kind = "a terminal" if sys.stdout.isatty() else "no terminal"
     encoding = str(sys.stdout.encoding)
     utf8 = "" if encoding.lower().replace("-", "") == "utf8" else " (not UTF-8: drawn in ASCII)"
@@ -104,12 +110,12 @@ def terminal() -> Facts:
             "terminal",
             f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'no multiplexer'}",
         ),
-        ("features", ", ".join(_abilities("tmux" in inside))),
-        ("set", environment_variables((*_TERMINALS, *_OURS))),
+        ("features", ", ".join(_terminal_features("tmux" in inside))),
+        ("set", set_variables((*_TERMINAL_VARIABLES, *_BUDDY_VARIABLES))),
     ]
 
 
-def _abilities(in_tmux: bool) -> list[str]:
+def _terminal_features(in_tmux: bool) -> list[str]:
     """The features of the terminal, by its environment variables and terminfo."""
     try:
         import curses
@@ -131,18 +137,18 @@ def package_facts() -> Facts:
     return [(name, version(package)) for name, package in PARTS.items()]
 
 
-def folders() -> Facts:
-    found = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
-    facts = [(name, f"{abbreviate_home(path)}, {_free(Path(path))}") for name, path in found]
-    why = disk_cache.problem()
-    return [*facts, ("", f"CACHE DISABLED: {abbreviate_home(why)}")] if why else facts
+def folder_facts() -> Facts:
+    paths = [("settings", settings_path()), ("state", default_store()), ("cache", disk_cache.folder())]
+    facts = [(name, f"{abbreviate_home(path)}, {_free_space(Path(path))}") for name, path in paths]
+    problem = disk_cache.problem()
+    return [*facts, ("", f"CACHE DISABLED: {abbreviate_home(problem)}")] if problem else facts
 
 
-def _free(path: Path) -> str:
-    """The free space of an existing folder, or of the place where it would be created."""
-    there = next(folder for folder in (path, *path.parents) if folder.exists())
-    writable = "" if os.access(there, os.W_OK) else ", NOT WRITABLE"
-    return f"{shutil.disk_usage(there).free / 2**30:.1f} GiB free{writable}"
+def _free_space(path: Path) -> str:
+    """The free space at `path`, or at its first ancestor that exists, and whether the user may write there."""
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    writable = "" if os.access(existing, os.W_OK) else ", NOT WRITABLE"
+    return f"{shutil.disk_usage(existing).free / 2**30:.1f} GiB free{writable}"
 
 
 def version(package: str) -> str:
@@ -152,8 +158,8 @@ def version(package: str) -> str:
         return "not installed"
 
 
-def environment_variables(names: Sequence[str]) -> str:
-    """Those of these environment variables that are set."""
+def set_variables(names: Sequence[str]) -> str:
+    """The environment variables among `names` that are set, as "NAME=value, …"; "none set" if there are none."""
     return (
         ", ".join(f"{name}={abbreviate_home(os.environ[name])}" for name in names if name in os.environ) or "none set"
     )
@@ -166,24 +172,24 @@ def abbreviate_home(text: object) -> str:
 
 
 SELF_TEST = "buddy.compiler.support.self_test:model"
-# Seconds. The program compiles in one second, and importing torch takes a few.
-SOON = 10.0
+# The program compiles in one second, and importing torch takes a few.
+USUAL_SECONDS = 10.0
 
 
-class _Findings:
-    """Facts by title, in order. They are printed at once, or at the end as JSON."""
+class _Report:
+    """The sections of the output. A section is printed when it is added; as JSON, all are printed at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
-        self._found: dict[str, dict[str, str]] = {}
-        self.seconds = 0.0
+        self._sections: dict[str, dict[str, str]] = {}
+        self.self_test_seconds = 0.0
 
     def add(self, title: str, facts: Facts) -> None:
-        found = self._found[title] = {}
+        section = self._sections[title] = {}
         for name, text in facts:
-            # A fact without a title continues the previous one.
-            key = name or list(found)[-1]
-            found[key] = f"{found[key]}; {text}" if key in found else text
+            # A fact without a name continues the previous one.
+            key = name or list(section)[-1]
+            section[key] = f"{section[key]}; {text}" if key in section else text
         if not self._as_json:
             print(title)
             for name, text in facts:
@@ -192,83 +198,87 @@ class _Findings:
 
     def end(self, code: int) -> None:
         if self._as_json:
-            summary = {"ok": code == 0, "self_test_seconds": round(self.seconds, 2) or None}
-            print(json.dumps({**summary, **self._found}, indent=2))
+            summary = {"ok": code == 0, "self_test_seconds": round(self.self_test_seconds, 2) or None}
+            print(json.dumps({**summary, **self._sections}, indent=2))
 
 
-def parser() -> arguments.Parser:
-    found = arguments.Parser("doctor", VERBS["doctor"])
-    found.add_argument("--json", action="store_true", help="print one JSON object to stdout, everything else to stderr")
-    arguments.add_engine_options(found)
-    return found
+def make_parser() -> arguments.Parser:
+    parser = arguments.Parser("doctor", VERBS["doctor"])
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object to stdout, everything else to stderr"
+    )
+    arguments.add_engine_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options = parser().parse_args(words)
-    found = _Findings(options.json)
-    found.add("here", installation_facts())
-    found.add("processor", processor())
-    found.add("terminal", terminal())
-    found.add("folders", folders())
-    found.add("optional parts", package_facts())
+    options = make_parser().parse_args(words)
+    report = _Report(options.json)
+    report.add("here", installation_facts())
+    report.add("processor", processor_facts())
+    report.add("terminal", terminal_facts())
+    report.add("folders", folder_facts())
+    report.add("optional parts", package_facts())
     console = Console(plain=True, stdout_is_data=options.json)
-    code = run_with_engine(options, console, lambda engine: _engine(engine, options, found))
-    found.end(code)
+    code = run_with_engine(options, console, lambda engine: _test_engine(engine, options, report))
+    report.end(code)
     return code
 
 
-async def _engine(engine: Headless, options: argparse.Namespace, found: _Findings) -> int:
-    """The facts that the engine reports, and the result of a small program from capture to comparison."""
+async def _test_engine(engine: Headless, options: argparse.Namespace, report: _Report) -> int:
+    """Add the facts that the engine reports, and the result of the self-test, to `report`. Returns the exit code."""
     welcome = engine.client.welcome
     assert welcome is not None
     packages = ", ".join(f"{name} {version}" for name, version in welcome.packages.items())
     # The host name and the command may be confidential.
-    where = (
+    location = (
         "on another machine, over ssh"
         if options.remote
         else "started by --engine"
         if options.engine
         else "a local process"
     )
-    facts = [("engine", where), ("buddy-tui", welcome.engine), ("with", packages)]
+    facts = [("engine", location), ("buddy-tui", welcome.engine), ("with", packages)]
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
     facts += [("", "differs from the local version")] * (welcome.engine != version("buddy-tui"))
-    found.add("engine", facts)
-    found.add("MLIR", await _mlir(engine))
+    report.add("engine", facts)
+    report.add("MLIR", await _mlir_facts(engine))
     started = time.monotonic()
     try:
         text, ok = await _self_test(engine, options)
     except Failure as failure:
         engine.console.error(failure.diagnostic, "the self-test")
         text, ok = "FAILED", False
-    engine.console.done()
-    found.seconds = time.monotonic() - started
-    slow = f"; usually below {SOON:g} s, so the machine is busy or slow" if found.seconds > SOON else ""
-    found.add("self-test", [("result", f"{text}, {found.seconds:.1f} s{slow}")])
+    engine.console.clear_progress()
+    seconds = report.self_test_seconds = time.monotonic() - started
+    is_slow = seconds > USUAL_SECONDS
+    slow = f"; usually below {USUAL_SECONDS:g} s, so the machine is busy or slow" if is_slow else ""
+    report.add("self-test", [("result", f"{text}, {seconds:.1f} s{slow}")])
     return 0 if ok else FAILURE
 
 
-async def _mlir(engine: Headless) -> Facts:
-    """The MLIR bindings that the engine uses, and the passes and dialects that they register."""
+async def _mlir_facts(engine: Headless) -> Facts:
+    """The MLIR bindings that the engine uses, the passes and dialects, and mlir-opt."""
     try:
-        found = await engine.client.request(ListPasses(0))
+        catalogue = await engine.client.request(ListPasses(0))
     except RequestFailed as failed:
         return [("bindings", str(failed.diagnostic))]
-    there = found.bindings
-    if there is None:
-        return [("bindings", note) for note in found.notes]
-    why = "named by BUDDY_MLIR_PACKAGE" if there.named else "from torch-mlir, because BUDDY_MLIR_PACKAGE is not set"
-    facts = [("bindings", f"{there.package} {there.version} in {abbreviate_home(there.folder)}, {why}")]
-    facts += [("passes", f"{len(found.passes)}, {sum(item.ours for item in found.passes)} of them from buddy-tui")]
-    facts += [("dialects", f"{len(found.dialects)}: {', '.join(item.name for item in found.dialects)}")]
-    tool = abbreviate_home(there.tool) if there.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
-    return [*facts, ("mlir-opt", there.tool_problem or tool)]
+    bindings = catalogue.bindings
+    if bindings is None:
+        return [("bindings", note) for note in catalogue.notes]
+    origin = "set by BUDDY_MLIR_PACKAGE" if bindings.named else "from torch-mlir, because BUDDY_MLIR_PACKAGE is not set"
+    facts = [("bindings", f"{bindings.package} {bindings.version} in {abbreviate_home(bindings.folder)}, {origin}")]
+    n_ours = sum(item.ours for item in catalogue.passes)
+    facts += [("passes", f"{len(catalogue.passes)}, {n_ours} of them from buddy-tui")]
+    facts += [("dialects", f"{len(catalogue.dialects)}: {', '.join(item.name for item in catalogue.dialects)}")]
+    tool = abbreviate_home(bindings.tool) if bindings.tool else "not in PATH, and BUDDY_MLIR_OPT is not set"
+    return [*facts, ("mlir-opt", bindings.tool_problem or tool)]
 
 
 async def _self_test(engine: Headless, options: argparse.Namespace) -> tuple[str, bool]:
-    """Compile, run and compare. Returns the result as text, and whether it is OK. Raises `Failure`."""
+    """Compile and run a small program. Returns the result as text, and whether it matches eager. Raises `Failure`."""
     words = [SELF_TEST, *arguments.engine_words(options)]
-    (recipe,) = await engine.program(run.parser().parse_args(words), ())
+    (recipe,) = await engine.open_program(run.make_parser().parse_args(words), ())
     compilation = await engine.run(recipe, 3, 60.0)
     assert compilation.report is not None
     ok = compilation.report.ok

@@ -16,60 +16,62 @@ from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
-_COMMENTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
+# What starts a comment in each language.
+_COMMENT_STARTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("dump", VERBS["dump"])
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("dump", VERBS["dump"])
     text = "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), or a number"
-    found.add_argument("--stage", metavar="NAME", help=text)
+    parser.add_argument("--stage", metavar="NAME", help=text)
     text = "every stage of every graph, one file each; with --stage, that stage of every graph"
-    found.add_argument("--all", action="store_true", help=text)
-    text = "print the table of nodes instead of a stage: the registry that lowers each, and why it is not the first one"
-    found.add_argument("--nodes", action="store_true", help=text)
-    found.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to DIR")
-    arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="never redraw a line")
-    return found
+    parser.add_argument("--all", action="store_true", help=text)
+    text = "print a table of nodes instead: the registry that lowers each node, and why preferred registries do not"
+    parser.add_argument("--nodes", action="store_true", help=text)
+    parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to DIR")
+    arguments.add_recipe_options(parser)
+    parser.add_argument("--plain", action="store_true", help="never redraw a line")
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    found = parser()
-    options, script = arguments.parse_with_script_arguments(found, words)
+    parser = make_parser()
+    options, script = arguments.parse_with_script_arguments(parser, words)
     if options.nodes and (options.stage or options.output):
-        found.error("--nodes prints a table to stdout: it cannot be combined with --stage or -o")
+        parser.error("--nodes prints a table to stdout: it cannot be combined with --stage or -o")
     if not options.stage and not options.all and not options.nodes:
-        found.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
+        parser.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
     if not options.stage and not options.nodes and options.output is None:
-        found.error("--all needs -o DIR")
+        parser.error("--all needs -o DIR")
     console = Console(options.plain, stdout_is_data=True)
     return run_with_engine(options, console, lambda engine: _dump(engine, options, script))
 
 
 async def _dump(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipes = await engine.program(options, script)
+    recipes = await engine.open_program(options, script)
     if not options.all and len(recipes) > 1:
         names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(engine.graphs))
-        engine.console.note(f"note: this is graph 0 of {names}; use --graph for another one, --all for all")
+        engine.console.note(f"note: only graph 0 of {names}; use --graph for another one, --all for all")
         recipes = recipes[:1]
     if options.nodes:
         return max([await _dump_nodes(engine, recipe, len(recipes) > 1) for recipe in recipes])
     return max([await _dump_graph(engine, options, recipe, len(recipes) > 1) for recipe in recipes])
 
 
-async def _dump_nodes(engine: Headless, recipe: Recipe, several: bool) -> int:
+async def _dump_nodes(engine: Headless, recipe: Recipe, with_heading: bool) -> int:
     try:
         compilation = await engine.compile(recipe)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         return FAILURE
     info = engine.graphs[recipe.graph]
-    sys.stdout.write(f"# graph {recipe.graph}: {info.name}\n" * several + nodes_text(info, compilation.assignments))
+    heading = f"# graph {recipe.graph}: {info.name}\n" if with_heading else ""
+    sys.stdout.write(heading + nodes_text(info, compilation.assignments))
     return 0
 
 
-async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several: bool) -> int:
-    """Dump the requested stages, up to the failure if the compilation fails."""
+async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, several_graphs: bool) -> int:
+    """Dump the requested stages; if the compilation fails, those before the failure. Returns the exit code."""
     code = 0
     try:
         stages = (await engine.compile(recipe)).ordered()
@@ -79,14 +81,14 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
     try:
         chosen = [choose_stage(stages, options.stage)] if options.stage else list(stages)
     except UsageError:
-        if code:
+        if code:  # the stage may be one that the failure prevented
             return code
         raise
     if options.output is None:
-        heading = f"{_COMMENTS[chosen[0].language]} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
-        sys.stdout.write(heading * several + await engine.client.fetch_text(chosen[0].text))
+        heading = f"{_COMMENT_STARTS[chosen[0].language]} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
+        sys.stdout.write(heading * several_graphs + await engine.client.fetch_text(chosen[0].text))
     else:
-        folder = options.output / f"graph{recipe.graph}" if several else options.output
+        folder = options.output / f"graph{recipe.graph}" if several_graphs else options.output
         await _write(engine, folder, chosen)
     return code
 
@@ -99,25 +101,28 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
             (folder / file_name(stage)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to {folder}: {error.strerror or error}") from error
-    engine.console.note(f"{len(stages)} file{'s' * (len(stages) != 1)} in {folder}")
+    engine.console.note(f"wrote {len(stages)} file{'s' * (len(stages) != 1)} to {folder}")
 
 
-def choose_stage(stages: Sequence[Stage], wanted: str) -> Stage:
-    """The stage that `wanted` names. Raises `UsageError` if none or several match."""
-    if wanted.isdigit() and int(wanted) < len(stages):
-        return stages[int(wanted)]
-    name, _, number = wanted.partition("#")
-    named = [stage for stage in stages if stage.name == name]
-    if number.isdigit() and 1 <= int(number) <= len(named):
-        return named[int(number) - 1]
-    if len(named) == 1 and not number:
-        return named[0]
-    if len(named) > 1:
-        several = ", ".join(f"{name}#{count} (stage {stage.index})" for count, stage in enumerate(named, 1))
-        raise UsageError(f"several stages are called {name!r}: choose {several}")
-    in_phase = [stage for stage in stages if stage.phase == wanted]
+def choose_stage(stages: Sequence[Stage], selector: str) -> Stage:
+    """The stage with that number, name or phase. `NAME#2` is the second stage of that name; a phase is its last stage.
+
+    Raises `UsageError` if there is no such stage, or if several have that name.
+    """
+    if selector.isdigit() and int(selector) < len(stages):
+        return stages[int(selector)]
+    name, _, number = selector.partition("#")
+    with_name = [stage for stage in stages if stage.name == name]
+    if number.isdigit() and 1 <= int(number) <= len(with_name):
+        return with_name[int(number) - 1]
+    if len(with_name) == 1 and not number:
+        return with_name[0]
+    if len(with_name) > 1:
+        choices = ", ".join(f"{name}#{count} (stage {stage.index})" for count, stage in enumerate(with_name, 1))
+        raise UsageError(f"several stages are called {name!r}: choose one of {choices}")
+    in_phase = [stage for stage in stages if stage.phase == selector]
     if in_phase:
         return in_phase[-1]
     phases = dict.fromkeys(stage.phase for stage in stages)
     names = dict.fromkeys(stage.name for stage in stages)
-    raise UsageError(f"unknown stage {wanted!r}; phases: {', '.join(phases)}; stages: {', '.join(names)}")
+    raise UsageError(f"unknown stage {selector!r}; phases: {', '.join(phases)}; stages: {', '.join(names)}")

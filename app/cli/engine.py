@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import USAGE, VERBS, arguments
-from buddy.app.session.transport import PATIENCE
+from buddy.app.session.transport import RECONNECT_SECONDS
 
-_FOR_CLIENTS = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To work on this
-machine from another one, run there: buddy-tui --remote HOST script.py"""
+_NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To use it
+from another machine, run on that machine: buddy-tui --remote HOST script.py"""
 
 
 def main(words: Sequence[str]) -> int:
@@ -26,15 +26,17 @@ def main(words: Sequence[str]) -> int:
     group.add_argument(
         "--end", type=_name, metavar="NAME", help="stop the engine called NAME, by a signal if necessary"
     )
-    text = "how long the engine waits for a reconnect before it exits"
-    parser.add_argument("--wait", type=arguments.positive_seconds, metavar="SECONDS", default=PATIENCE, help=text)
+    text = f"how long the engine waits for a reconnect before it exits (default: {RECONNECT_SECONDS:g})"
+    parser.add_argument(
+        "--wait", type=arguments.positive_seconds, metavar="SECONDS", default=RECONNECT_SECONDS, help=text
+    )
     options = parser.parse_args(words)
     if options.end:
         from buddy.compiler.engine.relay import end_engine
 
         return end_engine(options.end)
     if not _has_client():
-        print(_FOR_CLIENTS, file=sys.stderr)
+        print(_NOT_INTERACTIVE, file=sys.stderr)
         return USAGE
     if options.keep or options.back:
         from buddy.compiler.engine.relay import run_relay

@@ -21,29 +21,29 @@ NumPy). See docs/export.md. With --remote, DIR is on HOST.
 """
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("export", VERBS["export"], _EPILOG)
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("export", VERBS["export"], _EPILOG)
     text = "output folder; existing files are not overwritten without --force"
-    found.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
-    text = "what to write (object); may be repeated, or a list: object,shared"
-    found.add_argument("--kind", type=parse_kinds, metavar="KIND", action="append", default=[], help=text)
-    text = "base name of C functions and files (the name of the source)"
-    found.add_argument("--name", default="", help=text)
-    text = "the stage for mlir and bytecode, as for `dump` (the first MLIR stage)"
-    found.add_argument("--stage", metavar="NAME", default="", help=text)
-    found.add_argument("--force", action="store_true", help="overwrite existing files")
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help=text)
+    text = "what to write (default: object); may be repeated, or a list: object,shared"
+    parser.add_argument("--kind", type=parse_kinds, metavar="KIND", action="append", default=[], help=text)
+    text = "base name of C functions and files (default: the name of the source)"
+    parser.add_argument("--name", default="", help=text)
+    text = "the stage for mlir and bytecode, as for `dump` (default: the first MLIR stage)"
+    parser.add_argument("--stage", metavar="NAME", default="", help=text)
+    parser.add_argument("--force", action="store_true", help="overwrite existing files")
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def parse_kinds(text: str) -> list[ExportKind]:
-    """The kinds in a comma-separated list."""
-    found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
-    unknown = [word for word in text.split(",") if word not in found]
+    """The kinds in a comma-separated list. Raises `ArgumentTypeError`."""
+    known: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
+    unknown = [word for word in text.split(",") if word not in known]
     if unknown:
         raise argparse.ArgumentTypeError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
-    return [found[word] for word in text.split(",")]
+    return [known[word] for word in text.split(",")]
 
 
 def main(words: Sequence[str]) -> int:
@@ -52,36 +52,35 @@ def main(words: Sequence[str]) -> int:
     async def export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
         return await _export(engine, options, script, command)
 
-    return run_verb_on_program(parser(), words, export, data_with_json=True)
+    return run_verb_on_program(make_parser(), words, export, data_with_json=True)
 
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
-    recipe = await engine.graph_of_program(options, script)
-    wanted = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
-    stage = ""
+    recipe = await engine.open_graph(options, script)
+    kinds = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
+    stage_text = ""
     if options.stage:
-        found = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
-        if found.language != "mlir":
+        stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
+        if stage.language != "mlir":
             raise UsageError(f"stage {options.stage} is not MLIR: choose an MLIR stage with --stage")
-        stage = found.text
+        stage_text = stage.text
     frame = Export(
         engine.client.next_request(),
         recipe,
-        wanted,
+        kinds,
         options.output,
         arguments.working_folder(options),
         options.name,
-        stage,
+        stage_text,
         options.force,
         command,
     )
-    made = await engine.answer(frame)
+    exported = await engine.request(frame)
     if options.json:
-        files = {file.name: file.size for file in made.files}
-        print(json.dumps({"source": options.source, "folder": made.folder, "files": files}, indent=2))
+        sizes = {file.name: file.size for file in exported.files}
+        print(json.dumps({"source": options.source, "folder": exported.folder, "files": sizes}, indent=2))
     else:
-        width = max(len(file.name) for file in made.files)
-        print(
-            "\n".join([made.folder, *(f"  {file.name:{width}}  {formatting.size(file.size)}" for file in made.files)])
-        )
+        width = max(len(file.name) for file in exported.files)
+        lines = [f"  {file.name:{width}}  {formatting.size(file.size)}" for file in exported.files]
+        print("\n".join([exported.folder, *lines]))
     return 0

@@ -15,34 +15,34 @@ from buddy.app.reports.run_report import as_json, as_text
 from buddy.compiler.protocol import Extract
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("extract", VERBS["extract"])
-    found.add_argument("nodes", metavar="NODE", nargs="+", help="a name from the FX table, or a stable name")
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("extract", VERBS["extract"])
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="an FX name ('mm_3'), or a stable name")
     text = "write the graph as a script, and its tensors as a .npz next to it"
-    found.add_argument("-o", "--output", type=arguments.script_path, metavar="FILE.py", help=text)
-    found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("-o", "--output", type=arguments.script_path, metavar="FILE.py", help=text)
+    arguments.add_repeats_option(parser)
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _extract, data_with_json=True)
+    return run_verb_on_program(make_parser(), words, _extract, data_with_json=True)
 
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe, client = await engine.graph_of_program(options, script, options.nodes), engine.client
+    recipe, client = await engine.open_graph(options, script, options.nodes), engine.client
     extracted = await client.request(Extract(0, recipe, tuple(options.nodes)))
-    own = msgspec.structs.replace(recipe, graph=extracted.graph)
+    subgraph_recipe = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []
     if options.output is not None:
-        saved = await save_script(engine, own, options.output)
-    compilation = await engine.run(own, options.repeats, options.timeout)
+        saved = await save_script(engine, subgraph_recipe, options.output)
+    compilation = await engine.run(subgraph_recipe, options.repeats, options.timeout)
     assert compilation.report is not None
     if options.json:
-        found: dict[str, Any] = as_json(extracted.info, compilation.report, compilation.assignments)
+        results: dict[str, Any] = as_json(extracted.info, compilation.report, compilation.assignments)
         nodes = [row.stable for row in extracted.info.rows if row.opcode.startswith("call")]
-        print(json.dumps({"source": options.source, "extracted": nodes, "files": saved, **found}, indent=2))
+        print(json.dumps({"source": options.source, "extracted": nodes, "files": saved, **results}, indent=2))
     else:
         print(as_text(extracted.info, compilation.report, compilation.assignments))
     return FAILURE if compilation.report.wrong else 0

@@ -16,7 +16,7 @@ import msgspec
 from buddy.app.cli import FAILURE, USAGE
 from buddy.app.cli.arguments import (
     Parser,
-    engine_place,
+    engine_location,
     log_options,
     parse_with_script_arguments,
     shapes_of,
@@ -26,7 +26,7 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.recipes import (
     UsageError,
     base_recipes,
-    enter_at_phase,
+    disable_earlier_phases,
     graph_numbers,
     graph_recipes,
     with_eager_nodes,
@@ -66,7 +66,7 @@ Answer = TypeVar("Answer")
 
 
 class Failure(Exception):
-    """A request failed. `stages` has the stages that were compiled before the failure."""
+    """A request failed. `stages` are the stages that were compiled before the failure, and the IR at the failure."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
         super().__init__(str(diagnostic))
@@ -75,7 +75,7 @@ class Failure(Exception):
 
 @dataclass
 class CollectedCompilation:
-    """The results of a compilation, collected from its frames."""
+    """The results of a compilation, collected from its frames. `stages` are by their index."""
 
     stages: dict[int, Stage] = field(default_factory=dict)
     assignments: tuple[Assignment, ...] = ()
@@ -92,39 +92,43 @@ class CollectedCompilation:
         elif isinstance(frame, Ran):
             self.report = frame.report
 
-    def ordered(self, at_failure: tuple[Stage, ...] = ()) -> tuple[Stage, ...]:
-        return (*(stage for _, stage in sorted(self.stages.items())), *at_failure)
+    def ordered(self) -> tuple[Stage, ...]:
+        """The stages in pipeline order."""
+        return tuple(stage for _, stage in sorted(self.stages.items()))
 
 
 class _Opening:
-    """Waits for the graphs of a script, and stops a script that exceeds the time limit. Only its run time counts."""
+    """Takes the frames until a script is captured, and calls `stop` if the script runs longer than `timeout` seconds.
+
+    The time starts when the host worker starts the script.
+    """
 
     def __init__(self, timeout: float, stop: Callable[[], None]) -> None:
         self._timeout, self._stop = timeout, stop
-        self._clock: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.captured: Captured | None = None
-        self.too_long = False
+        self.timed_out = False
 
     def take(self, frame: Any) -> None:
         if isinstance(frame, Captured):
             self.captured = frame
-        elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._clock:
-            self._clock = asyncio.get_running_loop().call_later(self._timeout, self._stop_script)
+        elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
+            self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop_script)
 
-    def stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
+    def cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _stop_script(self) -> None:
-        self.too_long = True
+        self.timed_out = True
         self._stop()
 
 
 class Headless:
-    """An engine that handles one request at a time, with a console for progress and messages.
+    """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
-    `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` limits each step of a
-    compilation.
+    `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` is the time limit of each step
+    of a compilation.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -132,44 +136,48 @@ class Headless:
         self.graphs: tuple[GraphInfo, ...] = ()
         self.files: tuple[str, ...] = ()
 
-    async def program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
-        """Open the source. Returns the recipes of the graphs that the options select."""
+    async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
+        """Open the source. Returns the recipes of the graphs that the options select.
+
+        Raises `UsageError`, and `Failure` if the program cannot be captured.
+        """
         presets = await self.client.request(ListPresets(0))
         bases = base_recipes(options, presets.presets, arguments)
-        wanted = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
+        plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
-        frame = Open(request, options.source, arguments, working_folder(options), wanted, shapes, frontend, trusts)
+        frame = Open(request, options.source, arguments, working_folder(options), plugins, shapes, frontend, trusts)
         captured = await self._open(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
         bases = [msgspec.structs.replace(base, plugins=captured.plugins) for base in bases]
         self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
-        recipes = [enter_at_phase(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
+        recipes = [disable_earlier_phases(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
-    def from_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
+    def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
         """`recipe` with the passes of a preset."""
         graph = self.graphs[recipe.graph]
         return adapt_to_phase(rebased(preset, recipe), graph.enters, graph.dialects)
 
-    async def graph_of_program(
+    async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
     ) -> Recipe:
-        """Open the source. Returns the recipe of the one graph that the options select.
+        """Open the source. Returns the recipe of one graph: that of `--graph`, or else the first one that has `nodes`.
 
-        Without `--graph`, this is the first graph that has `nodes`, or the first graph; a note says which.
+        If no graph has all of them, the first graph is used. If the program has several graphs, a note says which one
+        it is. Raises like `open_program`.
         """
-        recipes = await self.program(options, arguments)
-        found = next((recipe for recipe in recipes if self._has(recipe.graph, nodes)), recipes[0])
+        recipes = await self.open_program(options, arguments)
+        selected = next((recipe for recipe in recipes if self._has_nodes(recipe.graph, nodes)), recipes[0])
         if len(recipes) > 1:
             names = ", ".join(f"{number} ({graph.name})" for number, graph in enumerate(self.graphs))
-            self.console.note(f"note: this is graph {found.graph} of {names}; use --graph for another one")
-        return found
+            self.console.note(f"note: only graph {selected.graph} of {names}; use --graph for another one")
+        return selected
 
-    def _has(self, graph: int, nodes: Collection[str]) -> bool:
+    def _has_nodes(self, graph: int, nodes: Collection[str]) -> bool:
         names = {name for row in self.graphs[graph].rows for name in (row.name, row.stable)}
         return names.issuperset(nodes)
 
@@ -184,11 +192,11 @@ class Headless:
         request = self.client.next_request()
         return await self._collect(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
 
-    async def answer(self, frame: Request[Answer]) -> Answer:
-        """Sends `frame`, prints progress, and returns the answer. Raises `Failure`."""
-        found: list[Any] = []
-        await self._follow(frame, found.append)
-        answer: Answer = found[-1]
+    async def request(self, frame: Request[Answer]) -> Answer:
+        """Send `frame` and show its progress. Returns the answer. Raises `Failure`."""
+        answers: list[Any] = []
+        await self._follow(frame, answers.append)
+        answer: Answer = answers[-1]
         return answer
 
     async def _open(self, frame: Open, timeout: float) -> Captured:
@@ -196,66 +204,71 @@ class Headless:
         try:
             await self._follow(frame, opening.take)
         except Failure:
-            if not opening.too_long:
+            if not opening.timed_out:
                 raise
             what = f"{frame.source} exceeded the time limit of {timeout:g} s and was stopped"
-            todo = "let the script end, or give it more time (--timeout)"
+            todo = "change the script so that it ends, or give it more time (--timeout)"
             raise Failure(Diagnostic(what, frame.source, todo)) from None
         finally:
-            opening.stop_clock()
+            opening.cancel_timer()
         assert opening.captured is not None
         return opening.captured
 
     async def _collect(self, frame: Request[Any]) -> CollectedCompilation:
         compilation = CollectedCompilation()
+
+        def seconds_left_for_step() -> float:
+            return self._step_seconds if compilation.compiled is None else math.inf
+
         try:
-            limit = lambda: self._step_seconds if compilation.compiled is None else math.inf  # noqa: E731
-            await self._follow(frame, compilation.take, limit)
+            await self._follow(frame, compilation.take, seconds_left_for_step)
         except Failure as failure:
-            raise Failure(failure.diagnostic, compilation.ordered(failure.stages)) from failure
-        for who, _node, text in compilation.compiled.remarks if compilation.compiled else ():
-            if who == NOT_APPLIED:
+            raise Failure(failure.diagnostic, (*compilation.ordered(), *failure.stages)) from failure
+        for author, _node, text in compilation.compiled.remarks if compilation.compiled else ():
+            if author == NOT_APPLIED:
                 self.console.note(f"note: {text}")
         return compilation
 
     async def _follow(
-        self, frame: Request[Any], take: Callable[[Any], None], limit: Callable[[], float] = lambda: math.inf
+        self, request: Request[Any], take: Callable[[Any], None], step_limit: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Send `frame`, and call `take` with each frame of its answer.
+        """Send `request`, show progress and output, and call `take` with each other frame, up to the answer.
 
-        Raises `Failure` if the request fails, or if there is no frame for `limit()` seconds during a step.
+        Raises `Failure` if the request fails, or if no frame comes for `step_limit()` seconds after a progress frame.
         """
-        self.client.send(frame)
-        frames, at = self.client.frames(), ""
+        self.client.send(request)
+        frames, step = self.client.frames(), ""
         while True:
-            seconds = limit() if at else math.inf
+            seconds = step_limit() if step else math.inf
             try:
-                answer = await asyncio.wait_for(anext(frames), None if seconds == math.inf else seconds)
+                frame = await asyncio.wait_for(anext(frames), None if seconds == math.inf else seconds)
             except asyncio.TimeoutError:
-                self.client.send(Cancel(frame.request))
+                self.client.send(Cancel(request.request))
                 todo = "disable it (--disable), or give it more time (--step-timeout)"
                 raise Failure(
-                    Diagnostic(f"{at} exceeded the time limit of {seconds:g} s and was stopped", "", todo)
+                    Diagnostic(f"{step} exceeded the time limit of {seconds:g} s and was stopped", "", todo)
                 ) from None
-            if isinstance(answer, Progress):
-                at = answer.what
-            if isinstance(answer, Printout):
-                self.console.printed(answer.text, answer.stream)
-            elif isinstance(answer, Progress):
-                self.console.progress(answer.what)
-            elif isinstance(answer, Failed):
-                raise Failure(answer.diagnostic, answer.stages)
+            if isinstance(frame, Printout):
+                self.console.print_output(frame.text, frame.stream)
+            elif isinstance(frame, Progress):
+                step = frame.what
+                self.console.progress(step)
+            elif isinstance(frame, Failed):
+                raise Failure(frame.diagnostic, frame.stages)
             else:
-                take(answer)
-            if isinstance(answer, answer_type(type(frame))):
-                self.console.done()
+                take(frame)
+            if isinstance(frame, answer_type(type(request))):
+                self.console.clear_progress()
                 return
 
 
-def run_with_engine(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    """Start an engine, call `talk` with it, and stop it. A failure becomes one message and an exit code."""
+def run_with_engine(options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]) -> int:
+    """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
+
+    A failure is printed and becomes an exit code.
+    """
     try:
-        return asyncio.run(_talk(options, console, talk))
+        return asyncio.run(_run_with_client(options, console, verb))
     except UsageError as error:
         console.error(Diagnostic(str(error)))
         return USAGE
@@ -269,24 +282,30 @@ def run_with_engine(options: argparse.Namespace, console: Console, talk: Callabl
         return FAILURE
 
 
-Talk = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
+# A verb on a program: called with the engine, the options and the script's arguments; returns the exit code.
+Verb = Callable[[Headless, argparse.Namespace, tuple[str, ...]], Awaitable[int]]
 
 
-def run_verb_on_program(parser: Parser, words: Sequence[str], talk: Talk, *, data_with_json: bool = False) -> int:
-    """Like `run_with_engine`, for a verb on a program: parses `words`, and passes the script's arguments to `talk`.
+def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, data_with_json: bool = False) -> int:
+    """Parse `words`, start an engine, and call `verb`. Returns the exit code, like `run_with_engine`.
 
-    Stdout is for data; with `data_with_json`, only if the user asks for JSON.
+    The script's output goes to stderr, because stdout is for data; with `data_with_json`, only if `--json` is given.
     """
     options, script = parse_with_script_arguments(parser, words)
     console = Console(options.plain, stdout_is_data=not data_with_json or options.json)
-    return run_with_engine(options, console, lambda engine: talk(engine, options, script))
+    return run_with_engine(options, console, lambda engine: verb(engine, options, script))
 
 
-async def _talk(options: argparse.Namespace, console: Console, talk: Callable[[Headless], Awaitable[int]]) -> int:
-    client = EngineClient(engine_place(options), log_options(options), lambda what: console.note(what or "reconnected"))
+async def _run_with_client(
+    options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]
+) -> int:
+    def note_connection(lost: str) -> None:
+        console.note(lost or "reconnected")
+
+    client = EngineClient(engine_location(options), log_options(options), note_connection)
     try:
         await client.start()
-        return await talk(Headless(client, console, getattr(options, "step_timeout", math.inf)))
+        return await verb(Headless(client, console, getattr(options, "step_timeout", math.inf)))
     finally:
         await client.close()
 
@@ -301,9 +320,12 @@ def reporting_write_errors(path: Path) -> Iterator[None]:
 
 
 async def save_script(engine: Headless, recipe: Recipe, path: Path) -> list[str]:
-    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths."""
-    made = await engine.client.request(WriteScript(0, recipe))
+    """Write the graph of `recipe` as a script, with a `.npz` of its tensors. Prints and returns both paths.
+
+    Raises `UsageError` if a file cannot be written.
+    """
+    script = await engine.client.request(WriteScript(0, recipe))
     with reporting_write_errors(path):
-        files = [str(found) for found in write_script(path, made)]
+        files = [str(file) for file in write_script(path, script)]
     engine.console.note(f"wrote {' and '.join(files)}")
     return files

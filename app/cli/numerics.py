@@ -21,79 +21,85 @@ from buddy.compiler.protocol import CompareNodes, Extract, GraphInfo
 from buddy.compiler.protocol.numerics import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 
-_SHOWN = 12
-_LEFT = frozenset({"node", "op", "result", "seen", "without", "effect of the pass"})
+_DEFAULT_TOP = 12
+_LEFT_ALIGNED = frozenset({"node", "op", "result", "seen", "without", "effect of the pass"})
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("numerics", VERBS["numerics"])
-    arguments.add_recipe_options(found)
-    arguments.add_input_options(found)
-    arguments.add_output_options(found)
-    group = found.add_argument_group("numerics")
-    text = "the reference: eager, or eager in double precision ('eager')"
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("numerics", VERBS["numerics"])
+    arguments.add_recipe_options(parser)
+    arguments.add_input_options(parser)
+    arguments.add_output_options(parser)
+    group = parser.add_argument_group("numerics")
+    text = "the reference: eager, or eager in double precision (default: eager)"
     group.add_argument("--reference", choices=("eager", "float64"), default="eager", help=text)
     text = "also store fused values to memory to compare them; this changes the program"
     group.add_argument("--every", action="store_true", help=text)
-    text = "do not compile each node separately: faster, but without own errors"
+    text = "do not compile each node separately: faster, but without the error of each node on its own"
     group.add_argument("--no-own", action="store_true", help=text)
     group.add_argument("--nans", action="store_true", help="print only the origins of NaNs and infinities")
-    text = "print the error of the results without each pass that changes the numerics"
+    text = "for each pass that changes numerics, print the error of the outputs when the pass is disabled"
     group.add_argument("--toggles", action="store_true", help=text)
     text = "write the first node out of tolerance as a script, with its real inputs"
     group.add_argument("--save", type=arguments.script_path, metavar="FILE.py", help=text)
-    text = f"list N nodes ({_SHOWN})"
-    group.add_argument("--top", type=arguments.positive_number, default=_SHOWN, metavar="N", help=text)
-    return found
+    text = f"list the N nodes with the largest errors (default: {_DEFAULT_TOP})"
+    group.add_argument("--top", type=arguments.positive_number, default=_DEFAULT_TOP, metavar="N", help=text)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _numerics, data_with_json=True)
+    return run_verb_on_program(make_parser(), words, _numerics, data_with_json=True)
 
 
 async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Compare the graphs one after another. A failure does not stop the others."""
-    found: list[dict[str, Any]] = []
-    for recipe in await engine.program(options, script):
+    results: list[dict[str, Any]] = []
+    for recipe in await engine.open_program(options, script):
         try:
-            save = None if any("files" in graph for graph in found) else options.save
-            found.append(await _graph(engine, options, recipe, save))
+            is_saved = any("files" in graph for graph in results)
+            results.append(await _compare_graph(engine, options, recipe, None if is_saved else options.save))
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
-            found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
-    ok = all(graph["ok"] for graph in found)
+            results.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
+    ok = all(graph["ok"] for graph in results)
     if options.json:
-        whole = {"source": options.source, "arguments": list(script), "ok": ok, "graphs": found}
-        print(json.dumps(whole, indent=2, allow_nan=False))
+        summary = {"source": options.source, "arguments": list(script), "ok": ok, "graphs": results}
+        print(json.dumps(summary, indent=2, allow_nan=False))
     return 0 if ok else FAILURE
 
 
-async def _graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, save: Path | None) -> dict[str, Any]:
-    """Compare one graph, print the report, and save the first node out of tolerance. Raises `Failure`."""
+async def _compare_graph(
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, script_path: Path | None
+) -> dict[str, Any]:
+    """Compare one graph and print the report. Returns it as JSON. Raises `Failure`.
+
+    The first node out of tolerance is written to `script_path`, if there are both.
+    """
     info = engine.graphs[recipe.graph]
-    report = await _compared(engine, options, recipe, own=not (options.no_own or options.nans))
+    report = await _compare_nodes(engine, options, recipe, own=not (options.no_own or options.nans))
     result = numerics.as_json(report, info)
     if not options.json:
         print(f"graph {report.graph}, {info.name}")
-        print("\n".join(_origins(report, info) if options.nans else _text(report, info, options.top)))
+        print("\n".join(_nan_lines(report, info) if options.nans else _report_lines(report, info, options.top)))
     if options.toggles:
-        result["toggles"] = await _toggles(engine, options, recipe, report)
-    if save is not None and report.first:
-        result["files"] = await _save(engine, recipe, report.first, save)
+        result["toggles"] = await _compare_without_passes(engine, options, recipe, report)
+    if script_path is not None and report.first:
+        result["files"] = await _save_node(engine, recipe, report.first, script_path)
     return result
 
 
-async def _compared(
+async def _compare_nodes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, own: bool, every: bool | None = None
 ) -> NumericsReport:
+    """Compare every node with the reference. `own` and `every` are as in `CompareNodes`; `None` means `--every`."""
     request = engine.client.next_request()
     every = options.every if every is None else every
     frame = CompareNodes(request, recipe, options.reference, own, every, options.timeout, inputs_of(options))
-    return (await engine.answer(frame)).report
+    return (await engine.request(frame)).report
 
 
-async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
-    """Write the node as a script, with a `.npz` of the inputs that it has in eager."""
+async def _save_node(engine: Headless, recipe: Recipe, node: str, path: Path) -> list[str]:
+    """Write the node as a script, with a `.npz` of the inputs that it has in eager. Returns both paths."""
     client = engine.client
     extracted = await client.request(Extract(0, recipe, (node,)))
     return await save_script(engine, replace(recipe, graph=extracted.graph), path)
@@ -102,51 +108,54 @@ async def _save(engine: Headless, recipe: Recipe, node: str, path: Path) -> list
 # ---- text output -----------------------------------------------------------------------------------------------------
 
 
-def _origins(report: NumericsReport, info: GraphInfo) -> list[str]:
-    found = replace(report, first="", notes=())
-    result = numerics.summary_lines(found, info)[1:-1]
-    return result or ["no value is NaN or infinite, in compiled code or in eager"]
+def _nan_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
+    """The lines of the summary on the origins of NaNs and infinities."""
+    only_origins = replace(report, first="", notes=())
+    # Without a mismatch and notes, the first line is the verdict, and the last one counts the compared nodes.
+    lines = numerics.summary_lines(only_origins, info)[1:-1]
+    return lines or ["no value is NaN or infinite, in compiled code or in eager"]
 
 
-def _text(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
+def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str]:
+    """The summary, and a table of the `top` nodes with the largest errors."""
     rows = numerics.rows_of(info)
     heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
-    lines = []
-    for found in numerics.worst_nodes(report, top):
-        row = rows[found.node]
-        errors = [numerics.error_text(found.error), numerics.error_text(found.own)]
-        shares = [numerics.share_text(each) for each in (found.error, found.own) if each is not None]
+    cells = []
+    for numbers in numerics.worst_nodes(report, top):
+        row = rows[numbers.node]
+        errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own)]
+        shares = [numerics.share_text(error) for error in (numbers.error, numbers.own) if error is not None]
         result = f"{row.dtype}[{row.shape}]"
-        lines.append([row.name, row.target.removesuffix(".default"), result, found.seen, *errors, " / ".join(shares)])
-    return [*numerics.summary_lines(report, info), table(heading, lines, _LEFT)]
+        cells.append([row.name, row.target.removesuffix(".default"), result, numbers.seen, *errors, " / ".join(shares)])
+    return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
 
-async def _toggles(
+async def _compare_without_passes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, report: NumericsReport
 ) -> list[dict[str, Any]]:
-    """The error of the results with all passes, and without each pass that changes the numerics."""
-    whole = numerics.results_error(report)
-    found: list[dict[str, Any]] = []
-    for without in without_each(recipe):
+    """The error of the outputs with all passes, and without each pass that changes numerics, as JSON.
+
+    Prints a table unless the user asks for JSON.
+    """
+    full_error = numerics.results_error(report)
+    variants: list[dict[str, Any]] = []
+    for variant in without_each(recipe):
         try:
-            error = numerics.results_error(await _compared(engine, options, without.recipe, own=False, every=False))
-            result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(whole, error)}
+            comparison = await _compare_nodes(engine, options, variant.recipe, own=False, every=False)
+            error = numerics.results_error(comparison)
+            result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(full_error, error)}
         except Failure as failure:
             result = {"failed": str(failure.diagnostic)}
-        found.append({"without": without.step, "what": without.what, **result})
+        variants.append({"without": variant.step, "what": variant.what, **result})
     if not options.json:
-        rows = [[each["without"], *_toggle_cells(each, whole), each["what"]] for each in found]
-        print(
-            table(
-                ["without", "error", "change", "effect of the pass"],
-                [["nothing", f"{whole:.2e}", "", ""], *rows],
-                _LEFT,
-            )
-        )
-    return [{"without": "", "what": "", "error": whole}, *found]
+        heading = ["without", "error", "change", "effect of the pass"]
+        rows = [[variant["without"], *_error_cells(variant, full_error), variant["what"]] for variant in variants]
+        print(table(heading, [["nothing", f"{full_error:.2e}", "", ""], *rows], _LEFT_ALIGNED))
+    return [{"without": "", "what": "", "error": full_error}, *variants]
 
 
-def _toggle_cells(each: dict[str, Any], whole: float) -> tuple[str, str]:
-    if "failed" in each:
-        return each["failed"][:60], ""
-    return f"{each['error']:.2e}", f"{each['error'] - whole:+.1e}"
+def _error_cells(variant: dict[str, Any], full_error: float) -> tuple[str, str]:
+    """The error without a pass, and its difference from the error with all passes; or the failure."""
+    if "failed" in variant:
+        return variant["failed"][:60], ""
+    return f"{variant['error']:.2e}", f"{variant['error'] - full_error:+.1e}"

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from buddy.app.cli import VERBS, arguments
-from buddy.app.cli.catalogue import catalogue_parser, print_matching
+from buddy.app.cli.catalogue import make_catalogue_parser, print_matching
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, run_with_engine
 from buddy.app.reports.formatting import table
@@ -14,19 +14,19 @@ from buddy.compiler.protocol import ListOps, OpInfo
 
 
 def main(words: Sequence[str]) -> int:
-    options = catalogue_parser("ops", VERBS["ops"]).parse_args(words)
+    options = make_catalogue_parser("ops", VERBS["ops"]).parse_args(words)
     return run_with_engine(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
 
 
 async def _list(engine: Headless, options: argparse.Namespace) -> int:
-    request = ListOps(0, arguments.working_folder(options), arguments.named_plugins(options))
-    found = await engine.client.request(request)
-    for note in found.notes:
+    request = ListOps(0, arguments.working_folder(options), arguments.plugins_of(options))
+    catalogue = await engine.client.request(request)
+    for note in catalogue.notes:
         engine.console.note(f"note: {note}")
-    return print_matching(options, found.ops, lambda item: f"{item.target} {item.op}", _table)
+    return print_matching(options, catalogue.ops, lambda op: f"{op.target} {op.op}", _table)
 
 
 def _table(ops: Sequence[OpInfo]) -> str:
-    heading = ["target", "op", "registries", "whose"]
+    heading = ["target", "op", "registries", "origin"]
     rows = [[op.target, op.op or "decomposed", ", ".join(op.registries), op.origin or "ours"] for op in ops]
     return table(heading, rows, frozenset(heading))

@@ -8,60 +8,65 @@ from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
-from buddy.app.cli.recipes import preset_named
+from buddy.app.cli.recipes import find_preset
 from buddy.app.reports.compile_times import PipelineFacts
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import ListPresets
 from buddy.compiler.protocol.recipe import Recipe
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("presets", VERBS["presets"])
-    found.add_argument(
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("presets", VERBS["presets"])
+    parser.add_argument(
         "--only",
         metavar="PRESET",
         action="append",
         default=[],
-        help="only this preset; may be repeated (all presets that suit the program)",
+        help="only this preset; may be repeated (default: all presets that suit the program)",
     )
-    found.add_argument("--run", action="store_true", help="also run each, and compare it with eager")
-    found.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("--run", action="store_true", help="also run each, and compare it with eager")
+    arguments.add_repeats_option(parser)
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _compare)
+    return run_verb_on_program(make_parser(), words, _compare)
 
 
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipes = await engine.program(options, script)
+    recipes = await engine.open_program(options, script)
     presets = (await engine.client.request(ListPresets(0))).presets
-    chosen = [preset_named(presets, name) for name in options.only] or [
+    selected = [find_preset(presets, name) for name in options.only] or [
         preset for preset in presets if preset.suits(recipes[0])
     ]
     graphs = []
     for recipe in recipes:
-        rows = [
-            await _facts(engine, options, preset.name, engine.from_preset(preset.recipe, recipe)) for preset in chosen
-        ]
+        rows = []
+        for preset in selected:
+            with_preset = engine.with_preset(preset.recipe, recipe)
+            rows.append(await _measure(engine, options, preset.name, with_preset))
         graphs.append((recipe.graph, rows))
         if not options.json:
             print(f"graph {recipe.graph}\n{_table(rows)}")
     if options.json:
-        found = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in graphs]
-        print(json.dumps({"source": options.source, "graphs": found}, indent=2))
+        results = [{"graph": number, "presets": [row.as_json() for row in rows]} for number, rows in graphs]
+        print(json.dumps({"source": options.source, "graphs": results}, indent=2))
     return FAILURE if any(row.problem or (row.report and row.report.wrong) for _, rows in graphs for row in rows) else 0
 
 
-async def _facts(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
+async def _measure(engine: Headless, options: argparse.Namespace, name: str, recipe: Recipe) -> PipelineFacts:
+    """Compile `recipe` of the preset `name`, and run it with `--run`. Returns the measurements, or the error."""
     try:
-        found = await (engine.run(recipe, options.repeats, options.timeout) if options.run else engine.compile(recipe))
+        if options.run:
+            compilation = await engine.run(recipe, options.repeats, options.timeout)
+        else:
+            compilation = await engine.compile(recipe)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"preset {name}")
         return PipelineFacts(name, recipe, problem=str(failure.diagnostic))
-    return PipelineFacts(name, recipe, found.compiled, found.report)
+    return PipelineFacts(name, recipe, compilation.compiled, compilation.report)
 
 
 def _table(rows: Sequence[PipelineFacts]) -> str:
@@ -73,5 +78,5 @@ def _row(row: PipelineFacts) -> list[object]:
     report = row.report
     times = [f"{report.compiled.median * 1e3:.3g}", f"{report.eager.median * 1e3:.3g}"] if report else ["", ""]
     verdict = "failed" if row.problem else "" if report is None else report.word
-    figures = [row.passes, row.changing, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
-    return [row.title, *figures, *times, verdict]
+    sizes = [row.passes, row.changing, f"{row.milliseconds:.0f}", row.operations, row.assembly_lines]
+    return [row.title, *sizes, *times, verdict]

@@ -11,24 +11,24 @@ from buddy.app.workspace.pipeline_text import mlir_pipeline, pipeline_text
 from buddy.compiler.protocol.recipe import to_toml
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("recipe", VERBS["recipe"])
-    form = found.add_mutually_exclusive_group()
-    form.add_argument("--as-pipeline", action="store_true", help="print the passes as text for --pipeline")
-    form.add_argument(
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("recipe", VERBS["recipe"])
+    format_group = parser.add_mutually_exclusive_group()
+    format_group.add_argument("--as-pipeline", action="store_true", help="print the passes as text for --pipeline")
+    format_group.add_argument(
         "--mlir", action="store_true", help="print the MLIR passes as text for `mlir-opt --pass-pipeline`"
     )
-    arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="never redraw a line")
-    return found
+    arguments.add_recipe_options(parser)
+    parser.add_argument("--plain", action="store_true", help="never redraw a line")
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _print)
+    return run_verb_on_program(make_parser(), words, _print)
 
 
 async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.program(options, script))[0]
+    recipe = (await engine.open_program(options, script))[0]
     if options.as_pipeline:
         print(pipeline_text(recipe.steps), end="")
     else:

@@ -15,46 +15,45 @@ from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Compile, Run
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("reproduce", VERBS["reproduce"])
-    found.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="output folder")
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("reproduce", VERBS["reproduce"])
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True, help="output folder")
     text = "write into a folder that contains other files"
-    found.add_argument("--force", action="store_true", help=text)
-    arguments.add_input_options(found)
-    arguments.add_recipe_options(found)
-    found.add_argument("--plain", action="store_true", help="never redraw a line")
-    return found
+    parser.add_argument("--force", action="store_true", help=text)
+    arguments.add_input_options(parser)
+    arguments.add_recipe_options(parser)
+    parser.add_argument("--plain", action="store_true", help="never redraw a line")
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse_with_script_arguments(parser(), words)
+    options, script = arguments.parse_with_script_arguments(make_parser(), words)
     try:
         if not options.force and has_foreign_files(options.output):
-            what = f"{options.output} contains files that are not of a reproducer"
-            parser().error(f"{what}; choose another folder, or write into this one with --force")
+            what = f"{options.output} contains files that do not belong to a reproducer"
+            make_parser().error(f"{what}; choose another folder, or write into this one with --force")
     except OSError as error:
-        parser().error(f"cannot write to {options.output}: {error.strerror or error}")
+        make_parser().error(f"cannot write to {options.output}: {error.strerror or error}")
     return run_with_engine(options, Console(options.plain), lambda engine: _write(engine, options, script))
 
 
 async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.program(options, script))[0]
+    recipe = (await engine.open_program(options, script))[0]
     client, inputs = engine.client, inputs_of(options)
-    made = EngineDescription(
-        lambda each: client.request(Compile(0, each, beside=True)),
+    functions = EngineDescription(
+        lambda recipe: client.request(Compile(0, recipe, beside=True)),
         client.fetch_text,
-        lambda each: client.request(Run(0, each, 1, beside=True, inputs=inputs, values=True)),
+        lambda recipe: client.request(Run(0, recipe, 1, beside=True, inputs=inputs, values=True)),
     )
     subject = ReproducerSubject(recipe, engine.graphs[recipe.graph], client.welcome, str(inputs), files=engine.files,
         shapes=arguments.shapes_of(options),
     )  # fmt: skip
     with reporting_write_errors(options.output):
-        found = await write_reproducer(options.output, subject, made, RequestFailed)
-    engine.console.note(
-        f"wrote {len(found.stages)} stages to {options.output}; run {options.output / 'replay.sh'} to repeat"
-    )
-    if found.lacks:
-        engine.console.note(found.lacks)
-    if found.problem:
-        engine.console.note(f"the folder has no outputs, because the run failed: {found.problem}")
-    return FAILURE if found.problem else 0
+        written = await write_reproducer(options.output, subject, functions, RequestFailed)
+    replay = options.output / "replay.sh"
+    engine.console.note(f"wrote {len(written.stages)} stages to {options.output}; run {replay} to repeat the run")
+    if written.lacks:
+        engine.console.note(written.lacks)
+    if written.problem:
+        engine.console.note(f"the folder has no outputs, because the run failed: {written.problem}")
+    return FAILURE if written.problem else 0

@@ -16,94 +16,98 @@ from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("run", VERBS["run"])
-    arguments.add_recipe_options(found)
-    arguments.add_input_options(found)
-    arguments.add_output_options(found)
-    group = found.add_argument_group("run")
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("run", VERBS["run"])
+    arguments.add_recipe_options(parser)
+    arguments.add_input_options(parser)
+    arguments.add_output_options(parser)
+    group = parser.add_argument_group("run")
     group.add_argument(
         "--all", action="store_true", help="every graph of the program, which is the default without --graph"
     )
-    group.add_argument("--repeats", type=arguments.positive_number, default=10, metavar="N", help="timed runs (10)")
+    arguments.add_repeats_option(group)
     arguments.add_comparison_options(group)
-    return found
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    found = parser()
-    options, script = arguments.parse_with_script_arguments(found, words)
+    parser = make_parser()
+    options, script = arguments.parse_with_script_arguments(parser, words)
     if options.all and options.graph is not None:
-        found.error("--all selects every graph, --graph only one: give one of them")
+        parser.error("--all selects every graph, --graph only one: give one of them")
     console = Console(options.plain, stdout_is_data=options.json)
     return run_with_engine(options, console, lambda engine: _run(engine, options, script))
 
 
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Run the graphs one after another. A failure does not stop the others."""
-    found = _Result(options, script)
+    results = _Results(options, script)
     try:
-        for recipe in await engine.program(options, script):
-            await _run_graph(engine, options, recipe, found)
+        for recipe in await engine.open_program(options, script):
+            await _run_graph(engine, options, recipe, results)
     except Failure as failure:
         engine.console.error(failure.diagnostic)
-        found.failed(failure)
+        results.add_failure(failure)
     if options.json:
-        print(json.dumps(found.as_json(), indent=2, allow_nan=False))
-    return 0 if found.ok else FAILURE
+        print(json.dumps(results.as_json(), indent=2, allow_nan=False))
+    return 0 if results.ok else FAILURE
 
 
-async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, found: _Result) -> None:
+async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, results: _Results) -> None:
     try:
         inputs, nan = inputs_of(options), options.equal_nan
         compilation = await engine.run(recipe, options.repeats, options.timeout, inputs, equal_nan=nan)
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
-        found.failed(failure, recipe.graph)
+        results.add_failure(failure, recipe.graph)
         return
     assert compilation.report is not None
     info = engine.graphs[recipe.graph]
-    broken = unexpected_eager_nodes(info, compilation.assignments, recipe)
-    found.ran(info, compilation.report, compilation.assignments, broken)
+    fallback_error = _fallback_error(info, compilation.assignments, recipe)
+    results.add_run(info, compilation.report, compilation.assignments, fallback_error)
     if not options.json:
         print(as_text(info, compilation.report, compilation.assignments))
-    if broken is not None:
-        engine.console.error(broken, f"graph {recipe.graph}")
+    if fallback_error is not None:
+        engine.console.error(fallback_error, f"graph {recipe.graph}")
 
 
-def unexpected_eager_nodes(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
-    """The error for nodes that fall back to eager although the script sets `fallback="error"`; `None` without any."""
-    left = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
-    if not info.strict or not left:
+def _fallback_error(info: GraphInfo, assignments: Sequence[Assignment], recipe: Recipe) -> Diagnostic | None:
+    """The error if the script sets `fallback="error"` and nodes fall back to eager that the recipe does not set so.
+
+    Returns `None` if there is no such node.
+    """
+    fallbacks = [a for a in in_eager(assignments) if recipe.choice_map().get(a.node) != EAGER]
+    if not info.strict or not fallbacks:
         return None
     return Diagnostic(
-        f"the script sets fallback='error', but {len(left)} of {len(assignments)} nodes fall back to eager",
+        f"the script sets fallback='error', but {len(fallbacks)} of {len(assignments)} nodes fall back to eager",
         info.name,
         "add a lowering for these ops (docs/adding-an-operator.md), use other ops, or set fallback='eager'",
-        detail="\n".join(f"{a.node}: {a.reason}" for a in left),
-        node=left[0].node,
+        detail="\n".join(f"{a.node}: {a.reason}" for a in fallbacks),
+        node=fallbacks[0].node,
     )
 
 
-class _Result:
-    """The results of all graphs."""
+class _Results:
+    """The results of all graphs. `ok` is false if a run failed, differs from eager, or has unexpected fallbacks."""
 
     def __init__(self, options: argparse.Namespace, script: tuple[str, ...]) -> None:
-        self._head: dict[str, Any] = {"source": options.source, "arguments": list(script)}
+        self._program: dict[str, Any] = {"source": options.source, "arguments": list(script)}
         self._graphs: list[dict[str, Any]] = []
         self._error: dict[str, Any] = {}
         self.ok = True
-        self._compared = True
+        self._all_compared = True
 
-    def ran(
-        self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], broken: Diagnostic | None
+    def add_run(
+        self, info: GraphInfo, report: RunReport, assignments: Sequence[Assignment], fallback_error: Diagnostic | None
     ) -> None:
-        error = {} if broken is None else {"ok": False, "error": failure_json(broken)}
+        error = {} if fallback_error is None else {"ok": False, "error": failure_json(fallback_error)}
         self._graphs.append({**as_json(info, report, assignments), **error})
-        self.ok &= not report.wrong and broken is None
-        self._compared &= not report.not_compared
+        self.ok &= not report.wrong and fallback_error is None
+        self._all_compared &= not report.not_compared
 
-    def failed(self, failure: Failure, graph: int | None = None) -> None:
+    def add_failure(self, failure: Failure, graph: int | None = None) -> None:
+        """Record a failure of `graph`; with `None`, of the whole program."""
         self.ok = False
         if graph is None:
             self._error = {"error": failure_json(failure.diagnostic)}
@@ -111,6 +115,6 @@ class _Result:
             self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
 
     def as_json(self) -> dict[str, Any]:
-        # A graph that was not compared is not reported as OK.
-        ok = self.ok if self._compared or not self.ok else None
-        return {**self._head, "ok": ok, **self._error, "graphs": self._graphs}
+        # Without a failure, a program of which not all graphs were compared has the verdict null.
+        ok = None if self.ok and not self._all_compared else self.ok
+        return {**self._program, "ok": ok, **self._error, "graphs": self._graphs}

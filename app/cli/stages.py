@@ -13,23 +13,23 @@ from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import Stage
 
-_LEFT = frozenset({"stage", "phase", "state"})
+_LEFT_ALIGNED = frozenset({"stage", "phase", "state"})
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("stages", VERBS["stages"])
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("stages", VERBS["stages"])
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _list)
+    return run_verb_on_program(make_parser(), words, _list)
 
 
 async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     code, graphs = 0, []
-    for recipe in await engine.program(options, script):
+    for recipe in await engine.open_program(options, script):
         try:
             stages = (await engine.compile(recipe)).ordered()
         except Failure as failure:
@@ -45,7 +45,7 @@ async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str
 
 def _table(stages: Sequence[Stage]) -> str:
     heading = ["#", "stage", "phase", "lines", "ops", "+", "-", "ms", "state"]
-    return table(heading, [_row(stage) for stage in stages], _LEFT)
+    return table(heading, [_row(stage) for stage in stages], _LEFT_ALIGNED)
 
 
 def _row(stage: Stage) -> list[object]:

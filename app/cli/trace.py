@@ -1,4 +1,4 @@
-"""`buddy-tui trace SOURCE [NODE|LINE]`: follows nodes and Python lines to every stage, and lines of a stage back."""
+"""`buddy-tui trace SOURCE [NODE|LINE]`: maps nodes and Python lines to lines of every stage, and these to nodes."""
 
 from __future__ import annotations
 
@@ -29,129 +29,136 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Recipe, preset_of
 
-_PYTHON = re.compile(r"(.*\.py):(\d+)")
-_LINES = re.compile(r"(.+):(\d+)(?:-(\d+))?")
+_PYTHON_LINE_PATTERN = re.compile(r"(.*\.py):(\d+)")
+_STAGE_LINES_PATTERN = re.compile(r"(.+):(\d+)(?:-(\d+))?")
 # Maximum number of lines listed for each stage.
-_LIMIT = 10_000
-_SHOWN = 76
+_MAX_LINES = 10_000
+_MAX_TEXT_WIDTH = 76
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("trace", VERBS["trace"])
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("trace", VERBS["trace"])
     text = (
-        "a node: its name in the FX table ('mm_3') or its full name; a Python line: 'model.py:12'; lines of a stage: "
-        "'STAGE:120' or 'STAGE:120-140', with the name, phase or number of the stage. Default: as with --coverage"
+        "a node: its FX name ('mm_3'), its stable name, or a pattern ('mm_*'); a Python line: 'model.py:12'; lines of "
+        "a stage: 'STAGE:120' or 'STAGE:120-140', with the name, phase or number of the stage. Without this argument, "
+        "prints the same as --coverage"
     )
-    found.add_argument("wanted", metavar="NODE|LINE", nargs="?", default="", help=text)
-    text = "show the node in this compiler's top-level IR and in each phase of this torch-mlir pipeline"
+    parser.add_argument("selector", metavar="NODE|LINE", nargs="?", default="", help=text)
+    text = "compare the node in this compiler's top-level IR with its IR in each phase of the given torch-mlir pipeline"
     choices = [preset_of(TORCH_MLIR, dialect) for dialect in dialects_of(TORCH_MLIR)]
-    found.add_argument("--beside", choices=choices, metavar="torch-mlir[-tosa|-stablehlo]", help=text)
-    text = "print the share of each stage that is mapped to nodes, and the ops that lost their location in each pass"
-    found.add_argument("--coverage", action="store_true", help=text)
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    parser.add_argument("--beside", choices=choices, metavar="torch-mlir[-tosa|-stablehlo]", help=text)
+    text = "print how much of each stage is mapped to nodes, and how many ops lost their location in each pass"
+    parser.add_argument("--coverage", action="store_true", help=text)
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _trace)
+    return run_verb_on_program(make_parser(), words, _trace)
 
 
 async def _trace(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    if options.beside and (options.coverage or not options.wanted):
-        raise UsageError("--beside needs a node: give its name")
-    code, found = 0, []
-    errors: list[UsageError] = []  # other graphs may have the node
-    for recipe in await engine.program(options, script):
+    if options.beside and options.coverage:
+        raise UsageError("--beside cannot be combined with --coverage: omit one of them")
+    if options.beside and not options.selector:
+        raise UsageError("--beside needs a node: give its name after SOURCE")
+    code, graphs = 0, []
+    errors: list[UsageError] = []  # reported only if no graph has the node
+    for recipe in await engine.open_program(options, script):
         info = engine.graphs[recipe.graph]
         try:
             if options.beside:
-                answer = await _compare_pipelines(engine, options, recipe, info)
-                code = code or (FAILURE if any(side.problem for side in answer.sides) else 0)
+                comparison = await _compare_pipelines(engine, options, recipe, info)
+                answer: _TwoPipelines | _Coverage | _NodeLines | _LineNodes = comparison
+                code = FAILURE if any(pipeline.problem for pipeline in comparison.pipelines) else code
             else:
-                stages, failed = await _stages(engine, recipe, f"graph {recipe.graph}")
-                code = FAILURE if failed else code
+                stages, problem = await _compile_stages(engine, recipe, f"graph {recipe.graph}")
+                code = FAILURE if problem else code
                 if not stages:
                     continue
                 answer = await _answer(engine, options, recipe, info, stages)
         except UsageError as error:
             errors.append(error)
             continue
-        found.append({"graph": recipe.graph, "name": info.name, **answer.as_json()})
+        graphs.append({"graph": recipe.graph, "name": info.name, **answer.as_json()})
         if not options.json:
             print(f"graph {recipe.graph}, {info.name}\n{answer.as_text()}")
-    if errors and not found:
+    if errors and not graphs:
         raise UsageError("\n".join(map(str, errors)))
     if options.json:
-        print(json.dumps({"source": options.source, "graphs": found}, indent=2))
+        print(json.dumps({"source": options.source, "graphs": graphs}, indent=2))
     return code
 
 
-async def _stages(engine: Headless, recipe: Recipe, where: str) -> tuple[tuple[Stage, ...], str]:
-    """The stages of a recipe (up to a failure), and the error, which is also printed."""
+async def _compile_stages(engine: Headless, recipe: Recipe, subject: str) -> tuple[tuple[Stage, ...], str]:
+    """Compile `recipe`. Returns its stages, and an empty string.
+
+    If the compilation fails, prints the error of `subject`, and returns the stages up to the failure and the error.
+    """
     try:
         return (await engine.compile(recipe)).ordered(), ""
     except Failure as failure:
-        engine.console.error(failure.diagnostic, where)
+        engine.console.error(failure.diagnostic, subject)
         return failure.stages, str(failure.diagnostic)
 
 
 async def _compare_pipelines(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo
 ) -> _TwoPipelines:
-    """The nodes in the phases of this compiler and of torch-mlir that the other does not have. Raises `UsageError`."""
-    rows = find_nodes(info, options.wanted)
+    """Trace the selected nodes in both pipelines, in the phases that only one of them has. Raises `UsageError`."""
+    rows = find_nodes(info, options.selector)
     if not rows:
-        raise UsageError(_no_node(options.wanted, recipe))
+        raise UsageError(_no_node(options.selector, recipe))
     if info.enters:
         raise UsageError(
-            f"graph {recipe.graph} starts as IR and has no captured nodes: choose another graph with --graph"
+            f"graph {recipe.graph} was given as IR, so it has no FX nodes: choose another graph with --graph"
         )
     presets = (await engine.client.request(ListPresets(0))).presets
     dialect = next(name for name in dialects_of(TORCH_MLIR) if preset_of(TORCH_MLIR, name) == options.beside)
-    sides = []
+    pipelines = []
     for pipeline in frontend_pipelines(recipe, presets, dialect):
-        found, problem = await _stages(engine, pipeline.recipe, pipeline.title)
-        stages = [stage for _, stage in phase_stages(pipeline, found)]
-        sides.append(
-            _Side(pipeline, _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows]), problem)
-        )
-    return _TwoPipelines(sides)
+        all_stages, problem = await _compile_stages(engine, pipeline.recipe, pipeline.title)
+        stages = [stage for _, stage in phase_stages(pipeline, all_stages)]
+        pipelines.append(_PipelineLines(pipeline, await _trace_nodes(engine, stages, rows), problem))
+    return _TwoPipelines(pipelines)
 
 
 async def _answer(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, info: GraphInfo, stages: Sequence[Stage]
-) -> Any:
-    if options.coverage or not options.wanted:
+) -> _Coverage | _NodeLines | _LineNodes:
+    """What the user asks for: coverage, the lines of nodes, or the nodes of lines. Raises `UsageError`."""
+    if options.coverage or not options.selector:
         return _Coverage(stages)
-    python, lines = _PYTHON.fullmatch(options.wanted), _LINES.fullmatch(options.wanted)
-    if python is not None:
-        rows = [row for row in info.rows if is_at(row, python[1], int(python[2]))]
+    python_line = _PYTHON_LINE_PATTERN.fullmatch(options.selector)
+    stage_lines = _STAGE_LINES_PATTERN.fullmatch(options.selector)
+    if python_line is not None:
+        rows = [row for row in info.rows if is_at(row, python_line[1], int(python_line[2]))]
         if not rows:
             raise UsageError(
-                f"no node of graph {recipe.graph} comes from {options.wanted}: give a line that computes something"
+                f"no node of graph {recipe.graph} comes from {options.selector}: give a line with a tensor operation"
             )
-        return _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows])
-    rows = find_nodes(info, options.wanted)
+        return await _trace_nodes(engine, stages, rows)
+    rows = find_nodes(info, options.selector)
     if rows:
-        return _NodeLines(stages, [await _follow_node(engine, stages, row) for row in rows])
-    if lines is not None:
-        stage = choose_stage(stages, lines[1])
-        first = int(lines[2])
-        last = int(lines[3] or first)
+        return await _trace_nodes(engine, stages, rows)
+    if stage_lines is not None:
+        stage = choose_stage(stages, stage_lines[1])
+        first = int(stage_lines[2])
+        last = int(stage_lines[3] or first)
         frame = FindOrigins(0, stage.text, first - 1, last - 1)
         return _LineNodes(info, stage, (first, last), await engine.client.request(frame))
-    raise UsageError(_no_node(options.wanted, recipe))
+    raise UsageError(_no_node(options.selector, recipe))
 
 
-def _no_node(wanted: str, recipe: Recipe) -> str:
-    return f"unknown node {wanted!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists the nodes"
+def _no_node(name: str, recipe: Recipe) -> str:
+    return f"unknown node {name!r} in graph {recipe.graph}; `buddy-tui dump SOURCE --stage fx` lists the nodes"
 
 
-def find_nodes(info: GraphInfo, wanted: str) -> list[NodeRow]:
-    """The nodes with that stable name or FX name, or that match the pattern."""
-    exact = [row for row in info.rows if wanted in (row.stable, row.name)]
-    return exact or [row for row in info.rows if fnmatchcase(row.name, wanted) or fnmatchcase(row.stable, wanted)]
+def find_nodes(info: GraphInfo, pattern: str) -> list[NodeRow]:
+    """The nodes with that stable name or FX name; if there are none, those with a name that matches the pattern."""
+    exact = [row for row in info.rows if pattern in (row.stable, row.name)]
+    return exact or [row for row in info.rows if fnmatchcase(row.name, pattern) or fnmatchcase(row.stable, pattern)]
 
 
 def is_at(row: NodeRow, path: str, line: int) -> bool:
@@ -159,15 +166,17 @@ def is_at(row: NodeRow, path: str, line: int) -> bool:
     return row.location == f"{path}:{line}" or row.location.endswith(f"/{path}:{line}")
 
 
-async def _follow_node(engine: Headless, stages: Sequence[Stage], row: NodeRow) -> tuple[NodeRow, dict[str, NodeTrace]]:
+async def _trace_nodes(engine: Headless, stages: Sequence[Stage], rows: Sequence[NodeRow]) -> _NodeLines:
     texts = tuple(dict.fromkeys(stage.text for stage in stages))
-    frame = FollowNode(0, texts, row.stable, _LIMIT)
-    found = await engine.client.request(frame)
-    return row, {trace.text: trace for trace in found.traces}
+    traced_nodes = []
+    for row in rows:
+        followed = await engine.client.request(FollowNode(0, texts, row.stable, _MAX_LINES))
+        traced_nodes.append((row, {trace.text: trace for trace in followed.traces}))
+    return _NodeLines(stages, traced_nodes)
 
 
 class _Coverage:
-    """The share of each stage that is mapped to nodes, and the locations that each pass lost."""
+    """How much of each stage is mapped to nodes, and how many ops lost their location in each pass."""
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = stages
@@ -178,70 +187,71 @@ class _Coverage:
     def as_text(self) -> str:
         rows = [
             [
-                s.index,
-                s.name,
-                s.phase,
-                "bytes" if s.language == "asm" else "ops",
-                sum(s.origins),
-                *_shares(s),
-                s.lost or "",
+                stage.index,
+                stage.name,
+                stage.phase,
+                _coverage_unit(stage),
+                sum(stage.origins),
+                *(_percent(part, sum(stage.origins)) for part in stage.origins),
+                stage.lost or "",
             ]
-            for s in self._stages
+            for stage in self._stages
         ]
-        heading = ["#", "stage", "phase", "of", "all", "direct", "derived", "nowhere", "lost"]
-        return table(heading, rows, frozenset({"stage", "phase", "of"}))
+        heading = ["#", "stage", "phase", "unit", "total", "direct", "derived", "unmapped", "lost"]
+        return table(heading, rows, frozenset({"stage", "phase", "unit"}))
 
 
-def _shares(stage: Stage) -> list[str]:
-    """The three shares in percent. Rounding never makes 0 or 100 percent; a share of zero is left blank."""
-    whole = sum(stage.origins)
-    return [_percent(part, whole) for part in stage.origins]
+def _coverage_unit(stage: Stage) -> str:
+    """What `Stage.origins` counts."""
+    return "bytes" if stage.language == "asm" else "ops"
 
 
-def _percent(part: int, whole: int) -> str:
+def _percent(part: int, total: int) -> str:
+    """The share in percent. A part of zero is left blank; rounding never yields 0 % or 100 %."""
     if not part:
         return ""
-    return "100 %" if part == whole else f"{min(max(100 * part / whole, 0.01), 99.99):.2f} %"
+    return "100 %" if part == total else f"{min(max(100 * part / total, 0.01), 99.99):.2f} %"
 
 
 def _coverage_json(stage: Stage) -> dict[str, Any]:
-    direct, derived, nowhere = stage.origins
+    direct, derived, unmapped = stage.origins
     return {
-        "stage": stage.name, "phase": stage.phase, "language": stage.language,
-        "of": "bytes" if stage.language == "asm" else "ops",
-        "direct": direct, "derived": derived, "nowhere": nowhere, "lost": stage.lost,
+        "stage": stage.name, "phase": stage.phase, "language": stage.language, "of": _coverage_unit(stage),
+        "direct": direct, "derived": derived, "nowhere": unmapped, "lost": stage.lost,
     }  # fmt: skip
 
 
 class _NodeLines:
-    """The lines of nodes in every stage."""
+    """The lines of nodes in every stage. `traced_nodes` are nodes with their traces by the stage's text."""
 
-    def __init__(self, stages: Sequence[Stage], found: Sequence[tuple[NodeRow, dict[str, NodeTrace]]]) -> None:
-        self._stages, self._found = stages, found
+    def __init__(self, stages: Sequence[Stage], traced_nodes: Sequence[tuple[NodeRow, dict[str, NodeTrace]]]) -> None:
+        self._stages, self._traced_nodes = stages, traced_nodes
 
     def as_json(self) -> dict[str, Any]:
-        return {"nodes": [{**node_json(row), "stages": self._stages_json(traces)} for row, traces in self._found]}
+        nodes = [{**node_json(row), "stages": self._stages_json(traces)} for row, traces in self._traced_nodes]
+        return {"nodes": nodes}
 
     def _stages_json(self, traces: dict[str, NodeTrace]) -> list[dict[str, Any]]:
         return [
             {
                 "stage": stage.name, "phase": stage.phase, "own": trace.own, "derived": trace.derived,
                 "lines": [
-                    {"line": line + 1, "derived": mark, "text": excerpt}
-                    for line, mark, excerpt in zip(trace.lines, trace.marks, trace.excerpts, strict=True)
+                    {"line": line + 1, "derived": is_derived, "text": excerpt}
+                    for line, is_derived, excerpt in zip(trace.lines, trace.marks, trace.excerpts, strict=True)
                 ],
             }
             for stage in self._stages if (trace := traces.get(stage.text))
         ]  # fmt: skip
 
     def as_text(self) -> str:
-        return "\n\n".join(self._node_table(row, traces) for row, traces in self._found)
+        """A table for each node, with its first line in every stage."""
+        return "\n\n".join(self._node_table(row, traces) for row, traces in self._traced_nodes)
 
-    def in_full(self) -> str:
+    def full_text(self) -> str:
         """Every line of the nodes, stage by stage."""
         return "\n".join(
-            "\n".join([f"{row.name}, {stage.phase}", *_numbered(traces[stage.text])])
-            for row, traces in self._found
+            "\n".join([f"{row.name}, {stage.phase}", *_numbered_lines(traces[stage.text])])
+            for row, traces in self._traced_nodes
             for stage in self._stages
             if stage.text in traces
         )
@@ -252,18 +262,18 @@ class _NodeLines:
             [stage.index, stage.name, stage.phase, trace.own or "", trace.derived or "", *_first_line(trace)]
             for stage, trace in pairs
         ]
-        heading = ["#", "stage", "phase", "lines", "derived", "line", "text"]
+        heading = ["#", "stage", "phase", "direct", "derived", "line", "text"]
         return f"{node_line(row)}\n{table(heading, rows, frozenset({'stage', 'phase', 'text'}))}"
 
 
-def _numbered(trace: NodeTrace) -> list[str]:
+def _numbered_lines(trace: NodeTrace) -> list[str]:
     """The lines of a node in text order, with line numbers."""
     rows = sorted(zip(trace.lines, trace.excerpts, trace.marks, strict=True))
-    return [f"{line + 1:>6}  {text}{' (derived)' * derived}" for line, text, derived in rows] or ["        none"]
+    return [f"{line + 1:>6}  {text}{' (derived)' * is_derived}" for line, text, is_derived in rows] or ["        none"]
 
 
-class _Side(NamedTuple):
-    """A pipeline, the nodes in its phases, and the error that ended it."""
+class _PipelineLines(NamedTuple):
+    """The lines of nodes in the phases of a pipeline, and the error of its compilation, empty without one."""
 
     pipeline: FrontendPipeline
     nodes: _NodeLines
@@ -273,59 +283,65 @@ class _Side(NamedTuple):
 class _TwoPipelines:
     """The lines of nodes in two pipelines."""
 
-    def __init__(self, sides: Sequence[_Side]) -> None:
-        self.sides = sides
+    def __init__(self, pipelines: Sequence[_PipelineLines]) -> None:
+        self.pipelines = pipelines
 
     def as_json(self) -> dict[str, Any]:
         return {
             "pipelines": [
-                {"pipeline": side.pipeline.title, "problem": side.problem, **side.nodes.as_json()}
-                for side in self.sides
+                {"pipeline": lines.pipeline.title, "problem": lines.problem, **lines.nodes.as_json()}
+                for lines in self.pipelines
             ]
         }
 
     def as_text(self) -> str:
-        return "\n\n".join(f"---- {side.pipeline.title} ----\n{side.nodes.in_full()}" for side in self.sides)
+        return "\n\n".join(f"---- {lines.pipeline.title} ----\n{lines.nodes.full_text()}" for lines in self.pipelines)
 
 
 def _first_line(trace: NodeTrace) -> list[object]:
+    """The number and the shortened text of the node's first line; empty cells if it has no line."""
     if not trace.lines:
         return ["", ""]
     excerpt = trace.excerpts[0]
-    short = excerpt if len(excerpt) <= _SHOWN else excerpt[: _SHOWN - 3] + "..."
+    short = excerpt if len(excerpt) <= _MAX_TEXT_WIDTH else excerpt[: _MAX_TEXT_WIDTH - 3] + "..."
     return [trace.lines[0] + 1, short + " (derived)" * trace.marks[0]]
 
 
 class _LineNodes:
-    """The nodes that lines of a stage come from."""
+    """The nodes that lines of a stage come from.
 
-    def __init__(self, info: GraphInfo, stage: Stage, lines: tuple[int, int], found: OriginsFound) -> None:
+    `lines` are the numbers of the first and the last line, from 1. Raises `UsageError` if the stage has no such lines.
+    """
+
+    def __init__(self, info: GraphInfo, stage: Stage, lines: tuple[int, int], answer: OriginsFound) -> None:
         self._rows = {row.stable: row for row in info.rows}
-        self._stage, self._lines, self._found = stage, lines, found
-        if not 1 <= lines[0] <= lines[1] or lines[0] > found.total:
-            raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {found.total}")
+        self._stage, self._lines, self._origins = stage, lines, answer.origins
+        if not 1 <= lines[0] <= lines[1] or lines[0] > answer.total:
+            raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {answer.total}")
 
     def as_json(self) -> dict[str, Any]:
-        known = [origin for origin in self._found.origins if origin.node in self._rows]
+        nodes = [
+            {**node_json(self._rows[origin.node]), "own": origin.own, "derived": origin.derived}
+            for origin in self._origins
+            if origin.node in self._rows
+        ]
         return {
-            "stage": self._stage.name, "phase": self._stage.phase, "lines": list(self._lines),
-            "nodes": [{**node_json(self._rows[one.node]), "own": one.own, "derived": one.derived} for one in known],
+            "stage": self._stage.name, "phase": self._stage.phase, "lines": list(self._lines), "nodes": nodes,
         }  # fmt: skip
 
     def as_text(self) -> str:
         first, last = self._lines
         lines = f"line {first}" if first == last else f"lines {first} to {last}"
-        if not self._found.origins:
+        if not self._origins:
             return f"{lines} of {self._stage.name}: no node"
-        rows = [self._row(origin) for origin in self._found.origins]
-        heading = ["node", "lines", "", "target", "Python line", "module"]
-        return f"{lines} of {self._stage.name}\n" + table(heading, rows, frozenset(heading) - {"lines"})
+        rows = [self._node_row(origin) for origin in self._origins]
+        heading = ["node", "direct", "derived", "target", "Python line", "module"]
+        return f"{lines} of {self._stage.name}\n" + table(heading, rows, frozenset(heading) - {"direct", "derived"})
 
-    def _row(self, origin: LineOrigins) -> list[object]:
+    def _node_row(self, origin: LineOrigins) -> list[object]:
         row = self._rows.get(origin.node)
-        mark = "" if origin.own else "(derived)"
-        facts = [row.name, row.target, row.location, row.module] if row else [origin.node, "", "", ""]
-        return [facts[0], origin.own or origin.derived, mark, *facts[1:]]
+        name, *description = [row.name, row.target, row.location, row.module] if row else [origin.node, "", "", ""]
+        return [name, origin.own or "", origin.derived or "", *description]
 
 
 def node_json(row: NodeRow) -> dict[str, str]:

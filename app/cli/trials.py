@@ -17,58 +17,57 @@ from buddy.app.reports.searches import PassPreview, candidates, deltas_text, ran
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("trials", VERBS["trials"])
-    found.add_argument("--stage", metavar="NAME", required=True, help="an MLIR stage, as for `dump`")
-    text = "try only passes with that name or pattern, such as 'convert-*'"
-    found.add_argument("--pass", metavar="NAME", action="append", default=[], dest="passes", help=text)
-    found.add_argument("--all", action="store_true", help="also list passes that fail or change nothing")
-    text = "time limit (60)"
-    found.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("trials", VERBS["trials"])
+    parser.add_argument("--stage", metavar="NAME", required=True, help="an MLIR stage, as for `dump`")
+    text = "try only passes with this name, or that match this pattern, such as 'convert-*'; may be repeated"
+    parser.add_argument("--pass", metavar="NAME", action="append", default=[], dest="passes", help=text)
+    parser.add_argument("--all", action="store_true", help="also list passes that fail or change nothing")
+    text = "time limit of all passes together (default: 60)"
+    parser.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _try)
+    return run_verb_on_program(make_parser(), words, _try)
 
 
 async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.program(options, script))[0]
+    recipe = (await engine.open_program(options, script))[0]
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")
     passes = (await engine.client.request(ListPasses(0))).passes
-    wanted = candidates(recipe.steps, passes)
+    steps = candidates(recipe.steps, passes)
     if options.passes:
-        wanted = tuple(step for step in wanted if any(fnmatchcase(step.name, name) for name in options.passes))
-    if not wanted:
+        steps = tuple(step for step in steps if any(fnmatchcase(step.name, name) for name in options.passes))
+    if not steps:
         raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
-    attempts: list[PassPreview] = []
+    previews: list[PassPreview] = []
 
-    def take(frame: Any) -> None:
+    def add_preview(frame: Any) -> None:
         if isinstance(frame, Tried):
-            attempts.append(PassPreview(wanted[frame.number], frame))
-            engine.console.progress(f"tried {len(attempts)} of {len(wanted)} passes")
+            previews.append(PassPreview(steps[frame.number], frame))
+            engine.console.progress(f"tried {len(previews)} of {len(steps)} passes")
 
-    done = await engine.client.request(TryPasses(0, stage.text, wanted, recipe.threads, timeout=options.within), take)
-    engine.console.done()
-    if done.tried < done.candidates:
-        engine.console.note(
-            f"note: {done.candidates - done.tried} passes were not tried within the time limit (--within)"
-        )
-    shown = attempts if options.all else rank_previews(attempts)
+    request = TryPasses(0, stage.text, steps, recipe.threads, timeout=options.within)
+    counts = await engine.client.request(request, add_preview)
+    engine.console.clear_progress()
+    n_untried = counts.candidates - counts.tried
+    if n_untried:
+        engine.console.note(f"note: {n_untried} passes were not tried within the time limit (--within)")
+    listed = previews if options.all else rank_previews(previews)
     if options.json:
-        print(json.dumps({"stage": stage.name, "passes": [attempt.as_json() for attempt in shown]}, indent=2))
+        print(json.dumps({"stage": stage.name, "passes": [preview.as_json() for preview in listed]}, indent=2))
     else:
-        print(
-            table(["pass", "on", "ms", "ops"], [_row(attempt) for attempt in shown], frozenset({"pass", "on", "ops"}))
-        )
+        heading = ["pass", "on", "ms", "ops"]
+        print(table(heading, [_row(preview) for preview in listed], frozenset({"pass", "on", "ops"})))
     return 0
 
 
-def _row(attempt: PassPreview) -> list[object]:
-    tried = attempt.tried
-    what = deltas_text(tried.deltas) or ("the same ops" if tried.changed else "nothing")
-    return [attempt.step.spelling(), attempt.step.anchor, f"{tried.milliseconds:.1f}", tried.problem or what]
+def _row(preview: PassPreview) -> list[object]:
+    tried = preview.tried
+    changes = deltas_text(tried.deltas) or ("the same ops" if tried.changed else "nothing")
+    return [preview.step.spelling(), preview.step.anchor, f"{tried.milliseconds:.1f}", tried.problem or changes]

@@ -16,63 +16,63 @@ from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
-WHAT is a pass of the recipe (`fuse-rows=on,off`), an option of one (`contractions-to-kernels.rows=4,6,8`; `default` is
-the default of the pass), `lowering:NODE=linalg,eager`, or `threads`, `opt-level`, `dialect`, `partition`. Without
---vary, the search varies the block sizes of matrix products and the passes with the largest effect. Only recipes whose
-outputs all match eager count. At the end, the best recipe is timed against the first one again, and is used if it is
-clearly faster.
+WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
+`default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), or values of `threads`,
+`opt-level`, `dialect` or `partition`. Without --vary, the search varies the block sizes of matrix products and the
+passes with the largest effect. Recipes whose outputs differ from eager are discarded. At the end, the best recipe is
+timed against the first one again, and is the result only if it is clearly faster.
 """
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("tune", VERBS["tune"], EPILOG)
-    group = found.add_argument_group("search")
-    text = "vary this; may be repeated"
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("tune", VERBS["tune"], EPILOG)
+    group = parser.add_argument_group("search")
+    text = "vary this part of the recipe; may be repeated"
     group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
-    text = "start no new recipe after this time (60)"
+    text = "start no new recipe after this time (default: 60)"
     group.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
-    text = "time limit of each recipe (30)"
+    text = "time limit of each recipe (default: 30)"
     group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
-    text = "try N recipes in parallel (1); timings disturb each other on fewer cores"
+    text = "try N recipes in parallel (default: 1); timings disturb each other on fewer cores"
     group.add_argument("--jobs", type=arguments.positive_number, default=1, metavar="N", help=text)
     text = "try recipes on the workers of a Dask cluster, such as tcp://127.0.0.1:8786"
     group.add_argument("--cluster", metavar="ADDRESS", default="", help=text)
-    group.add_argument("--search-seed", type=int, default=0, metavar="N", help="seed of the search (0)")
-    found.add_argument("-o", "--output", type=Path, metavar="FILE.toml", help="write the best recipe to FILE")
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+    group.add_argument("--search-seed", type=int, default=0, metavar="N", help="seed of the search (default: 0)")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.toml", help="write the best recipe to FILE")
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _tune)
+    return run_verb_on_program(make_parser(), words, _tune)
 
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = await engine.graph_of_program(options, script)
+    recipe = await engine.open_graph(options, script)
     frame = Tune(
         0, recipe, _variations(options.vary), options.within,
         options.each, options.jobs, options.cluster, options.search_seed,
     )  # fmt: skip
     attempts: list[Attempted] = []
 
-    def take(found: Any) -> None:
-        if isinstance(found, Attempted):
-            attempts.append(found)
-            engine.console.progress(attempt_line(found))
-        elif isinstance(found, Progress):
-            engine.console.progress(found.what)
+    def show_progress(frame: Any) -> None:
+        if isinstance(frame, Attempted):
+            attempts.append(frame)
+            engine.console.progress(attempt_line(frame))
+        elif isinstance(frame, Progress):
+            engine.console.progress(frame.what)
 
-    found = await engine.client.request(frame, take)
-    engine.console.done()
+    tuned = await engine.client.request(frame, show_progress)
+    engine.console.clear_progress()
     if options.output is not None:
         with reporting_write_errors(options.output):
-            options.output.write_text(to_toml(found.recipe), "utf-8")
+            options.output.write_text(to_toml(tuned.recipe), "utf-8")
     if options.json:
-        print(json.dumps({"source": options.source, **as_json(found, attempts)}, indent=2))
+        print(json.dumps({"source": options.source, **as_json(tuned, attempts)}, indent=2))
     else:
         saved = [f"wrote {options.output}"] if options.output is not None else []
-        print("\n".join([*summary(found, attempts[0].choices if attempts else ()), *saved]))
+        print("\n".join([*summary(tuned, attempts[0].choices if attempts else ()), *saved]))
     return 0
 
 

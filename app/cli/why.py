@@ -24,71 +24,69 @@ from buddy.compiler.protocol import ExplainCode, FollowNode, ListSymbols, NodeRo
 from buddy.compiler.protocol.recipe import Recipe
 
 
-def parser() -> arguments.Parser:
-    found = arguments.source_parser("why", VERBS["why"])
-    found.add_argument("node", metavar="NODE", help="a name from the FX table, a full name, or a pattern ('mm*')")
-    arguments.add_recipe_options(found)
-    arguments.add_output_options(found)
-    return found
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("why", VERBS["why"])
+    parser.add_argument("node", metavar="NODE", help="an FX name ('mm_3'), a stable name, or a pattern ('mm*')")
+    arguments.add_recipe_options(parser)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(parser(), words, _why)
+    return run_verb_on_program(make_parser(), words, _why)
 
 
 async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipes = await engine.program(options, script)
-    wanted = [(recipe, rows) for recipe in recipes if (rows := find_nodes(engine.graphs[recipe.graph], options.node))]
-    if not wanted:
+    recipes = await engine.open_program(options, script)
+    selected = [(recipe, find_nodes(engine.graphs[recipe.graph], options.node)) for recipe in recipes]
+    selected = [(recipe, rows) for recipe, rows in selected if rows]
+    if not selected:
         raise UsageError(f"unknown node {options.node!r}; `buddy-tui dump SOURCE --stage fx` lists the nodes")
-    code, found = 0, []
-    for recipe, rows in wanted:
+    code, graphs = 0, []
+    for recipe, rows in selected:
         try:
-            histories = await _histories(engine, recipe, rows)
+            histories = await _node_histories(engine, recipe, rows)
         except Failure as failure:
             engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
             code = FAILURE
-            found.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
+            graphs.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
             continue
-        found.append({"graph": recipe.graph, "ok": True, "nodes": [_json(row, history) for row, history in histories]})
+        nodes = [_history_json(row, history) for row, history in histories]
+        graphs.append({"graph": recipe.graph, "ok": True, "nodes": nodes})
         if not options.json:
-            print("\n\n".join(_text(row, history) for row, history in histories))
+            print("\n\n".join(_history_text(row, history) for row, history in histories))
     if options.json:
-        print(json.dumps({"source": options.source, "graphs": found}, indent=2))
+        print(json.dumps({"source": options.source, "graphs": graphs}, indent=2))
     return code
 
 
-async def _histories(
+async def _node_histories(
     engine: Headless, recipe: Recipe, rows: Sequence[NodeRow]
 ) -> list[tuple[NodeRow, list[NodeRemark]]]:
+    """Compile `recipe`. Returns each node with its history. Raises `Failure`."""
     compilation = await engine.compile(recipe)
     assert compilation.compiled is not None
     stages = compilation.compiled.stages
     remarks = (*compilation.compiled.remarks, *await _llvm_remarks(engine, recipe))
-    assigned = {assignment.node: assignment for assignment in compilation.assignments}
-    return [
-        (
-            row,
-            [
-                *node_history(row, assigned.get(row.stable), remarks, stages),
-                *await _machine_code(engine, compilation, row),
-            ],
-        )
-        for row in rows
-    ]
+    assignments = {assignment.node: assignment for assignment in compilation.assignments}
+    histories = []
+    for row in rows:
+        history = node_history(row, assignments.get(row.stable), remarks, stages)
+        histories.append((row, [*history, *await _machine_code_remarks(engine, compilation, row)]))
+    return histories
 
 
 async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """LLVM's remarks; empty, with a note, if they are not available."""
+    """LLVM's remarks; if they are not available, prints the reason and returns none."""
     try:
-        return (await engine.answer(ExplainCode(engine.client.next_request(), recipe))).remarks
+        return (await engine.request(ExplainCode(engine.client.next_request(), recipe))).remarks
     except Failure as failure:
         engine.console.note(str(failure.diagnostic))
         return ()
 
 
-async def _machine_code(engine: Headless, compilation: CollectedCompilation, row: NodeRow) -> list[NodeRemark]:
-    """The number of instructions that come from a node, and their functions."""
+async def _machine_code_remarks(engine: Headless, compilation: CollectedCompilation, row: NodeRow) -> list[NodeRemark]:
+    """A remark with the node's instruction count and functions; empty without assembly, or if no code is generated."""
     text = next((stage.text for stage in compilation.ordered() if stage.language == "asm"), "")
     if not text or not is_computed(row):
         return []
@@ -99,11 +97,12 @@ async def _machine_code(engine: Headless, compilation: CollectedCompilation, row
     return [in_machine_code(traces, symbols)]
 
 
-def _json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
-    said = [{"who": one.who, "text": one.text, "times": one.times} for one in history]
-    return {**node_json(row), "fate": said}
+def _history_json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
+    remarks = [{"who": remark.who, "text": remark.text, "times": remark.times} for remark in history]
+    return {**node_json(row), "fate": remarks}
 
 
-def _text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
-    rows = [[one.who, remark_text(one)] for one in history]
-    return f"{node_line(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"
+def _history_text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
+    heading = ["step", "remark"]
+    rows = [[remark.who, remark_text(remark)] for remark in history]
+    return f"{node_line(row)}\n{table(heading, rows, frozenset(heading))}"

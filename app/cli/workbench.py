@@ -12,91 +12,93 @@ from collections.abc import Sequence
 from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
-switch every pass.
+enable or disable every pass.
 
 Headless verbs (see `buddy-tui VERB --help`):
 """
 
 
-def parser() -> arguments.Parser:
+def make_parser() -> arguments.Parser:
     verbs = "\n".join(f"  {name:8} {text}" for name, text in VERBS.items() if name != "engine")
-    found = arguments.source_parser("", _SUMMARY + verbs)
-    found.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
-    found.add_argument("--version", action="version", version=arguments.version())
-    arguments.add_file_options(found)
-    arguments.add_frontend_options(found.add_argument_group("recipe"))
-    group = found.add_argument_group("screen")
+    parser = arguments.source_parser("", _SUMMARY + verbs)
+    parser.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
+    parser.add_argument("--version", action="version", version=arguments.version())
+    arguments.add_file_options(parser)
+    arguments.add_frontend_options(parser.add_argument_group("recipe"))
+    group = parser.add_argument_group("screen")
     group.add_argument("--no-mouse", action="store_true", help="do not capture the mouse")
     group.add_argument(
         "--ascii", action="store_true", help="draw in ASCII only, which is the default if the encoding is not UTF-8"
     )
-    text = "reload the script and plug-ins when their files change"
+    text = "reopen the program when the script, a file that it imports, or a plug-in changes"
     group.add_argument("--watch", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
-    group = found.add_argument_group("browser")
+    group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
-    text = "the port to listen on (8000)"
+    text = "the port that the server listens on (default: 8000)"
     group.add_argument("--web-port", type=_port, metavar="PORT", default=8000, help=text)
-    text = "the address to listen on (127.0.0.1: only this machine); traffic is not encrypted"
+    text = "the address that the server listens on (default: 127.0.0.1, only this machine); traffic is not encrypted"
     group.add_argument("--web-host", metavar="ADDRESS", default="127.0.0.1", help=text)
-    return found
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    found = parser()
+    parser = make_parser()
     if not words:
-        found.print_help()
+        parser.print_help()
         return USAGE
-    options, script = arguments.parse_with_script_arguments(found, words)
-    problem = _no_such_source(options) or ("" if options.web else _no_terminal(options.source))
-    if problem:
-        print(problem, file=sys.stderr)
+    options, script = arguments.parse_with_script_arguments(parser, words)
+    error = _source_error(options) or ("" if options.web else _terminal_error(options.source))
+    if error:
+        print(error, file=sys.stderr)
         return USAGE
     if options.web:
         return _serve(options, words)
-    # Objects from before the first paint are never garbage, so collecting would only delay that paint.
+    # What is allocated before the first paint stays alive, so a collection would only delay that paint.
     gc.disable()
     from buddy.app.workbench.launch import run_workbench
 
     return run_workbench(
         options.source,
         script,
-        engine=arguments.engine_place(options),
+        engine=arguments.engine_location(options),
         directory=arguments.working_folder(options),
         mouse=not options.no_mouse,
-        ascii_mode=options.ascii or not _draws_more_than_ascii(),
+        ascii_mode=options.ascii or not _can_draw_boxes(),
         theme=options.theme,
         log=arguments.log_options(options),
-        plugins=arguments.named_plugins(options),
+        plugins=arguments.plugins_of(options),
         watch=options.watch,
-        wanted=arguments.recipe_overrides(options),
+        overrides=arguments.recipe_overrides(options),
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )
 
 
-def _no_such_source(options: argparse.Namespace) -> str:
-    """The error for a plain word that is not a program; empty if it may be one. Remote sources are not checked."""
+def _source_error(options: argparse.Namespace) -> str:
+    """The error if the source is a plain word but no file; empty if it may be a source.
+
+    With --engine or --remote, the source is not checked, because the engine may be on another machine.
+    """
     source: str = options.source
-    elsewhere = options.engine or options.remote
-    if elsewhere or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
+    if options.engine or options.remote or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
         return ""
     return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
 
 
-def _no_terminal(source: str) -> str:
-    """The error without a terminal; empty with one, or if a Textual driver replaces it."""
+def _terminal_error(source: str) -> str:
+    """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them."""
     if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
         return ""
     streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
-    lacking = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    if not lacking:
+    redirected = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    if not redirected:
         return ""
     todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
-    return f"the workbench needs a terminal, but standard {', '.join(lacking)} is not one; {todo}"
+    return f"the workbench needs a terminal, but standard {', '.join(redirected)} is not one; {todo}"
 
 
-def _draws_more_than_ascii() -> bool:
+def _can_draw_boxes() -> bool:
     """Whether the encoding of stderr, which Textual draws to, has the characters of borders and bars."""
     encoding = getattr(sys.__stderr__, "encoding", None) or "utf-8"
     try:
@@ -126,15 +128,16 @@ def _serve(options: argparse.Namespace, words: Sequence[str]) -> int:
 
 
 def without_web(words: Sequence[str]) -> list[str]:
-    """The words of a command line without the `--web` options. Words after `--` belong to the script."""
-    cut = list(words).index("--") if "--" in words else len(words)
-    kept: list[str] = []
-    skip, with_value = False, ("--web-port", "--web-host")
-    for word in words[:cut]:
-        if not skip and word.partition("=")[0] not in ("--web", *with_value):
-            kept.append(word)
-        skip = word in with_value
-    return [*kept, *words[cut:]]
+    """The words of a command line without `--web`, `--web-port` and `--web-host`, except after `--`."""
+    end = list(words).index("--") if "--" in words else len(words)
+    options_with_value = ("--web-port", "--web-host")
+    remaining: list[str] = []
+    is_value = False  # of the option before it
+    for word in words[:end]:
+        if not is_value and word.partition("=")[0] not in ("--web", *options_with_value):
+            remaining.append(word)
+        is_value = word in options_with_value
+    return [*remaining, *words[end:]]
 
 
 def _port(text: str) -> int:

@@ -11,7 +11,7 @@ from buddy.app.panes.ir_comparison import ComparedStages, Side
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.session.stages import StagePosition
-from buddy.app.workspace.inputs import read_file, typed_path
+from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe, claims, from_toml, refusal
 
@@ -65,7 +65,7 @@ class CompareCommands:
         if not path.strip():
             return
         try:
-            found = from_toml(read_file(typed_path(path)))
+            found = from_toml(read_file(parse_path(path)))
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
@@ -85,7 +85,9 @@ class CompareCommands:
         self._context.jobs.begin("versus", self._compile_and_compare, side)
 
     async def _compile_and_compare(self, side: Side) -> None:
-        compiled = await self._context.jobs.result_of(self._context.session.compile_beside(side.recipe), side.title)
+        compiled = await self._context.jobs.result_of(
+            self._context.session.compile_for_comparison(side.recipe), side.title
+        )
         if compiled is not None:
             self._context.layout.show_pane("ir")
             self._ir.comparison.compare_with(ComparedStages(side.title, compiled.stages))
@@ -139,7 +141,7 @@ class ProfileCommands:
         if report is None:
             return
         self._context.state.record_profile(recipe, report)
-        self._context.session.changed(frozenset({"graph"}))
+        self._context.session.notify(frozenset({"graph"}))
         self._context.say(
             f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort"
         )

@@ -31,13 +31,13 @@ class GraphTab(PhaseTab):
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
     """The status of a graph under its recipe in one to three words, and the role that colours it."""
-    shown, jobs, recipe = state.of(graph), state.under_way(graph), workspace.recipe_of(graph)
+    shown, jobs, recipe = state.of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
     if shown.problems:
         return ("failed", "bad")
     if jobs:
         return ("running" if "run" in jobs else "compiling", "accent")
     if shown.report is not None:
-        if shown.ran != recipe:
+        if shown.run_recipe != recipe:
             return ("stale", "stale")
         if shown.report.wrong:
             return (shown.report.word, "bad")
@@ -45,7 +45,7 @@ def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, s
             return ("ran", "warn")
         in_eager = shown.report.nodes_eager
         return (f"ok, {in_eager} in eager", "warn") if in_eager else ("ok", "ok")
-    if shown.compiled != recipe:
+    if shown.compiled_recipe != recipe:
         return ("", "dim")
     in_eager = sum(assignment.lowering == EAGER for assignment in shown.assignments.values())
     return (f"{in_eager} in eager", "warn") if in_eager else ("compiled", "dim")

@@ -158,7 +158,7 @@ class ProvenanceCommands:
         if not path:
             self._context.say(f"the Python line of {row.name} is unknown")
             return
-        answer = await self._context.queries.answered(self._context.session.open_python(path))
+        answer = await self._context.queries.await_answer(self._context.session.open_python(path))
         if answer is not None:
             from buddy.app.screens.detail import CodeScreen
 

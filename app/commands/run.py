@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import Side
 from buddy.app.reports.searches import VariationError, attempt_line, plot_of, read_variation, summary
-from buddy.app.workspace.inputs import file_choice, typed_path, typed_seconds, typed_seed
+from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
@@ -43,7 +43,7 @@ class RunCommands:
 
     def _use_timeout(self, text: str) -> None:
         try:
-            self._context.session.timeout = typed_seconds(text)
+            self._context.session.timeout = parse_seconds(text)
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -90,7 +90,7 @@ class RunCommands:
 
     def _use_seed(self, text: str) -> None:
         try:
-            seed = typed_seed(text)
+            seed = parse_seed(text)
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -98,7 +98,7 @@ class RunCommands:
 
     def _use_file(self, text: str) -> None:
         try:
-            path = typed_path(text).absolute()
+            path = parse_path(text).absolute()
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {error}")
             return

@@ -77,8 +77,8 @@ class SessionCommands:
     def _describe_other_sessions(self) -> list[str]:
         """Messages about drafts of earlier sessions, and about other workbenches with this program open."""
         found, messages = saved_drafts(self._context.workspace.path_of(0)), []
-        if found.left:
-            left = ", ".join(found.left)
+        if found.unsaved:
+            left = ", ".join(found.unsaved)
             messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
             if self._open_lock.share():
@@ -189,7 +189,7 @@ class SessionCommands:
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = EngineDescription(session.compile_beside, session.whole_text, session.run_values)
+        engine = EngineDescription(session.compile_for_comparison, session.fetch_text, session.run_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
@@ -215,12 +215,12 @@ class SessionCommands:
     def _screen_state(self) -> ScreenState:
         ir, pane, graphs = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.shown is None:
-            return ScreenState(pane, graphs=graphs)
+            return ScreenState(pane, n_graphs=graphs)
         names = [row.stage.name for row in ir.rows]
         stage = _stage_word(ir.shown.key, names)
         other = next((row for row in ir.rows if ir.document.other is not None and row.stage == ir.document.other), None)
         if ir.document.diff is None or other is None:
-            return ScreenState(pane, stage, graphs=graphs)
+            return ScreenState(pane, stage, n_graphs=graphs)
         return ScreenState(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
 
     def copy_command(self) -> None:

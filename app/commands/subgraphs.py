@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import CRITERIA, parse_criterion, write_finding
 from buddy.app.workspace.command_line import ScreenState, write_script
-from buddy.app.workspace.inputs import typed_path
+from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import (
     EXPORT_KINDS,
     Bisect,
@@ -105,7 +105,7 @@ class ExportCommands:
         recipe = self._context.workspace.recipe
         words = ("-o", str(folder), "--kind", ",".join(kinds))
         command = self._sessions.command_line(
-            ScreenState("export", graphs=len(self._context.state.graphs), words=words)
+            ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=words)
         )
 
         frame = Export(0, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
@@ -168,7 +168,7 @@ class SubgraphCommands:
     async def _write_script(self, text: str) -> None:
         recipe = self._context.workspace.recipe
         try:
-            path = typed_path(text).with_suffix(".py")
+            path = parse_path(text).with_suffix(".py")
         except ValueError as error:
             self._context.say(f"{text}: {error}")
             return
@@ -261,7 +261,7 @@ class SubgraphCommands:
         if not text.strip() or self.finding is None:
             return
         try:
-            written = write_finding(typed_path(text), self.finding)
+            written = write_finding(parse_path(text), self.finding)
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
         else:

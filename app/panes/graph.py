@@ -110,7 +110,11 @@ class GraphPane(NodeTable):
             return ""
         recipe = self.workspace.recipe
         # Show the recipe's choice at once, and the actual lowering when the compiler has reported it.
-        return assignment.lowering if self.state.compiled == recipe else self._recipe_choice(row) or assignment.lowering
+        return (
+            assignment.lowering
+            if self.state.compiled_recipe == recipe
+            else self._recipe_choice(row) or assignment.lowering
+        )
 
     def _recipe_choice(self, row: NodeRow) -> str:
         """The registry that the recipe selects for the node, or an empty string."""

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from buddy.app.reports.text.differences import DiffRows, Layout
 from buddy.app.reports.text.folds import Expansions, Folds, TextFold, unfold_line
 from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
-from buddy.app.session.state import TEXTS, keep_newest
+from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
 How = Literal["off", "line", "structural"]
@@ -193,7 +193,7 @@ class IrDocument:
             row = self.diff.row(number)
             for text, line in ((self.text, max(row.after, 0)), (self.other.text, max(row.before, 0))):
                 if line:
-                    self._cache.ahead(text, line)
+                    self._cache.prefetch(text, line)
 
     # ---- folds ---------------------------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class IrDocument:
         """The rows of a stage with these functions: as they were shown last, or in their initial state."""
         if stage.text not in self._folded:
             self._folded[stage.text] = set(_regions(symbols)) if self.all_folded else set()
-            keep_newest(self._folded, TEXTS)
+            keep_newest(self._folded, MAX_CACHED_TEXTS)
         return Folds(stage.lines, self._folded[stage.text], self._window(symbols))
 
     def refold(self, folded: Iterable[TextFold]) -> None:

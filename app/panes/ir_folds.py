@@ -17,7 +17,7 @@ from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.state import TEXTS, keep_newest
+from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
 ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
@@ -34,7 +34,7 @@ class StageSymbols:
         """The symbols of a stage; empty without an answer of the engine."""
         if stage.text not in self._found:
             self._found[stage.text] = await self._queries.symbols(stage.text, stage.language)
-            keep_newest(self._found, TEXTS)
+            keep_newest(self._found, MAX_CACHED_TEXTS)
         return self._found[stage.text]
 
     def clear(self) -> None:

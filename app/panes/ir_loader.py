@@ -12,7 +12,7 @@ from buddy.app.panes.ir_folds import IrFolds
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
-from buddy.app.session.stages import PAGE, Key, StageRow
+from buddy.app.session.stages import PAGE_LINES, Key, StageRow
 from buddy.compiler.protocol import Stage
 
 
@@ -40,7 +40,7 @@ class IrRows(NamedTuple):
         stage, diff, other, folds = self
         if diff is None or other is None:
             numbers = [folds.line_of(row) for row in range(top, min(top + page, folds.count))] or [0]
-            return [(stage.text, number) for number in {number // PAGE: number for number in numbers}.values()]
+            return [(stage.text, number) for number in {number // PAGE_LINES: number for number in numbers}.values()]
         wanted: dict[tuple[str, int], None] = {}
         for number in range(top, min(top + page, diff.count)):
             row = diff.row(number)

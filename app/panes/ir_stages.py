@@ -11,7 +11,7 @@ from buddy.app.panes.ir_document import IrView
 from buddy.app.panes.layout import PhaseTab
 from buddy.app.reports import formatting
 from buddy.app.session.stages import Key, StageRow, phase_of
-from buddy.app.session.state import FORMS, keep_newest
+from buddy.app.session.state import MAX_CACHED_FORMS, keep_newest
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 
@@ -133,8 +133,8 @@ class IrStages:
             return []
         if row.stage.state == "failed":
             return [(" FAILED ", "bad")]
-        if row.stale:
-            return [(f" STALE: {row.stale} ", "stale")]
+        if row.outdated_reason:
+            return [(f" STALE: {row.outdated_reason} ", "stale")]
         return [] if row.stage.changed else [(" changed nothing ", "dim")]
 
     def cost_texts(self) -> list[str]:
@@ -229,11 +229,11 @@ class IrStages:
                 self.generic = False
                 break
             self._forms[text] = (made.form, made.lines)
-            keep_newest(self._forms, FORMS)
+            keep_newest(self._forms, MAX_CACHED_FORMS)
         self.read_board()
 
 
 def _mark(rows: list[StageRow]) -> str:
     if any(row.stage.state == "failed" for row in rows):
         return "!"
-    return "~" if rows and rows[-1].stale else ""
+    return "~" if rows and rows[-1].outdated_reason else ""

@@ -83,7 +83,7 @@ class Jobs:
         `stopped` is shown instead.
         """
         with self.wait():
-            return await self._requester.answered(request, failed, stopped)
+            return await self._requester.await_answer(request, failed, stopped)
 
     def single(self, group: str, busy_message: str) -> SingleJob:
         """A job that runs at most once at a time. `busy_message` is shown if it is started while it runs."""

@@ -51,7 +51,7 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _placeholder_lines(state: State) -> list[Cells]:
-    if "run" in state.under_way(state.graph):
+    if "run" in state.running_jobs(state.graph):
         return [[("running, and comparing with eager", "dim")]]
     if "run" in state.problems or "open" in state.problems:
         return []
@@ -62,12 +62,12 @@ def _placeholder_lines(state: State) -> list[Cells]:
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
     """The reason why the results are out of date; empty if they are not."""
     run_again: Cells = [("r", "key"), (" to run again", "dim")]
-    if state.ran != recipe:
+    if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
     if changed:
         reload: Cells = [("R", "key"), (" to reload", "dim")]
         return [("STALE: ", "stale"), (f"{', '.join(changed)} changed on disk; press ", "dim"), *reload]
-    if state.shown.inputs != state.wanted_inputs:
+    if state.shown.inputs != state.next_inputs:
         return [("STALE: ", "stale"), (f"results are for {state.shown.inputs}; press ", "dim"), *run_again]
     return []
 
@@ -163,7 +163,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
-    before = [_timing_line(run.clock, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
+    before = [_timing_line(run.end_time, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
     return [[], *lines, *([[("previous runs (press H to list all)", "dim")], *before] if before else [])]
 
 
@@ -269,7 +269,7 @@ class OutputsPane(Pane):
             self.rows_changed()
 
     def _update_lines(self) -> None:
-        width, changed = max(self.width - 1, 20), self.context.session.disk.changed()
+        width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
     def open_detail(self) -> None:

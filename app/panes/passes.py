@@ -62,7 +62,7 @@ class PassesPane(TablePane[PassRow]):
             return ("", "dim")
         if not row.step.enabled:
             return ("[ ]", "dim")
-        if stage is None or (row.stage and row.stage.stale):
+        if stage is None or (row.stage and row.stage.outdated_reason):
             return ("[~]", "stale")
         return ("[x]", "ok") if stage.changed else ("[=]", "dim")
 

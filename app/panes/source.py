@@ -85,7 +85,9 @@ class SourcePane(Pane, CodeView):
     async def _load_file(self, path: str, line: int = -1) -> None:
         """Load a file and show it at `line`, or, with -1, at the line of the node that is then selected."""
         problems: list[str] = []
-        found = await Requester(self.context.session, problems.append).answered(self.context.session.open_python(path))
+        found = await Requester(self.context.session, problems.append).await_answer(
+            self.context.session.open_python(path)
+        )
         text, lines = (found.text, found.lines) if found is not None else ("", 0)
         self._set_text(text, lines, "".join(problems))
         wanted, newer = self.context.selection.python_line

@@ -20,7 +20,7 @@ class StageQueries(Requester):
             await self._session.cache.load(text, start, count)
             return True
 
-        return await self.answered(loaded()) is not None
+        return await self.await_answer(loaded()) is not None
 
     async def compare(
         self, before: str, after: str, how: Literal["line", "structural"], language: str
@@ -30,7 +30,7 @@ class StageQueries(Requester):
 
     async def find_place(self, text: str, node: str) -> int:
         """The main line of the node in `text`, or -1. A function line comes from all nodes."""
-        found = await self.answered(self._session.find_place(text, node)) if node else None
+        found = await self.await_answer(self._session.find_main_line(text, node)) if node else None
         return -1 if found is None else found
 
     async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
@@ -41,7 +41,7 @@ class StageQueries(Requester):
 
     async def whole_text(self, text: str) -> str | None:
         """The full text."""
-        return await self.answered(self._session.whole_text(text))
+        return await self.await_answer(self._session.fetch_text(text))
 
     async def search(self, text: str, pattern: Pattern) -> p.SearchResult | None:
         """The lines that match a pattern."""

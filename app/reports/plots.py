@@ -197,7 +197,7 @@ def timings(runs: list[RunRecord]) -> Plot:
 
 
 def _run_label(run: RunRecord) -> str:
-    return f"{run.clock} {recipe_summary(run.recipe, None)}"
+    return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 
 def pass_times(stages: list[Stage]) -> Plot:

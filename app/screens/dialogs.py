@@ -14,7 +14,7 @@ from buddy.app.reports.formatting import Glyphs, clip
 from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace.files import write_whole
-from buddy.app.workspace.inputs import typed_path
+from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Diagnostic
 
 Answer = TypeVar("Answer")
@@ -107,7 +107,7 @@ class FileWriter:
         if not name:
             return
         try:
-            path = typed_path(name)
+            path = parse_path(name)
             asked = question(path)
         except (OSError, ValueError) as error:
             self._say(f"{name} {failed}: {getattr(error, 'strerror', None) or error}")

@@ -66,7 +66,7 @@ class EditorScreen(AnsweringScreen[str]):
         self._draft_timer: Timer | None = None
         left = draft.read_saved(self._original) if draft is not None and wrong is None else None
         if left is not None and left.text != text:
-            text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.older else _RESTORED)
+            text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.is_outdated else _RESTORED)
         elif draft is not None and draft.open_elsewhere and wrong is None:
             self._wrong = TextProblem(_ALSO_OPEN)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
@@ -139,15 +139,15 @@ class EditorScreen(AnsweringScreen[str]):
         """Save the input as a draft. A failure is shown under the text."""
         if self._draft is not None and not self._answered:
             if self.area.text == self._original:
-                self._draft.drop()
-            elif problem := self._draft.keep(self.area.text, self._original):
+                self._draft.delete()
+            elif problem := self._draft.save(self.area.text, self._original):
                 self.note([[("[!] ", "bad"), (problem, "text")]])
 
     def _close_with(self, text: str | None) -> None:
         """Close with the accepted text, or `None`, and delete the draft."""
         self._answered = True
         if self._draft is not None:
-            self._draft.drop()
+            self._draft.delete()
             self._draft.close()
         self.dismiss(text)
 
@@ -155,7 +155,7 @@ class EditorScreen(AnsweringScreen[str]):
         """Save the draft if the workbench exits while the editor is open."""
         if self._draft is not None and not self._answered:
             if self.area.text != self._original:
-                self._draft.keep(self.area.text, self._original)
+                self._draft.save(self.area.text, self._original)
             self._draft.close()
 
 

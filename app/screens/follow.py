@@ -190,8 +190,8 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
                 self.tell(f"{pipeline.title}, {frame.what}")
 
         problems: list[str] = []
-        request = self._session.compile_beside(pipeline.recipe, take)
-        compiled = await Requester(self._session, problems.append).answered(request)
+        request = self._session.compile_for_comparison(pipeline.recipe, take)
+        compiled = await Requester(self._session, problems.append).await_answer(request)
         # After a failure, show the stages before it.
         self._stages[side] = compiled.stages if compiled is not None else tuple(received)
         self._problems[side] = "".join(problems)
@@ -199,7 +199,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self._draw(side)
 
     async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        return await Requester(self._session, self.tell).answered(self._request_lines(pipeline, stages)) or []
+        return await Requester(self._session, self.tell).await_answer(self._request_lines(pipeline, stages)) or []
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
         found = phase_stages(pipeline, stages)
@@ -212,7 +212,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             if (trace := traces.get(stage.text)) is not None:
                 pairs = sorted(zip(trace.lines, trace.marks, strict=True))
                 lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
-                place = await self._session.find_place(stage.text, node)
+                place = await self._session.find_main_line(stage.text, node)
                 made.append(ComparedStage(key, stage, lines, trace.own + trace.derived - len(lines), place))
         return made
 

@@ -71,7 +71,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     async def _compare(self, reference: Reference) -> None:
         self.tell("compiling")
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
-        report = await Requester(self._session, self.tell).answered(request)
+        report = await Requester(self._session, self.tell).await_answer(request)
         if report is not None:
             self._show_report(report)
 

@@ -59,17 +59,17 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         for row in list(self._table.rows):
             self.tell(row.title)
             problems: list[str] = []
-            found = await Requester(self._session, problems.append).answered(measure(row))
+            found = await Requester(self._session, problems.append).await_answer(measure(row))
             found = found or replace(row, problem="".join(problems))
             self.show([found if other.title == row.title else other for other in self._table.rows])
         self.tell("")
 
     async def _compile(self, row: PipelineFacts) -> PipelineFacts:
-        return replace(row, compiled=await self._session.compile_beside(row.recipe), problem="")
+        return replace(row, compiled=await self._session.compile_for_comparison(row.recipe), problem="")
 
     async def _compile_and_run(self, row: PipelineFacts) -> PipelineFacts:
         found = row if row.compiled is not None else await self._compile(row)
-        return replace(found, report=await self._session.run_beside(row.recipe))
+        return replace(found, report=await self._session.run_for_comparison(row.recipe))
 
     def action_run(self) -> None:
         self._run_all()

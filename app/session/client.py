@@ -1,4 +1,4 @@
-"""The client of the engine: starts it, sends requests, returns frames, and reports why it has exited."""
+"""A client of the engine: starts the engine, sends requests, returns answers, and reports why the engine has exited."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
-Interim = Callable[[Any], object]
-# The location of an engine: a command that starts it, or an ssh host.
-Place = Sequence[str] | RemoteHost
+FrameCallback = Callable[[Any], object]
+# The location of an engine: the command that starts it, or an ssh host.
+EngineLocation = Sequence[str] | RemoteHost
 
 
 class RequestFailed(Exception):
@@ -52,31 +52,31 @@ class RequestFailed(Exception):
 
     @property
     def cancelled(self) -> bool:
-        """Whether the request was cancelled, so that its failure is not the program's."""
+        """Whether the request failed because it was cancelled."""
         return self.failed.cancelled
 
 
 class EngineClient:
-    """One engine at a time: a process here, a command such as `ssh HOST buddy-tui engine`, or a `RemoteHost`.
+    """Connects to one engine at a time, by default to a process of this installation.
 
-    Frames that answer a `request` go only to its caller; `frames` yields all others. `link_changed` is called with
-    the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect.
+    Frames that answer a `request` go only to its caller; `frames` yields all others. `on_connection_change` is called
+    with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect.
     """
 
     def __init__(
         self,
-        place: Place | None = None,
+        location: EngineLocation | None = None,
         log: LogOptions = NO_LOG,
-        link_changed: Callable[[str], None] = lambda _what: None,
+        on_connection_change: Callable[[str], None] = lambda _error: None,
     ) -> None:
-        self._place: Place = place or default_command()
-        self._log, self._link_changed = log, link_changed
-        self._numbers = 0
+        self._location: EngineLocation = location or default_command()
+        self._log, self._on_connection_change = log, on_connection_change
+        self._last_request = 0
         self._transport: Transport | None = None
         self._opening: asyncio.Future[None] | None = None
-        self._given_up = False
+        self._closed_while_opening = False
         self._reading: asyncio.Task[None] | None = None
-        self._waiting: dict[int, tuple[asyncio.Future[Any], type, Interim]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], type, FrameCallback]] = {}
         self._frames: asyncio.Queue[Any] = asyncio.Queue()
         self._lost: EngineLost | None = None
         self.welcome: Welcome | None = None
@@ -88,31 +88,31 @@ class EngineClient:
     async def start(self) -> Welcome:
         """Start the engine and do the handshake.
 
-        Raises `EngineLost` if it does not start, does not answer, or has another protocol version.
+        Raises `EngineLost` if the engine does not start, exits before it answers, or has another protocol version.
         """
         self._lost, self._frames, self.last_data_time = None, asyncio.Queue(), time.monotonic()
         transport = self._make_transport()
         await self._open(transport)
         self._transport = transport
-        greeted: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
-        self._reading = asyncio.create_task(self._read_frames(transport, greeted))
+        welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read_frames(transport, welcome))
         self.send(Hello(log=self._log.level))
-        self.welcome = await greeted
+        self.welcome = await welcome
         return self.welcome
 
     def _make_transport(self) -> Transport:
-        if isinstance(self._place, RemoteHost):
-            return ResumingTransport(self._place, self._log, self._link_changed)
-        return ProcessTransport(self._place, self._log)
+        if isinstance(self._location, RemoteHost):
+            return ResumingTransport(self._location, self._log, self._on_connection_change)
+        return ProcessTransport(self._location, self._log)
 
     async def _open(self, transport: Transport) -> None:
-        """Wait for a connection to a remote engine, until `close` is called. Raises `EngineLost`."""
-        self._given_up = False
+        """Open `transport`. Raises `EngineLost`, also if `close` is called before a remote engine is connected."""
+        self._closed_while_opening = False
         self._opening = asyncio.ensure_future(transport.open())
         try:
             await self._opening
         except asyncio.CancelledError:
-            if self._given_up:
+            if self._closed_while_opening:
                 raise EngineLost("the engine was closed") from None
             raise
         finally:
@@ -124,12 +124,11 @@ class EngineClient:
         return await self.start()
 
     @property
-    def greeted(self) -> bool:
-        """Whether the handshake is complete."""
+    def handshake_done(self) -> bool:
         return self.welcome is not None
 
     def ping(self) -> None:
-        """Send a ping, whose answer updates `last_data_time`."""
+        """Send a ping. Its answer updates `last_data_time`."""
         with contextlib.suppress(EngineLost):
             self.send(Ping(self.next_request()))
 
@@ -139,19 +138,19 @@ class EngineClient:
             self._transport.kill()
 
     @property
-    def unanswered(self) -> int:
-        """The seconds since a connected remote engine last sent data."""
-        return self._transport.silent if isinstance(self._transport, ResumingTransport) else 0
+    def silent_seconds(self) -> int:
+        """The seconds since a remote engine that does not answer last sent data; 0 for other engines."""
+        return self._transport.silent_seconds if isinstance(self._transport, ResumingTransport) else 0
 
     def reconnect_now(self) -> None:
-        """Try to reconnect at once."""
+        """Try to reconnect to a remote engine now, without waiting for the next attempt."""
         if isinstance(self._transport, ResumingTransport):
             self._transport.reconnect_now()
 
     async def close(self) -> None:
         """Stop the engine and its workers, with a signal if necessary. Returns when the process has exited."""
         if self._opening is not None:
-            self._given_up = True
+            self._closed_while_opening = True
             self._opening.cancel()
         transport, self._transport = self._transport, None
         if transport is None:
@@ -161,18 +160,19 @@ class EngineClient:
         self._record_loss(EngineLost("the engine was closed"))
 
     async def _end_reading(self) -> None:
+        """Wait for the task that reads frames; cancel it if it does not end soon."""
         if self._reading is not None:
-            _, late = await asyncio.wait([self._reading], timeout=0.5)
-            for task in late:
+            _, unfinished = await asyncio.wait([self._reading], timeout=0.5)
+            for task in unfinished:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*unfinished, return_exceptions=True)
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
     def next_request(self) -> int:
         """A new request number."""
-        self._numbers += 1
-        return self._numbers
+        self._last_request += 1
+        return self._last_request
 
     def send(self, frame: Any) -> None:
         """Send a frame. Raises `EngineLost` if no engine is running."""
@@ -181,7 +181,7 @@ class EngineClient:
         self._transport.write(encode(frame))
 
     async def frames(self) -> AsyncIterator[Any]:
-        """Yields frames as they arrive. Raises `EngineLost` when the engine has exited."""
+        """Yields the frames that no `request` waits for. Raises `EngineLost` when the engine has exited."""
         frames = self._frames
         while True:
             frame = await frames.get()
@@ -189,77 +189,81 @@ class EngineClient:
                 raise frame
             yield frame
 
-    async def request(self, frame: Request[Answer], interim: Interim = lambda _frame: None) -> Answer:
-        """Send a request and return its answer; `interim` is called with each frame before it.
+    async def request(self, frame: Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
+        """Send a request and return its answer; `on_frame` is called with each frame before the answer.
 
-        The frame gets a request number unless it has one. If the caller is cancelled, the engine cancels the request.
+        The request gets a number unless it has one. If the caller is cancelled, the engine cancels the request.
         Raises `RequestFailed` and `EngineLost`.
         """
         frame = frame if frame.request else replace(frame, request=self.next_request())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[frame.request] = future, answer_type(type(frame)), interim
+        self._pending[frame.request] = future, answer_type(type(frame)), on_frame
         try:
             self.send(frame)
-            found: Answer | Failed = await future
+            answer: Answer | Failed = await future
         except asyncio.CancelledError:
             if not future.done() or future.cancelled():
                 with contextlib.suppress(EngineLost):
                     self.send(Cancel(frame.request))
             raise
         finally:
-            self._waiting.pop(frame.request, None)
-        if isinstance(found, Failed):
-            raise RequestFailed(found)
-        return found
+            self._pending.pop(frame.request, None)
+        if isinstance(answer, Failed):
+            raise RequestFailed(answer)
+        return answer
 
     async def fetch_lines(self, text: str, start: int, count: int) -> Lines:
-        """At most `count` lines of `text` from line `start` (starting at 0)."""
+        """At most `count` lines of the text with the hash `text` from line `start` (starting at 0)."""
         return await self.request(FetchLines(0, text, start, count))
 
     async def fetch_text(self, text: str) -> str:
-        """The full text of `text`."""
+        """The text with the hash `text`."""
         return (await self.request(FetchText(0, text))).content
 
     # ---- frames --------------------------------------------------------------------------------------------------
 
-    async def _read_frames(self, transport: Transport, greeted: asyncio.Future[Welcome]) -> None:
-        """Read to the end of the stream, and report why it ended."""
+    async def _read_frames(self, transport: Transport, welcome: asyncio.Future[Welcome]) -> None:
+        """Dispatch frames to the end of the stream, then report why it ended. The first frame sets `welcome`."""
         buffer, decoder, reason = FrameBuffer(), FrameDecoder(EngineFrame), ""
         try:
             while data := await transport.read():
                 self.received_bytes += len(data)
                 self.last_data_time = time.monotonic()
                 for body in buffer.feed(data):
-                    reason = self._dispatch(decoder.decode(body), greeted) or reason
+                    reason = self._dispatch(decoder.decode(body), welcome) or reason
             buffer.finish()
         except (WireError, FrameError) as error:
-            reason = reason or f"the engine's output is not a valid frame: {error}{self._hint()}"
+            reason = reason or f"the engine's output is not a valid frame: {error}{self._ssh_hint()}"
             transport.kill()
         lost = await transport.ended()
         # An engine that rejects the handshake would reject it again.
-        lasting = lost.lasting or (bool(reason) and not greeted.done())
-        lost = EngineLost(reason or lost.reason, lost.detail, lasting=lasting)
-        if transport is self._transport or not greeted.done():
+        is_permanent = lost.is_permanent or (bool(reason) and not welcome.done())
+        lost = EngineLost(reason or lost.reason, lost.detail, is_permanent=is_permanent)
+        if transport is self._transport or not welcome.done():
             self._record_loss(lost)
-        if not greeted.done():
-            greeted.set_exception(lost)
+        if not welcome.done():
+            welcome.set_exception(lost)
 
-    def _dispatch(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
-        """Dispatch a frame. Returns the reason if the frame announces the end of the engine."""
-        if not greeted.done():
-            return self._check_greeting(frame, greeted)
-        waiting = self._waiting.get(getattr(frame, "request", 0))
-        if waiting is None:
+    def _dispatch(self, frame: Any, welcome: asyncio.Future[Welcome]) -> str:
+        """Dispatch a frame. Returns an error if the engine rejects the handshake; otherwise an empty string."""
+        if not welcome.done():
+            return self._finish_handshake(frame, welcome)
+        pending = self._pending.get(getattr(frame, "request", 0))
+        if pending is None:
             self._frames.put_nowait(frame)
             return ""
-        future, answer, interim = waiting
-        if not isinstance(frame, (answer, Failed)):
-            interim(frame)
+        future, answer_class, on_frame = pending
+        if not isinstance(frame, (answer_class, Failed)):
+            on_frame(frame)
         elif not future.done():
             future.set_result(frame)
         return ""
 
-    def _check_greeting(self, frame: Any, greeted: asyncio.Future[Welcome]) -> str:
+    def _finish_handshake(self, frame: Any, welcome: asyncio.Future[Welcome]) -> str:
+        """Set `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
+
+        Raises `FrameError` if `frame` is no answer to a handshake, or the engine has another protocol version.
+        """
         if isinstance(frame, Failed):
             return str(frame.diagnostic)
         if not isinstance(frame, Welcome):
@@ -268,18 +272,20 @@ class EngineClient:
             raise FrameError(
                 f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version"
             )
-        greeted.set_result(frame)
+        welcome.set_result(frame)
         return ""
 
     def _record_loss(self, lost: EngineLost) -> None:
+        """End `frames` and all pending requests with `lost`."""
         self._lost = lost
         self._frames.put_nowait(lost)
-        for future, _, _ in self._waiting.values():
+        for future, _, _ in self._pending.values():
             if not future.done():
                 future.set_exception(lost)
 
-    def _hint(self) -> str:
-        if isinstance(self._place, RemoteHost) or Path(self._place[0]).name not in ("ssh", "mosh"):
+    def _ssh_hint(self) -> str:
+        """What to do if a command such as ssh writes something other than frames; empty for other commands."""
+        if isinstance(self._location, RemoteHost) or Path(self._location[0]).name not in ("ssh", "mosh"):
             return ""
         return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
 

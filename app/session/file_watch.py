@@ -15,41 +15,49 @@ from buddy.compiler.protocol import Cancel, FilesChanged, Watch
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient
 
-Mark = tuple[int, int]
+# The size of a file, and its modification time in nanoseconds.
+SizeAndTime = tuple[int, int]
 
 
 class FileStates:
-    """The sizes and modification times of files at the last call of `take`.
+    """The sizes and modification times of files at the last call of `record`.
 
     Files that do not exist on this machine, for example those of a remote host, are ignored.
     """
 
     def __init__(self) -> None:
-        self._marks: dict[str, Mark | None] = {}
+        self._recorded: dict[str, SizeAndTime | None] = {}
 
-    def take(self, files: Iterable[str]) -> None:
-        """Record the current state of the program's files."""
-        self._marks = {file: _mark(file) for file in files}
+    def record(self, files: Iterable[str]) -> None:
+        """Record the current state of `files`, instead of the files recorded before."""
+        self._recorded = {file: _size_and_time(file) for file in files}
 
-    def changed(self) -> list[str]:
-        """The names of the files that have changed or were deleted."""
-        return [Path(file).name for file, mark in self._marks.items() if mark is not None and _mark(file) != mark]
+    def changed_names(self) -> list[str]:
+        """The names, without folders, of the files that were changed or deleted since `record`."""
+        return [
+            Path(file).name
+            for file, recorded in self._recorded.items()
+            if recorded is not None and _size_and_time(file) != recorded
+        ]
 
 
-def _mark(file: str) -> Mark | None:
+def _size_and_time(file: str) -> SizeAndTime | None:
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except (OSError, ValueError):
         return None
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
-# Seconds until a rejected watch request is repeated.
-_RETRY_SECONDS = 1.0
+# How often the list of watched files is checked, and the wait before a cancelled watch request is repeated.
+_CHECK_SECONDS = 1.0
 
 
 class Watcher:
-    """Watches files in the background for the lifetime of an engine, and calls `reload` and `say` with the changes."""
+    """Watches the program's files in the background, as long as an engine runs.
+
+    `reload` is called with the changed files, `say` with messages about deleted files and errors.
+    """
 
     def __init__(
         self,
@@ -63,10 +71,6 @@ class Watcher:
         self._reload, self._say = reload, say
         self._task: asyncio.Task[None] | None = None
 
-    @property
-    def on(self) -> bool:
-        return self._task is not None
-
     def start(self, client: EngineClient) -> None:
         """Start watching with the engine of `client`."""
         self.stop()
@@ -78,14 +82,15 @@ class Watcher:
             self._task = None
 
     def files(self) -> tuple[str, ...]:
-        """The known files of the program, including the file in which it failed."""
+        """The script, the files that it imported, the plug-ins, and the Python files in which the program failed."""
         source = self._workspace.source.partition(":")[0]
-        found = [source] if source.endswith(".py") else []
-        found += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
+        files = [source] if source.endswith(".py") else []
+        files += [*self._state.files, *(plugin.path for plugin in self._workspace.plugins)]
         for problem in self._state.problems.values():
-            place = problem.where.rpartition(":")[0]
-            found += [place] * place.endswith(".py")
-        return tuple(dict.fromkeys(found))
+            path = problem.where.rpartition(":")[0]
+            if path.endswith(".py"):
+                files.append(path)
+        return tuple(dict.fromkeys(files))
 
     async def _watch(self, client: EngineClient) -> None:
         from buddy.app.session.client import EngineLost, RequestFailed
@@ -93,35 +98,38 @@ class Watcher:
         while True:
             files = self.files()
             try:
-                self._report(await self._next(client, files))
+                self._report(await self._next_change(client, files))
             except RequestFailed as failed:
                 if not failed.cancelled:
                     self._say(f"file watching is off: {failed}")
                     return
                 if self.files() == files:
-                    await asyncio.sleep(_RETRY_SECONDS)
+                    await asyncio.sleep(_CHECK_SECONDS)
             except EngineLost:
                 return
 
-    async def _next(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
-        """The next change of `files`. The request is cancelled when the program has other files."""
+    async def _next_change(self, client: EngineClient, files: tuple[str, ...]) -> FilesChanged:
+        """Wait for the next change of `files`.
+
+        The request is cancelled when the program has other files. Raises `RequestFailed` and `EngineLost`.
+        """
         watch = Watch(client.next_request(), files, self._directory)
-        changed = asyncio.ensure_future(client.request(watch))
+        change = asyncio.ensure_future(client.request(watch))
         try:
-            while not changed.done() and self.files() == files:
-                await asyncio.wait([changed], timeout=_RETRY_SECONDS)
-            if not changed.done():
+            while not change.done() and self.files() == files:
+                await asyncio.wait([change], timeout=_CHECK_SECONDS)
+            if not change.done():
                 # A change may have been sent already: the engine answers with the change or with the cancellation.
                 client.send(Cancel(watch.request))
-            return await changed
+            return await change
         finally:
-            changed.cancel()
+            change.cancel()
 
-    def _report(self, found: FilesChanged) -> None:
-        if found.gone:
-            self._say(f"{_names(found.gone)} was deleted: showing the last loaded version")
-        if found.changed:
-            self._reload(found.changed)
+    def _report(self, change: FilesChanged) -> None:
+        if change.gone:
+            self._say(f"{_names(change.gone)} was deleted: showing the last loaded version")
+        if change.changed:
+            self._reload(change.changed)
 
 
 def _names(files: tuple[str, ...]) -> str:
@@ -129,5 +137,5 @@ def _names(files: tuple[str, ...]) -> str:
 
 
 def change_text(files: tuple[str, ...]) -> str:
-    """The status message for a change."""
+    """The status message for a change of `files`."""
     return f"{_names(files)} changed: reloading"

@@ -11,13 +11,13 @@ from typing import BinaryIO, NamedTuple
 
 from buddy.compiler.protocol import LogLevel
 
-# Maximum size in bytes, and the number of old files; FILE.1 is the newest.
-LARGEST = 8 << 20
-KEPT = 3
+MAX_BYTES = 8 << 20
+# The number of old files that are kept: FILE.1, the newest, to FILE.3.
+MAX_OLD_FILES = 3
 
 
 class LogOptions(NamedTuple):
-    """The path of the log, if any, and the minimum level."""
+    """The path of the log (`None` without a log file), and the minimum level of its messages."""
 
     path: Path | None = None
     level: LogLevel = "info"
@@ -29,11 +29,11 @@ NO_LOG = LogOptions()
 class LogFile:
     """A log file that is open while an engine runs. Several processes may append to it.
 
-    Raises `OSError` only when it is opened.
+    The constructor raises `OSError` if the file cannot be opened. The methods raise no errors.
     """
 
-    def __init__(self, path: Path, largest: int = LARGEST) -> None:
-        self._path, self._largest = path, largest
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
         self._file: BinaryIO = self._open_file()
 
     def _open_file(self) -> BinaryIO:
@@ -43,30 +43,30 @@ class LogFile:
     def write(self, data: bytes) -> None:
         """Append `data`. Data that cannot be written, for example on a full disk, is dropped."""
         with contextlib.suppress(OSError, ValueError):
-            size = self._size()
-            if size is not None and size + len(data) > self._largest:
+            size = self._current_size()
+            if size is not None and size + len(data) > self._max_bytes:
                 self._rotate()
             self._file.write(data)
 
-    def _size(self) -> int | None:
-        """The size of the file; `None` for a device or another special file.
+    def _current_size(self) -> int | None:
+        """The size of the file in bytes; `None` for a device or another special file.
 
-        If the file was rotated by another process or deleted, the file with that name is opened again.
+        If another process has rotated or deleted the file, this reopens the file at the path, or creates it.
         """
-        found = os.fstat(self._file.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(self._file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             return None
-        if not self._path.exists() or not os.path.samestat(found, self._path.stat()):
+        if not self._path.exists() or not os.path.samestat(status, self._path.stat()):
             self._reopen()
-            found = os.fstat(self._file.fileno())
-        return found.st_size
+            status = os.fstat(self._file.fileno())
+        return status.st_size
 
     def _rotate(self) -> None:
         """Rotate the file, unless another process has just done so, and start a new one."""
         with contextlib.suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_EX)
             if os.path.samestat(os.fstat(self._file.fileno()), self._path.stat()):
-                for number in range(KEPT - 1, 0, -1):
+                for number in range(MAX_OLD_FILES - 1, 0, -1):
                     if self._numbered(number).exists():
                         self._numbered(number).replace(self._numbered(number + 1))
                 self._path.replace(self._numbered(1))

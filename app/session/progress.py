@@ -1,4 +1,4 @@
-"""Estimates the remaining time of a request, and detects an engine that does not answer."""
+"""Estimates the remaining time of a request, and detects the end of long jobs and engines that do not answer."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# A ping is sent after this many silent seconds. The engine's loop is never busy for a tenth of that.
-QUIET = 1.0
-# When silence is reported, and how often it is checked. Slow connections and loaded machines answer earlier.
-SILENT = 4.0
-LOOK = 0.5
-# The limit at startup, which reads some hundred files, possibly from a cold disk.
-SILENT_START = 20.0
+# A ping is sent after this many seconds without data. The engine's loop is never busy for a tenth of that.
+PING_SECONDS = 1.0
+# An engine is silent if it does not answer a ping for this long. Slow connections and loaded machines are faster.
+SILENCE_SECONDS = 4.0
+# The limit for the first data of an engine, whose startup reads some hundred files, possibly from a cold disk.
+START_SILENCE_SECONDS = 20.0
+CHECK_SECONDS = 0.5
 
 
 class HeartbeatTarget(Protocol):
@@ -22,13 +22,13 @@ class HeartbeatTarget(Protocol):
     last_data_time: float
 
     @property
-    def greeted(self) -> bool: ...
+    def handshake_done(self) -> bool: ...
 
     def ping(self) -> None: ...
 
 
 class Heartbeat:
-    """Monitors one engine at a time. `report` is called with the seconds of silence, and with 0 when it ends."""
+    """Monitors one engine at a time. `report` is called with the seconds of its silence, and with 0 after it."""
 
     def __init__(self, report: Callable[[int], object]) -> None:
         self._report = report
@@ -44,30 +44,32 @@ class Heartbeat:
             self._task = None
 
     async def _monitor(self, client: HeartbeatTarget) -> None:
-        asked, silent, looked = 0.0, 0, time.monotonic()
+        ping_time, reported_seconds, last_check = 0.0, 0, time.monotonic()
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_SECONDS)
             now = time.monotonic()
-            if now - looked > 2 * QUIET:
+            if now - last_check > 2 * PING_SECONDS:
                 # This process was suspended: the engine's data has not been read yet.
                 client.last_data_time = now
-            looked = now
-            quiet = now - client.last_data_time
-            if client.greeted and quiet > QUIET and asked <= client.last_data_time:
+            last_check = now
+            seconds_without_data = now - client.last_data_time
+            if client.handshake_done and seconds_without_data > PING_SECONDS and ping_time <= client.last_data_time:
                 client.ping()
-                asked = now
+                ping_time = now
+            limit = SILENCE_SECONDS if client.handshake_done else START_SILENCE_SECONDS
             # Silence counts from the ping, because an idle engine sends nothing.
-            late = now - max(asked, client.last_data_time) > (SILENT if client.greeted else SILENT_START)
-            before, silent = silent, int(quiet) if late else 0
-            if silent != before:
-                self._report(silent)
+            is_silent = now - max(ping_time, client.last_data_time) > limit
+            silent_seconds = int(seconds_without_data) if is_silent else 0
+            if silent_seconds != reported_seconds:
+                reported_seconds = silent_seconds
+                self._report(silent_seconds)
 
 
 Clock = Callable[[], float]
-# The elapsed or remaining seconds from which a time is shown.
-_LONG = 10.0
+# An elapsed time is shown from this many seconds.
+_MIN_SHOWN_SECONDS = 10.0
 # The minimum time and progress for an estimate.
-_LEAST_SECONDS, _LEAST_SHARE = 2.0, 0.02
+_MIN_ESTIMATE_SECONDS, _MIN_ESTIMATE_SHARE = 2.0, 0.02
 
 
 class ProgressRate:
@@ -80,7 +82,7 @@ class ProgressRate:
         self._last_time, self._done = 0.0, -1.0
 
     def note(self, request: int, done: float) -> None:
-        """Record that request number `request` is `done` (0..1; negative if unknown)."""
+        """Record that the share `done` of request number `request` is done: 0 to 1, or negative if unknown."""
         now = self._clock()
         if request != self._request or done < self._done:
             self._request, self._start_time, self._start_done = request, now, max(done, 0.0)
@@ -92,38 +94,41 @@ class ProgressRate:
 
     def seconds_left(self) -> float | None:
         """The estimated remaining seconds, `None` if there is too little progress for an estimate."""
-        spent, share = self._last_time - self._start_time, self._done - self._start_done
-        if self._done < 0 or spent < _LEAST_SECONDS or share < _LEAST_SHARE:
+        seconds, share = self._last_time - self._start_time, self._done - self._start_done
+        if self._done < 0 or seconds < _MIN_ESTIMATE_SECONDS or share < _MIN_ESTIMATE_SHARE:
             return None
-        return max(0.0, spent * (1.0 - self._done) / share - (self._clock() - self._last_time))
+        return max(0.0, seconds * (1.0 - self._done) / share - (self._clock() - self._last_time))
 
 
-class LongRequests:
+class LongJobs:
     """Detects the end of a long busy period."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
-        self._since: float | None = None
+        self._busy_since: float | None = None
 
-    def ended(self, busy: bool, least: float) -> bool:
-        """Whether a busy period of at least `least` seconds has just ended; always false if `least` is 0."""
-        since, now = self._since, self._clock()
+    def has_ended(self, busy: bool, min_seconds: float) -> bool:
+        """Record whether the workbench is busy. Returns whether a busy period of at least `min_seconds` has just ended.
+
+        If `min_seconds` is 0, it always returns false.
+        """
+        busy_since, now = self._busy_since, self._clock()
         if busy:
-            self._since = now if since is None else since
+            self._busy_since = now if busy_since is None else busy_since
             return False
-        self._since = None
-        return since is not None and least > 0 and now - since >= least
+        self._busy_since = None
+        return busy_since is not None and min_seconds > 0 and now - busy_since >= min_seconds
 
 
 def elapsed_text(seconds: float) -> str:
-    """`for 12 s`; empty if there was progress recently."""
-    if seconds < _LONG:
+    """The elapsed time as `for 12 s`; empty if it is short."""
+    if seconds < _MIN_SHOWN_SECONDS:
         return ""
     return f"for {seconds:.0f} s" if seconds < 100 else f"for {seconds / 60:.0f} min"
 
 
 def remaining_text(seconds: float | None) -> str:
-    """`about 40 s left`; empty if unknown or short."""
+    """The remaining time as `about 40 s left`; empty if it is unknown or below one second."""
     if seconds is None or seconds < 1:
         return ""
     if seconds < 100:

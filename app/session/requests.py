@@ -1,4 +1,4 @@
-"""Requests to the engine that show a message if they fail, and edits of the recipe."""
+"""Edits of the recipe that are reported and compiled, and requests to the engine that show a message if they fail."""
 
 from __future__ import annotations
 
@@ -21,47 +21,51 @@ class RecipeEditor:
         self._session = session
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> None:
-        """Make `recipe` the current one and compile it; edits of one `merge` name are undone together."""
+        """Make `recipe` the current one and compile it, unless it is the current one already.
+
+        Edits with the same non-empty `merge` in quick succession are undone together.
+        """
         if self._session.workspace.edit(recipe, title, merge):
-            self._changed(title)
+            self._report_and_compile(title)
 
     def undo(self) -> None:
-        self._changed(f"undone: {self._session.workspace.undo()}")
+        self._report_and_compile(f"undone: {self._session.workspace.undo()}")
 
     def redo(self) -> None:
-        self._changed(f"redone: {self._session.workspace.redo()}")
+        self._report_and_compile(f"redone: {self._session.workspace.redo()}")
 
     def go(self, steps: int) -> None:
         """Redo `steps` edits, or undo them if the number is negative."""
         self._session.workspace.go(steps)
-        self._changed(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
+        self._report_and_compile(f"{abs(steps)} edit{'s' * (abs(steps) > 1)} {'redone' if steps > 0 else 'undone'}")
 
-    def _changed(self, message: str) -> None:
+    def _report_and_compile(self, message: str) -> None:
+        """Show `message`, or the error of saving the recipe, and compile the recipe."""
         session, workspace = self._session, self._session.workspace
-        session.say(workspace.problem or (f"{message} · {workspace.news}" if workspace.news else message))
-        session.edited()
-        session.changed(ALL)
+        session.say(workspace.problem or (f"{message} · {workspace.notice}" if workspace.notice else message))
+        session.compile_edit()
+        session.notify(ALL)
 
 
 Answer = TypeVar("Answer")
 
 
 class Requester:
-    """Sends requests of the session, and calls `show` with the reason if one fails."""
+    """Sends requests of the session, and calls `show` with the reason of each request that fails."""
 
     def __init__(self, session: Session, show: Callable[[str], object]) -> None:
         self._session, self._show = session, show
 
     async def request(
-        self, frame: Request[Answer], came: Callable[[Any], object] = lambda _frame: None, failed: str = ""
+        self, frame: Request[Answer], on_frame: Callable[[Any], object] = lambda _frame: None, failed: str = ""
     ) -> Answer | None:
         """Like `Session.request`, but shows the reason and returns `None` if there is no answer."""
-        return await self.answered(self._session.request(frame, came), failed)
+        return await self.await_answer(self._session.request(frame, on_frame), failed)
 
-    async def answered(self, request: Awaitable[Answer], failed: str = "", stopped: str = "") -> Answer | None:
-        """Awaits a request of the session. Returns its answer, or `None` if it failed.
+    async def await_answer(self, request: Awaitable[Answer], failed: str = "", stopped: str = "") -> Answer | None:
+        """Await a request of the session. Returns its answer, or `None` if it failed.
 
-        In that case shows the reason, after the words `failed`; for a cancelled request it shows `stopped`, if given.
+        A failure is shown as "`failed`: reason". A cancelled request is shown as `stopped`, if that is not empty.
         """
         try:
             return await request

@@ -1,4 +1,4 @@
-"""The session with the engine: sends requests, and handles the answers. No Textual."""
+"""The session with the engine: sends requests, and handles the answers. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.session.file_watch import FileStates, Watcher, change_text
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import Heartbeat
-from buddy.app.session.stages import AHEAD, PAGE, LineCache, UnavailableError
+from buddy.app.session.stages import PAGE_LINES, PREFETCH_LINES, LineCache, UnavailableError
 from buddy.app.session.state import ALL, STATUS, State, Topic
 from buddy.app.session.transport import RemoteHost
 from buddy.app.workspace.frontends import apply_overrides
@@ -22,50 +22,53 @@ from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PluginFile, Rec
 from buddy.compiler.protocol.run_report import InputChoice
 
 if TYPE_CHECKING:
-    from buddy.app.session.client import EngineClient, Place
+    from buddy.app.session.client import EngineClient, EngineLocation
 
+# Edits less than this apart are compiled once.
 COALESCE_SECONDS = 0.15
+# An engine that exits is restarted, unless it has been started more often than this in the time window.
 MAX_STARTS = 3
 START_WINDOW_SECONDS = 20.0
-# Time limit of a comparison of every node, as a multiple of a run's: it compiles each node separately.
-_COMPARING = 5
+# The time limit of a comparison of every node, which compiles each node separately, as a multiple of that of a run.
+_COMPARISON_TIME_FACTOR = 5
 
 Answer = TypeVar("Answer")
-Changed = Callable[[frozenset[Topic]], None]
+FrameCallback = Callable[[Any], object]
 
 
 class Session:
-    """One program in one engine. After every frame, `changed` is called with the changed parts of `state`.
+    """One program in one engine. After every frame, `notify` is called with the changed topics of `state`.
 
-    `wanted` are the fields of the recipe that the command line sets.
+    `location` is the command that starts the engine, or its host; `directory` is the folder that the source is relative
+    to. `overrides` are the fields of the recipe that the command line sets.
     """
 
     def __init__(
-        self, workspace: Workspace, changed: Changed, place: Place | None = None, log: LogOptions = NO_LOG,
-        directory: str = "",
+        self, workspace: Workspace, notify: Callable[[frozenset[Topic]], None], location: EngineLocation | None = None,
+        log: LogOptions = NO_LOG, directory: str = "",
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        self.cache = LineCache(self._fetch_lines, lambda text: self.changed(frozenset({"lines"})))
-        self.changed = changed
+        self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})))
+        self.notify = notify
         self.auto_run = False
         self.timeout = p.Run(0, Recipe()).timeout
         self.watching = False
         self.say: Callable[[str], object] = lambda text: None
-        self.disk = FileStates()
+        self.file_states = FileStates()
         self.equal_nan = False
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
-        self.wanted: Mapping[str, Any] = {}
-        self._opened_by: Frontend = "dynamo"
-        self._place, self._log, self._directory = place, log, directory
+        self.overrides: Mapping[str, Any] = {}
+        self._opened_with: Frontend = "dynamo"
+        self._location, self._log, self._directory = location, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
-        self._heartbeat = Heartbeat(self._silence_changed)
+        self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
         self._start_times: list[float] = []
         self._restart_requested = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sent_at = 0.0
+        self._build_timer: asyncio.TimerHandle | None = None
+        self._last_build_time = 0.0
         self._permanent_failure = False
         self._closing = False
         self._closing_tasks: dict[EngineClient, asyncio.Future[None]] = {}
@@ -73,11 +76,11 @@ class Session:
     @property
     def inputs(self) -> InputChoice:
         """The inputs of the next run."""
-        return self.state.wanted_inputs
+        return self.state.next_inputs
 
     @inputs.setter
-    def inputs(self, chosen: InputChoice) -> None:
-        self.state.wanted_inputs = chosen
+    def inputs(self, inputs: InputChoice) -> None:
+        self.state.next_inputs = inputs
 
     # ---- life ----------------------------------------------------------------------------------------------------
 
@@ -92,15 +95,15 @@ class Session:
     async def _wait_for_restart(self) -> None:
         """Wait for the user to restart the engine if it exits repeatedly or cannot start."""
         if self._needs_user and not self._restart_requested.is_set() and not self._closing:
-            self.changed(ALL)
+            self.notify(ALL)
             await self._restart_requested.wait()
 
     async def _run_engine(self) -> None:
         from buddy.app.session.client import EngineClient, EngineLost
 
-        client = self._client = EngineClient(self._place, self._log, self._link_changed)
+        client = self._client = EngineClient(self._location, self._log, self._handle_connection)
         self._permanent_failure = False
-        if not isinstance(self._place, RemoteHost):
+        if not isinstance(self._location, RemoteHost):
             # The transport of a remote engine has its own heartbeat, with longer limits.
             self._heartbeat.start(client)
         try:
@@ -110,31 +113,34 @@ class Session:
                 self._handle_frame(frame)
             self._report_exit("the engine closed the connection")
         except (EngineLost, OSError) as error:
-            self._permanent_failure = getattr(error, "lasting", False)
+            self._permanent_failure = getattr(error, "is_permanent", False)
             self._report_exit(str(error))
         finally:
             self._watcher.stop()
             self._heartbeat.stop()
             await self._close_client(client)
 
-    def _report_exit(self, why: str) -> None:
+    def _report_exit(self, reason: str) -> None:
+        """Report an exit that the user did not request."""
         if self._closing:
             return
         if self._restart_requested.is_set():
-            return self._reset_state()
+            self._reset_state()
+            return
         todo = "press R to restart it; details are in its log" if self._needs_user else "restarting the engine"
-        self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {why}", todo=todo))
-        self.cache.forget()
-        self.changed(ALL)
+        self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {reason}", todo=todo))
+        self.cache.clear()
+        self.notify(ALL)
 
     def _reset_state(self) -> None:
         """Reset the state for another engine. The current one may still be exiting."""
         self.state.record_restart()
-        self.cache.forget()
-        self.changed(ALL)
+        self.cache.clear()
+        self.notify(ALL)
 
     @property
     def _needs_user(self) -> bool:
+        """Whether the engine is not restarted until the user requests it."""
         return self._permanent_failure or self._exits_often()
 
     def _exits_often(self) -> bool:
@@ -145,23 +151,27 @@ class Session:
 
     def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
-        here, workspace = self._directory, self.workspace
         _post(client, p.ListPresets(client.next_request()))
-        for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.next_request(), here, workspace.plugins))
+        self._request_catalogues(client)
         self.state.captured = False
         self.state.record_start("open", self._open(client))
         if self.watching:
             self._watcher.start(client)
-        self.changed(ALL)
+        self.notify(ALL)
+
+    def _request_catalogues(self, client: EngineClient) -> None:
+        """Request the lists of passes and ops, which plug-ins may extend."""
+        for frame in (p.ListPasses, p.ListOps):
+            _post(client, frame(client.next_request(), self._directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
         """Open the program. Returns the number of the request."""
         request, workspace = client.next_request(), self.workspace
+        frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
+        self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
-        self._opened_by = workspace.recipe.frontend if workspace.ready else self.wanted.get("frontend", "dynamo")
-        how = self.shapes, self._opened_by, self.trusts
-        _post(client, p.Open(request, source, arguments, self._directory, plugins, *how))
+        frame = p.Open(request, source, arguments, self._directory, plugins, self.shapes, frontend, self.trusts)
+        _post(client, frame)
         return request
 
     # ---- watching ------------------------------------------------------------------------------------------------
@@ -175,39 +185,42 @@ class Session:
             self._watcher.start(self._client)
 
     def reload(self, files: tuple[str, ...]) -> None:
-        """Open the program again after `files` changed. Recipes and current results stay until then."""
+        """Open the program again after `files` changed. Until it is captured, the current results are shown."""
         client, workspace = self._client, self.workspace
         if client is None or self.state.engine != "ready":
             return
         for request in [number for number, job in self.state.jobs.items() if job == "open"]:
             _post(client, p.Cancel(request))
         if any(plugin.path in files for plugin in workspace.plugins):
-            workspace.plugins = tuple(PluginFile(each.path, passes=each.passes) for each in workspace.plugins)
-            for frame in (p.ListPasses, p.ListOps):
-                _post(client, frame(client.next_request(), self._directory, workspace.plugins))
+            # Without the hashes of their contents, which are those before the change.
+            workspace.plugins = tuple(PluginFile(plugin.path, passes=plugin.passes) for plugin in workspace.plugins)
+            self._request_catalogues(client)
         self.say(change_text(files))
         self._reopen(client)
 
     def capture_with(self, shapes: tuple[str, ...]) -> None:
-        """Capture the program with other argument shapes; an empty tuple restores its own."""
+        """Capture the program with other argument shapes; an empty tuple restores those of the file."""
         self.shapes = shapes
         if self._client is not None and self.state.engine == "ready":
             self._reopen(self._client)
 
     def _reopen(self, client: EngineClient) -> None:
         self.state.record_reload(self._open(client))
-        self.changed(ALL)
+        self.notify(ALL)
 
-    def _link_changed(self, what: str) -> None:
-        """Handle a lost or restored connection to a remote engine. Requests are answered after the reconnect."""
-        self.state.link = what
-        self.state.silent = self._client.unanswered if self._client is not None else 0
-        self.changed(STATUS)
+    def _handle_connection(self, error: str) -> None:
+        """Handle a lost connection to a remote engine, or with an empty `error`, a restored one.
 
-    def _silence_changed(self, seconds: int) -> None:
-        """Handle an engine that has not answered for some seconds, or (0) answers again. Only the user can kill it."""
-        self.state.silent = seconds
-        self.changed(STATUS)
+        Requests stay valid: they are answered after the reconnect.
+        """
+        self.state.connection_error = error
+        self.state.silent_seconds = self._client.silent_seconds if self._client is not None else 0
+        self.notify(STATUS)
+
+    def _handle_silence(self, seconds: int) -> None:
+        """Handle an engine that has not answered for `seconds`, or with 0, answers again. Only the user can kill it."""
+        self.state.silent_seconds = seconds
+        self.notify(STATUS)
 
     def reconnect(self) -> None:
         """Reconnect to the engine at once."""
@@ -215,13 +228,13 @@ class Session:
             self._client.reconnect_now()
 
     def start_over(self) -> None:
-        """Start another engine, and run the script again."""
+        """Replace the engine, and run the script again. An engine that does not answer is killed."""
         self._start_times.clear()
         self._restart_requested.set()
-        if self._client is not None and self.state.silent:
+        if self._client is not None and self.state.silent_seconds:
             self._client.kill()
         elif self._client is not None and self.state.engine != "lost":
-            self._closing_task(self._client)
+            self._start_closing(self._client)
             self._reset_state()
 
     async def close(self) -> None:
@@ -232,10 +245,10 @@ class Session:
 
     async def _close_client(self, client: EngineClient) -> None:
         """Close a client completely, even if the caller is cancelled."""
-        await asyncio.shield(self._closing_task(client))
+        await asyncio.shield(self._start_closing(client))
 
-    def _closing_task(self, client: EngineClient) -> asyncio.Future[None]:
-        """The task that closes a client. There is only one, for all callers."""
+    def _start_closing(self, client: EngineClient) -> asyncio.Future[None]:
+        """Start to close a client, unless it is being closed. Returns the task."""
         if client not in self._closing_tasks:
             self._closing_tasks = {client: asyncio.ensure_future(client.close())}
         return self._closing_tasks[client]
@@ -250,34 +263,37 @@ class Session:
             self._begin_workspace(frame)
         if isinstance(frame, p.Captured):
             # A remote path may name a different file on this machine.
-            self.disk.take(() if isinstance(self._place, RemoteHost) else frame.files)
+            self.file_states.record(() if isinstance(self._location, RemoteHost) else frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.set_graphs(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
-            self._choose_graph()
+            self._show_saved_graph()
             self.build()
         if topics:
-            self.changed(topics)
+            self.notify(topics)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
+        """Load the saved recipes, once. Open the program again if they need another frontend."""
         if not self.workspace.ready and frame.presets:
             default = next((preset for preset in frame.presets if preset.name == "default"), frame.presets[0])
             self.workspace.begin(default.recipe)
             self._apply_overrides(frame.presets)
-            if self._needs_opening and self._client is not None:
+            if self._needs_reopening and self._client is not None:
                 self._reopen(self._client)
 
     def _apply_overrides(self, presets: Sequence[p.Preset]) -> None:
         """Apply the command line's fields to the recipe, as an edit that can be undone."""
-        if not self.wanted:
+        if not self.overrides:
             return
-        words = " ".join(str(value) for value in self.wanted.values())
+        values = " ".join(str(value) for value in self.overrides.values())
         try:
-            self.workspace.edit(apply_overrides(self.workspace.recipe, presets, self.wanted), f"command line: {words}")
+            recipe = apply_overrides(self.workspace.recipe, presets, self.overrides)
         except ValueError as error:
             self.say(str(error))
+        else:
+            self.workspace.edit(recipe, f"command line: {values}")
 
-    def _choose_graph(self) -> None:
+    def _show_saved_graph(self) -> None:
         """Show the graph that was shown last, or the first graph if it no longer exists."""
         if self.state.captured and self.workspace.graph >= len(self.state.graphs):
             self.workspace.show(0)
@@ -286,15 +302,16 @@ class Session:
     # ---- user actions --------------------------------------------------------------------------------------------
 
     def show_graph(self, graph: int) -> None:
-        """Show another graph of the program. Compiles it unless it has been compiled with its current recipe."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Show another graph of the program, and compile it unless its recipe is compiled or being compiled."""
+        if self._build_timer is not None:
+            # An edit of the previous graph waits: compile it now.
+            self._build_timer.cancel()
             self.build()
         self.workspace.show(graph)
         self.state.graph = graph
-        if self.state.compiled != self.workspace.recipe and "compile" not in self.state.under_way(graph):
+        if self.state.compiled_recipe != self.workspace.recipe and "compile" not in self.state.running_jobs(graph):
             self.build()
-        self.changed(ALL)
+        self.notify(ALL)
 
     def run_all(self) -> None:
         """Run every graph of the program, each with its own recipe."""
@@ -302,31 +319,32 @@ class Session:
             for graph in range(len(self.state.graphs)):
                 self._send("run", self.workspace.recipe_of(graph))
 
-    def edited(self) -> None:
-        """Compile the changed recipe at once, or, in a burst of edits, after the burst."""
-        if self._timer is not None:
-            self._timer.cancel()
-        if self._client is not None and self._needs_opening and self.state.engine == "ready":
+    def compile_edit(self) -> None:
+        """Compile the edited recipe, at most once in `COALESCE_SECONDS`. Opens the program again if necessary."""
+        if self._build_timer is not None:
+            self._build_timer.cancel()
+        if self._client is not None and self._needs_reopening and self.state.engine == "ready":
             self._reopen(self._client)
             return
-        wait = self._sent_at + COALESCE_SECONDS - time.monotonic()
+        wait = self._last_build_time + COALESCE_SECONDS - time.monotonic()
         if wait <= 0:
             self.build()
         else:
-            self._timer = asyncio.get_running_loop().call_later(wait, self.build)
+            self._build_timer = asyncio.get_running_loop().call_later(wait, self.build)
 
     @property
-    def _needs_opening(self) -> bool:
+    def _needs_reopening(self) -> bool:
         """Whether the recipe's frontend needs the program to be opened again.
 
-        For torch-mlir, TorchDynamo has captured the program, so a switch to dynamo needs this only after a failure.
+        For the frontend torch-mlir, TorchDynamo captures the program too. So a switch from it to dynamo needs this only
+        if the program could not be opened.
         """
-        wanted, failed = self.workspace.recipe.frontend, "open" in self.state.problems
-        return wanted != self._opened_by and (failed or (wanted, self._opened_by) != ("dynamo", TORCH_MLIR))
+        frontend, has_failed = self.workspace.recipe.frontend, "open" in self.state.problems
+        return frontend != self._opened_with and (has_failed or (frontend, self._opened_with) != ("dynamo", TORCH_MLIR))
 
     def build(self) -> None:
-        """Compile the current recipe, and also run it if the user wants a run after every edit."""
-        self._timer = None
+        """Compile the current recipe. With `auto_run`, also run it, if the graph has been run before."""
+        self._build_timer = None
         if self.auto_run and self.state.report is not None:
             self.run()
         elif self._can_build:
@@ -340,48 +358,49 @@ class Session:
     def _can_build(self) -> bool:
         return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
 
-    def _send(self, job: str, recipe: Recipe) -> None:
+    def _send(self, job: Literal["compile", "run"], recipe: Recipe) -> None:
         client = self._client
         if client is None:
             return
         request = client.next_request()
-        self._sent_at = time.monotonic()
-        self.state.record_start("run" if job == "run" else "compile", request, recipe, self.inputs)
+        self._last_build_time = time.monotonic()
+        self.state.record_start(job, request, recipe, self.inputs)
         run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
         _post(client, run if job == "run" else p.Compile(request, recipe))
-        self.changed(ALL)
+        self.notify(ALL)
 
     def cancel(self) -> None:
         """Cancel all running requests."""
         if self._client is not None:
             _post(self._client, p.Cancel(0))
-            self.changed(STATUS)
+            self.notify(STATUS)
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
-    def add_extract(self, found: p.Extracted, recipe: Recipe) -> None:
+    def add_extract(self, extracted: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
-        self.state.add_extract(found)
+        self.state.add_extract(extracted)
         self.workspace.adopt(recipe)
 
-    async def request(self, frame: p.Request[Answer], came: Callable[[Any], object] = lambda _frame: None) -> Answer:
-        """Number a frame, send it, and return the answer; `came` is called with each frame before the answer.
+    async def request(self, frame: p.Request[Answer], on_frame: FrameCallback = lambda _frame: None) -> Answer:
+        """Number a request, send it, and return the answer; `on_frame` is called with each frame before the answer.
 
-        Raises `UnavailableError` if there is no answer, like all requests below.
+        Raises `UnavailableError` if there is no answer, like all methods below.
         """
         from buddy.app.session.client import EngineLost, RequestFailed
 
         if self._client is None or self.state.engine != "ready":
             raise UnavailableError("the engine is not running")
         try:
-            return await self._client.request(frame, came)
+            return await self._client.request(frame, on_frame)
         except (EngineLost, RequestFailed) as error:
             raise UnavailableError(str(error), getattr(error, "cancelled", False)) from error
 
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
         return await self.request(p.FetchLines(0, text, start, count))
 
-    async def whole_text(self, text: str) -> str:
+    async def fetch_text(self, text: str) -> str:
+        """The text with the hash `text`."""
         return (await self.request(p.FetchText(0, text))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
@@ -389,46 +408,49 @@ class Session:
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 
-    async def find_place(self, text: str, node: str) -> int:
-        """The main line of a node, or -1. Also caches the lines around it."""
-        found = await self.request(p.FindPlace(0, text, node, PAGE, AHEAD), self.cache.take)
-        return found.lines[0] if found.lines else -1
+    async def find_main_line(self, text: str, node: str) -> int:
+        """The line of a text that represents `node`, or -1. Also caches the lines around it."""
+        frame = p.FindPlace(0, text, node, PAGE_LINES, PREFETCH_LINES)
+        answer = await self.request(frame, self.cache.add)
+        return answer.lines[0] if answer.lines else -1
 
-    async def compile_beside(self, recipe: Recipe, came: Callable[[Any], object] = lambda _frame: None) -> p.Compiled:
-        """Compile a recipe for a comparison; `came` is called with each stage. Does not change the screen."""
-        return await self.request(p.Compile(0, recipe, beside=True), came)
+    async def compile_for_comparison(self, recipe: Recipe, on_frame: FrameCallback = lambda _frame: None) -> p.Compiled:
+        """Compile a recipe without showing it; `on_frame` is called with each stage."""
+        return await self.request(p.Compile(0, recipe, beside=True), on_frame)
 
-    async def run_beside(self, recipe: Recipe) -> p.RunReport:
-        """Run a recipe for a comparison."""
+    async def run_for_comparison(self, recipe: Recipe) -> p.RunReport:
+        """Run a recipe without showing it."""
         frame = p.Run(0, recipe, beside=True, inputs=self.inputs, equal_nan=self.equal_nan)
         return (await self.request(frame)).report
 
     async def run_values(self, recipe: Recipe) -> p.Ran:
-        """Run once. Returns inputs and outputs as a file."""
+        """Run a recipe once without showing it. The answer has the inputs and outputs as a file."""
         frame = p.Run(0, recipe, 1, beside=True, inputs=self.inputs, values=True, equal_nan=self.equal_nan)
         return await self.request(frame)
 
-    async def compare_nodes(
-        self, recipe: Recipe, reference: Reference, came: Callable[[Any], object]
-    ) -> NumericsReport:
-        """Compare every node of `recipe` with the reference; `came` gets progress. Also updates the graph table."""
-        frame = p.CompareNodes(0, recipe, reference, timeout=_COMPARING * self.timeout, inputs=self.inputs)
-        report = (await self.request(frame, came)).report
+    async def compare_nodes(self, recipe: Recipe, reference: Reference, on_frame: FrameCallback) -> NumericsReport:
+        """Compare every node of `recipe` with the reference, and record the report, which the graph table shows.
+
+        `on_frame` is called with the progress.
+        """
+        timeout = _COMPARISON_TIME_FACTOR * self.timeout
+        frame = p.CompareNodes(0, recipe, reference, timeout=timeout, inputs=self.inputs)
+        report = (await self.request(frame, on_frame)).report
         self.state.of(recipe.graph).record_comparison(recipe, report)
-        self.changed(frozenset({"graph", "outputs"}))
+        self.notify(frozenset({"graph", "outputs"}))
         return report
 
-    async def profile(self, recipe: Recipe, came: Callable[[Any], object]) -> p.ProfileReport:
-        """Profile a recipe. Does not change the screen."""
-        return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), came)).report
+    async def profile(self, recipe: Recipe, on_frame: FrameCallback) -> p.ProfileReport:
+        """Profile a recipe without showing it; `on_frame` is called with the progress."""
+        return (await self.request(p.Profile(0, recipe, timeout=self.timeout, inputs=self.inputs), on_frame)).report
 
     def display_path(self, path: str) -> str:
-        """A path on the engine's machine, relative to the folder of the program if it is inside."""
+        """A path on the engine's machine, relative to the folder that the source is relative to, if it is inside."""
         return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
 
 
 def _post(client: EngineClient, frame: p.Frame) -> None:
-    """Send a frame. Ignores an engine that has just exited, because its end is reported separately."""
+    """Send a frame. If the engine has just exited, do nothing, because the exit is reported separately."""
     from buddy.app.session.client import EngineLost
 
     with contextlib.suppress(EngineLost):

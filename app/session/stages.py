@@ -1,6 +1,6 @@
-"""The stages of one graph, and a cache of their lines, fetched by pages in the background.
+"""The stages of one graph, and a cache of their lines, which are fetched by pages in the background.
 
-A view requests a line to draw and gets it, or `None` and a later call of `arrived`.
+A view gets a line from the cache, or `None`. In this case, the cache calls `arrived` when it has fetched the line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, Stage
 from buddy.compiler.protocol.recipe import PassStep
 
-PAGE = 256
-KEEP = 48
-WANTED = 4
-AHEAD = 100
-# On a slow connection, the lines that a held key passes meanwhile are prefetched: 30 screens per second.
-SCROLL = 1500
-LANES = 3
+PAGE_LINES = 256
+MAX_PAGES = 48
+# At most this many pages wait to be fetched besides the newest one; older ones are dropped.
+MAX_WAITING_PAGES = 4
+MAX_PARALLEL_FETCHES = 3
+PREFETCH_LINES = 100
+# With a held key: 30 screens per second. A slow connection prefetches the lines that are scrolled during a fetch.
+SCROLLED_LINES_PER_SECOND = 1500
 
 Fetch = Callable[[str, int, int], Awaitable[Lines]]
 
@@ -29,15 +30,16 @@ Fetch = Callable[[str, int, int], Awaitable[Lines]]
 class UnavailableError(Exception):
     """The engine has no answer. The text is the reason; `cancelled` is true if the request was cancelled."""
 
-    def __init__(self, why: str, cancelled: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, cancelled: bool = False) -> None:
+        super().__init__(reason)
         self.cancelled = cancelled
 
 
 class AnnotatedLine(NamedTuple):
-    """The text of a line, and the stable names of the nodes that it comes from, directly or `derived`.
+    """The text of a line, and the stable names of the nodes that it comes from.
 
-    `machine` is its machine code in hexadecimal; `full` means that nothing is abbreviated.
+    `derived` are those of `nodes` that were derived, because a pass had dropped the location. `machine` is the machine
+    code in hexadecimal; `full` means that nothing is abbreviated.
     """
 
     text: str
@@ -48,25 +50,26 @@ class AnnotatedLine(NamedTuple):
 
 
 class LineCache:
-    """A cache of the engine's texts.
+    """A cache of lines of the engine's texts, by pages.
 
-    `fetch(text, start, count)` returns lines or raises `UnavailableError`; `arrived(text)` is called afterwards.
+    `fetch(text, start, count)` returns lines or raises `UnavailableError`. `arrived(text)` is called when a page has
+    been fetched that `get` did not find.
     """
 
     def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
         self._fetch = fetch
         self._arrived = arrived
         self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
-        self._wanted: list[tuple[str, int]] = []
+        self._waiting: list[tuple[str, int]] = []
         self._missed: set[tuple[str, int]] = set()
         self._loading: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._totals: dict[str, int] = {}
-        self._prefetch_lines = AHEAD
+        self._prefetch_lines = PREFETCH_LINES
 
     def get(self, text: str, index: int) -> AnnotatedLine | None:
-        """Line `index` of `text` if it is cached; otherwise fetches it. Its neighbours are prefetched."""
-        number, offset = divmod(index, PAGE)
+        """Line `index` of `text`, and prefetch the lines around it; if it is not cached, `None`, and fetch it."""
+        number, offset = divmod(index, PAGE_LINES)
         page = self._pages.get((text, number))
         if page is None:
             self._missed.add((text, number))
@@ -76,52 +79,53 @@ class LineCache:
         return page[offset] if offset < len(page) else AnnotatedLine("")
 
     def _prefetch_around(self, text: str, number: int, index: int) -> None:
-        """Prefetch the pages that scrolling would reach before their lines could arrive, the nearest first."""
-        last = min(index + self._prefetch_lines, self._totals[text] - 1) // PAGE
-        first = max(0, index - self._prefetch_lines) // PAGE
+        """Prefetch the pages that scrolling would reach before they arrive. The nearest, enqueued last, is first."""
+        last = min(index + self._prefetch_lines, self._totals[text] - 1) // PAGE_LINES
+        first = max(0, index - self._prefetch_lines) // PAGE_LINES
         for other in (*range(first, number), *range(last, number, -1)):
             self._enqueue((text, other))
 
-    def ahead(self, text: str, index: int) -> None:
+    def prefetch(self, text: str, index: int) -> None:
         """Prefetch line `index` of `text`."""
-        self._enqueue((text, index // PAGE))
+        self._enqueue((text, index // PAGE_LINES))
 
     async def load(self, text: str, start: int, count: int) -> None:
-        """Wait until lines `start` to `start + count` are cached."""
-        numbers = range(start // PAGE, (start + max(count, 1) - 1) // PAGE + 1)
+        """Wait until `count` lines from line `start` are cached. Raises `UnavailableError`."""
+        numbers = range(start // PAGE_LINES, (start + max(count, 1) - 1) // PAGE_LINES + 1)
         missing = [(text, number) for number in numbers if (text, number) not in self._pages]
         await asyncio.gather(*map(self._fetch_page, missing))
 
-    def take(self, lines: Lines) -> None:
-        """Cache a page from another answer."""
-        self._store((lines.text, lines.start // PAGE), lines)
+    def add(self, lines: Lines) -> None:
+        """Cache a page that was part of the answer to another request."""
+        self._store((lines.text, lines.start // PAGE_LINES), lines)
 
-    def forget(self) -> None:
-        """Clear the cache after the engine has exited."""
+    def clear(self) -> None:
         self._pages.clear()
-        self._wanted.clear()
+        self._waiting.clear()
         self._missed.clear()
 
     def _enqueue(self, key: tuple[str, int]) -> None:
+        """Fetch the page `key` (text and page number) next, unless it is cached or being fetched."""
         if key in self._pages or key in self._loading:
             return
-        if key in self._wanted:
-            self._wanted.remove(key)
-        self._wanted = [*self._wanted[-WANTED:], key]
-        if len(self._tasks) < LANES:
-            task = asyncio.get_running_loop().create_task(self._fetch_wanted())
+        if key in self._waiting:
+            self._waiting.remove(key)
+        self._waiting = [*self._waiting[-MAX_WAITING_PAGES:], key]
+        if len(self._tasks) < MAX_PARALLEL_FETCHES:
+            task = asyncio.get_running_loop().create_task(self._fetch_waiting())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _fetch_wanted(self) -> None:
-        while self._wanted:
-            key = self._wanted.pop()
+    async def _fetch_waiting(self) -> None:
+        """Fetch the waiting pages, the newest first."""
+        while self._waiting:
+            key = self._waiting.pop()
             if key in self._pages or key in self._loading:
                 continue
             try:
                 await self._fetch_page(key)
             except UnavailableError:
-                self._wanted.clear()
+                self._waiting.clear()
                 return
             if key in self._missed:
                 self._missed.discard(key)
@@ -130,50 +134,55 @@ class LineCache:
     async def _fetch_page(self, key: tuple[str, int]) -> None:
         text, number = key
         self._loading.add(key)
-        started = time.monotonic()
+        start_time = time.monotonic()
         try:
-            lines = await self._fetch(text, number * PAGE, PAGE)
+            lines = await self._fetch(text, number * PAGE_LINES, PAGE_LINES)
         finally:
             self._loading.discard(key)
-        self._prefetch_lines = round(min(2 * PAGE, max(AHEAD, (time.monotonic() - started) * SCROLL)))
+        scrolled_lines = (time.monotonic() - start_time) * SCROLLED_LINES_PER_SECOND
+        self._prefetch_lines = round(min(2 * PAGE_LINES, max(PREFETCH_LINES, scrolled_lines)))
         self._store(key, lines)
 
     def _store(self, key: tuple[str, int], lines: Lines) -> None:
-        self._pages[key] = _lines(lines)
+        """Store a page, and drop the oldest pages beyond `MAX_PAGES`."""
+        self._pages[key] = _annotated_lines(lines)
         self._totals[lines.text] = lines.total
         self._pages.move_to_end(key)
-        while len(self._pages) > KEEP:
-            (gone, _), _ = self._pages.popitem(last=False)
-            if all(name != gone for name, _ in self._pages):
-                self._totals.pop(gone, None)
+        while len(self._pages) > MAX_PAGES:
+            (dropped_text, _), _ = self._pages.popitem(last=False)
+            if all(text != dropped_text for text, _ in self._pages):
+                self._totals.pop(dropped_text, None)
 
 
-def _lines(frame: Lines) -> list[AnnotatedLine]:
-    marked = frozenset(frame.derived)
-    sets = [(node_names(frame, nodes), node_names(frame, marked.intersection(nodes))) for nodes in frame.nodes]
-    sets += [((), ())] * (len(frame.lines) - len(sets))
+def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:
+    derived = frozenset(frame.derived)
+    names = [(node_names(frame, nodes), node_names(frame, derived.intersection(nodes))) for nodes in frame.nodes]
+    names += [((), ())] * (len(frame.lines) - len(names))
     machine = frame.machine or ("",) * len(frame.lines)
-    return [AnnotatedLine(text, *nodes, code) for text, nodes, code in zip(frame.lines, sets, machine, strict=True)]
+    return [AnnotatedLine(text, *nodes, code) for text, nodes, code in zip(frame.lines, names, machine, strict=True)]
 
 
-def node_names(frame: Lines, places: Iterable[int]) -> tuple[str, ...]:
+def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
     """The nodes at these indices of a frame's names."""
-    return tuple(frame.names[place] for place in places)
+    return tuple(frame.names[index] for index in indices)
 
 
-_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
+_FILE_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
 
 
 class StageRow(NamedTuple):
-    """A stage, its key (pass name and number of earlier ones with it), and why it is outdated (empty if it is not)."""
+    """A stage, its key (pass name and number of earlier stages of that pass), and why it is outdated.
+
+    The reason is empty for a stage of the current recipe.
+    """
 
     stage: Stage
     key: Key
-    stale: str = ""
+    outdated_reason: str = ""
 
 
 class PassRow(NamedTuple):
-    """A pass of the recipe (`number` is its index in `steps`), or a built-in step (`number` is -1)."""
+    """A pass of the recipe, whose index in `Recipe.steps` is `number`, or a built-in step with the number -1."""
 
     name: str
     number: int
@@ -182,24 +191,24 @@ class PassRow(NamedTuple):
 
 
 class StagePosition(NamedTuple):
-    """A line of the stage with that key."""
+    """A line, from 0, of the stage with that key."""
 
     key: Key
     line: int
 
 
 def key_stages(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
-    """Stages with keys that do not change when steps are renumbered."""
-    seen: Counter[str] = Counter()
+    """The stages with their keys, which stay the same if other passes are inserted, removed or moved."""
+    counts: Counter[str] = Counter()
     pairs = []
     for stage in stages:
-        pairs.append(((stage.name, seen[stage.name]), stage))
-        seen[stage.name] += 1
+        pairs.append(((stage.name, counts[stage.name]), stage))
+        counts[stage.name] += 1
     return pairs
 
 
 class StageBoard:
-    """Collects the stages of a compilation, and keeps the stages of the last one until they are replaced."""
+    """The stages of a graph: those of the running compilation, followed by those that it has not replaced yet."""
 
     def __init__(self) -> None:
         self._current: list[Stage] = []
@@ -222,49 +231,55 @@ class StageBoard:
             self._last_time = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
-        """Mark the compilation as complete."""
+        """End the compilation with all its `stages`."""
         if [stage.text for stage in stages] != [stage.text for stage in self._complete]:
             self._previous_complete, self._complete = self._complete, list(stages)
         self._current, self._outdated, self._is_compiling = list(stages), [], False
 
     def seconds_left(self) -> float | None:
-        """The time that the missing stages took last time; `None` if there are none, or their time is unknown."""
-        later = [row.stage.milliseconds for row in self.rows() if row.stale] if self._is_compiling else []
-        return max(0.0, sum(later) / 1e3 - (time.monotonic() - self._last_time)) if later else None
+        """The estimated rest of the compilation: the time that the outdated stages took when they were compiled.
+
+        `None` without a compilation or without outdated stages.
+        """
+        if not self._is_compiling:
+            return None
+        milliseconds = [row.stage.milliseconds for row in self.rows() if row.outdated_reason]
+        if not milliseconds:
+            return None
+        return max(0.0, sum(milliseconds) / 1e3 - (time.monotonic() - self._last_time))
 
     def before_edit(self, key: Key) -> Stage | None:
-        """The stage with that key in the last complete compilation with different texts."""
-        whole = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
-        return dict(key_stages(self._previous_complete if whole else self._complete)).get(key)
+        """The stage with that key in the last complete compilation whose texts differ from the current ones."""
+        is_complete = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
+        return dict(key_stages(self._previous_complete if is_complete else self._complete)).get(key)
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
         """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`."""
         if not self._is_compiling:
             self.begin(reason)
-        known = {(stage.index, stage.text) for stage in self._current}
-        self._current += [stage for stage in stages if (stage.index, stage.text) not in known]
+        collected = {(stage.index, stage.text) for stage in self._current}
+        self._current += [stage for stage in stages if (stage.index, stage.text) not in collected]
         self._reason, self._is_compiling = reason, False
 
     @property
     def failed(self) -> Stage | None:
+        """The last failed stage, or `None`."""
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
-        """All stages in order, with outdated stages after the current ones."""
+        """The current stages, then the outdated stages that come after them in the pipeline."""
         current = key_stages(self._current)
-        rows = [StageRow(stage, key) for key, stage in current]
-        return rows + [
-            StageRow(stage, key, self._reason) for key, stage in self._outdated_rows({key for key, _ in current})
+        current_keys = {key for key, _ in current}
+        outdated = key_stages(self._outdated)
+        last_replaced = max((index for index, (key, _) in enumerate(outdated) if key in current_keys), default=-1)
+        return [
+            *(StageRow(stage, key) for key, stage in current),
+            *(StageRow(stage, key, self._reason) for key, stage in outdated[last_replaced + 1 :]),
         ]
-
-    def _outdated_rows(self, done: set[Key]) -> list[tuple[Key, Stage]]:
-        last = key_stages(self._outdated)
-        reached = max((place for place, (key, _) in enumerate(last) if key in done), default=-1)
-        return last[reached + 1 :]
 
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
-    """The phase of row `index`; a step without a phase has the phase of the previous stage."""
+    """The phase of row `index`: its stage's, or for a stage without a phase, that of the closest earlier stage."""
     for row in reversed(rows[: index + 1]):
         if row.stage.phase:
             return row.stage.phase
@@ -274,4 +289,4 @@ def phase_of(rows: Sequence[StageRow], index: int) -> str:
 def file_name(stage: Stage) -> str:
     """A file name that sorts in stage order: `07-canonicalize.mlir`."""
     failed = ".failed" * (stage.state == "failed")
-    return f"{stage.index:02}-{stage.name}{failed}{_SUFFIXES[stage.language]}"
+    return f"{stage.index:02}-{stage.name}{failed}{_FILE_SUFFIXES[stage.language]}"

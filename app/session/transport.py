@@ -27,8 +27,8 @@ from buddy.compiler.protocol.wire import (
     greeting,
 )
 
-# Covers a long network outage, but does not keep resources of the host for a day.
-PATIENCE = 600.0
+# How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
+RECONNECT_SECONDS = 600.0
 PROGRAM = "buddy-tui"
 
 
@@ -36,9 +36,9 @@ PROGRAM = "buddy-tui"
 class RemoteHost:
     """An engine on `host`, a host name for ssh.
 
-    `ssh` is the command that connects, `options` are passed as `-o`, `program` is the path of buddy-tui on the host.
-    Sources are relative to `folder` on the host (empty: the home folder). The engine exits after `patience` seconds
-    without a connection.
+    `ssh` is the command that connects, each of `options` is passed as `-o`, `program` is the path of buddy-tui on the
+    host. Sources are relative to `folder` on the host; an empty text stands for the home folder. The engine exits after
+    `patience` seconds without a connection.
     """
 
     host: str
@@ -46,11 +46,11 @@ class RemoteHost:
     options: tuple[str, ...] = ()
     program: str = PROGRAM
     folder: str = ""
-    patience: float = PATIENCE
+    patience: float = RECONNECT_SECONDS
 
     @property
-    def place(self) -> str:
-        """A key that distinguishes programs with the same path on different hosts."""
+    def key(self) -> str:
+        """A text that distinguishes programs with the same path on different hosts or in different folders."""
         return f"{self.host} {self.folder}"
 
     def start_command(self, name: str) -> list[str]:
@@ -58,35 +58,36 @@ class RemoteHost:
         return self._command("--keep", name, "--wait", f"{self.patience:g}")
 
     def reconnect_command(self, name: str) -> list[str]:
-        """The command that reconnects to that engine."""
+        """The command that reconnects to the engine called `name`."""
         return self._command("--back", name)
 
     def stop_command(self, name: str) -> list[str]:
-        """The command that stops that engine, even if it is busy."""
+        """The command that stops the engine called `name`, even if it is busy."""
         return self._command("--end", name)
 
     def _command(self, *words: str) -> list[str]:
-        """The ssh command. The words for the remote shell are quoted; the user's options precede ours."""
-        # ssh uses the first value of an option. BatchMode: the user cannot answer prompts while the workbench is drawn.
+        """The ssh command that runs `buddy-tui engine` with `words` on the host."""
+        # ssh uses the first value of an option, so the user's options are first. BatchMode: the user cannot answer
+        # prompts while the workbench is drawn.
         ours = ("BatchMode=yes", "ConnectTimeout=15")
         options = [word for option in (*self.options, *ours) for word in ("-o", option)]
         return [*self.ssh, "-T", *options, "--", self.host, shlex.join([self.program, "engine", *words])]
 
     def explain(self, code: int, stderr: str) -> tuple[str, bool]:
-        """The cause of ssh's exit and what to do, and whether the error is permanent."""
+        """The cause of ssh's exit with `code`, what to do, and whether the error is permanent."""
         if code == UNANSWERED:
             return f"the engine on {self.host} does not answer", False
-        for sign, what, todo in _COMPLAINTS:
-            if sign in stderr:
+        for phrase, what, todo in _SSH_ERRORS:
+            if phrase in stderr:
                 return f"{what.format(self=self)} · {todo.format(self=self)}", True
         if code == 127 or "not found" in stderr.rpartition("\n")[2]:
             return f"{self.program} not found on {self.host} · {_INSTALL.format(self=self)}", True
-        last = stderr.rpartition("\n")[2].strip() or f"exit code {code}"
-        return f"ssh {self.host}: {last}", False
+        last_line = stderr.rpartition("\n")[2].strip() or f"exit code {code}"
+        return f"ssh {self.host}: {last_line}", False
 
 
 def check_host(text: str) -> str:
-    """A valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
+    """`text`, if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
 
     ssh inserts the name into the shell commands of `ProxyCommand` and `Match exec`, and older versions do not check it.
     So shell metacharacters and parts that start with a dash are rejected.
@@ -98,11 +99,12 @@ def check_host(text: str) -> str:
     return text
 
 
-# USER@ and the rest: names, addresses, `[::1]`, `%eth0`, `:PORT`; letters of any script.
-_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
-_HOST = re.compile(rf"(ssh://)?({_PART}@)*{_PART}")
+# A user, or a host: names, addresses, `[::1]`, `%eth0`, `:PORT`; letters of any script.
+_HOST_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
+_HOST = re.compile(rf"(ssh://)?({_HOST_PART}@)*{_HOST_PART}")
 _INSTALL = "install it there, or give its path: --remote-program venv/bin/buddy-tui"
-_COMPLAINTS = (
+# A phrase in ssh's or buddy-tui's error output, what happened, and what to do.
+_SSH_ERRORS = (
     (
         "REMOTE HOST IDENTIFICATION HAS CHANGED",
         "the host key of {self.host} has changed",
@@ -133,20 +135,21 @@ _COMPLAINTS = (
 )
 
 
-_READ = 1 << 18
-_TAIL = 4000
-_PATIENCE = 3.0
+_READ_BYTES = 1 << 18
+_TAIL_BYTES = 4000
+# How long an engine may take to exit after the goodbye, before it is killed.
+_EXIT_SECONDS = 3.0
 
 
 class EngineLost(Exception):
     """The engine could not be started, or has exited. The text is the reason, `detail` is the end of its log.
 
-    `lasting` means that the error is permanent: a restart fails until the user changes something.
+    If the error is permanent, a restart fails too until the user changes something.
     """
 
-    def __init__(self, reason: str, detail: str = "", *, lasting: bool = False) -> None:
+    def __init__(self, reason: str, detail: str = "", *, is_permanent: bool = False) -> None:
         super().__init__(reason)
-        self.reason, self.detail, self.lasting = reason, detail, lasting
+        self.reason, self.detail, self.is_permanent = reason, detail, is_permanent
 
 
 class Transport(Protocol):
@@ -186,7 +189,7 @@ class ProcessTransport:
 
     async def read(self) -> bytes:
         assert self._process.stdout is not None
-        return await self._process.stdout.read(_READ)
+        return await self._process.stdout.read(_READ_BYTES)
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None
@@ -200,7 +203,7 @@ class ProcessTransport:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def exit_code(self) -> int:
-        """Wait for the exit code (negative for a signal). The output on stderr is complete afterwards."""
+        """Wait for the exit code (negative for a signal), and up to half a second for the rest of stderr."""
         await asyncio.wait([self._errors], timeout=0.5)
         return await self._process.wait()
 
@@ -211,9 +214,9 @@ class ProcessTransport:
 
     async def ended(self) -> EngineLost:
         code = await self.exit_code()
-        how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-        last = self.tail.rpartition("\n")[2]
-        return EngineLost(f"the engine exited ({how})" + (f": {last}" if last else ""), self.tail)
+        cause = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+        last_line = self.tail.rpartition("\n")[2]
+        return EngineLost(f"the engine exited ({cause})" + (f": {last_line}" if last_line else ""), self.tail)
 
     async def close(self, goodbye: bytes = b"") -> None:
         if goodbye:
@@ -221,7 +224,7 @@ class ProcessTransport:
         with contextlib.suppress(OSError, RuntimeError):
             self._process.stdin.close()  # type: ignore[union-attr]
         try:
-            await asyncio.wait_for(self._process.wait(), _PATIENCE)
+            await asyncio.wait_for(self._process.wait(), _EXIT_SECONDS)
         except asyncio.TimeoutError:
             self.kill()
             await self._process.wait()
@@ -232,11 +235,11 @@ class ProcessTransport:
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
-                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=_READ << 4, start_new_session=True
+                *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=_READ_BYTES << 4, start_new_session=True
             )
         except OSError as error:
             reason = f"the engine does not start: {self._command[0]}: {error.strerror or error}"
-            raise EngineLost(reason, lasting=True) from error
+            raise EngineLost(reason, is_permanent=True) from error
 
     def _open_log(self) -> LogFile | None:
         try:
@@ -247,8 +250,8 @@ class ProcessTransport:
 
     async def _read_log(self, process: asyncio.subprocess.Process, log: LogFile | None) -> None:
         assert process.stderr is not None
-        while data := await process.stderr.read(_READ):
-            self._tail = (self._tail + data)[-_TAIL:]
+        while data := await process.stderr.read(_READ_BYTES):
+            self._tail = (self._tail + data)[-_TAIL_BYTES:]
             if log is not None:
                 log.write(data)
         if log is not None:
@@ -258,101 +261,105 @@ class ProcessTransport:
 # Includes a login over a slow connection, and Python's startup on a slow machine.
 _CONNECT_SECONDS = 60.0
 # Includes a login, and a second for the engine to exit by itself.
-_END_SECONDS = 5.0
-_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-
-LinkChanged = Callable[[str], None]
+_STOP_SECONDS = 5.0
+# The waits before the attempts to reconnect; the last one repeats.
+_RECONNECT_DELAYS = (0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 
 
 class ResumingTransport:
-    """A connection to one engine on `remote`, which is replaced when it is lost.
+    """A transport to one engine on `remote`, over a connection that is replaced when it is lost.
 
-    `link_changed` is called with the error of a lost connection, and with an empty string after the reconnect.
+    `on_connection_change` is called with the error of a lost connection, and with an empty string after the reconnect.
     """
 
-    def __init__(self, remote: RemoteHost, log: LogOptions, link_changed: LinkChanged) -> None:
-        self._remote, self._log, self._link_changed = remote, log, link_changed
-        self._name = secrets.token_hex(8)
+    def __init__(self, remote: RemoteHost, log: LogOptions, on_connection_change: Callable[[str], None]) -> None:
+        self._remote, self._log, self._on_connection_change = remote, log, on_connection_change
+        self._engine_name = secrets.token_hex(8)
         self._stream = ResumableStream()
-        self._link: ProcessTransport | None = None
-        self._new_link: ProcessTransport | None = None
+        self._connection: ProcessTransport | None = None
+        self._new_connection: ProcessTransport | None = None
         self._received = b""
         self._retry_now = asyncio.Event()
         self._closing = False
         self._heartbeat: asyncio.Task[None] | None = None
         self._end = EngineLost("the connection was closed")
-        self._heard = time.monotonic()
-        self._unanswered = self._has_exited = False
+        self._last_data_time = time.monotonic()
+        self._engine_is_silent = self._engine_has_exited = False
 
     async def open(self) -> None:
         try:
-            self._received = await self._connect(self._remote.start_command(self._name))
+            self._received = await self._connect(self._remote.start_command(self._engine_name))
         except GoneError as error:
-            raise EngineLost(f"the engine does not start on {self._remote.host}: {error}", lasting=True) from error
+            reason = f"the engine does not start on {self._remote.host}: {error}"
+            raise EngineLost(reason, is_permanent=True) from error
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
 
     async def read(self) -> bytes:
-        """Read like any transport. A failed connection is replaced here, which may take long."""
+        """Read like any transport. A lost connection is replaced here, which may take long."""
         while not self._closing:
             try:
-                if payload := self._decode():
+                payload = self._decode_received()
+                if payload:
                     return payload
-                why = await self._receive()
+                error_text = await self._receive()
             except StreamError as error:
-                why = str(error)
-            if why and not await self._reconnect(why):
+                error_text = str(error)
+            if error_text and not await self._reconnect(error_text):
                 break
         return b""
 
-    def _decode(self) -> bytes:
-        """The engine's bytes in the data of the connection."""
+    def _decode_received(self) -> bytes:
+        """The engine's bytes in the data that the connection has received. Raises `StreamError`."""
         data, self._received = self._received, b""
         if data:
-            self._heard = time.monotonic()
+            self._last_data_time = time.monotonic()
         payload = self._stream.feed(data)
-        if self._stream.owes_count and self._link is not None:
-            self._link.write(self._stream.count())
+        if self._stream.owes_count and self._connection is not None:
+            self._connection.write(self._stream.count())
         return payload
 
     async def _receive(self) -> str:
-        """Wait for data. Returns the error of the connection if none arrives."""
-        link = self._link
-        assert link is not None
+        """Wait for data of the connection. Returns an error if none arrives; otherwise an empty string."""
+        connection = self._connection
+        assert connection is not None
         try:
-            self._received = await asyncio.wait_for(link.read(), SILENCE)
+            self._received = await asyncio.wait_for(connection.read(), SILENCE)
         except asyncio.TimeoutError:
             return f"no data for {SILENCE:g} s"
-        return "" if self._received or self._closing else (await self._exit_reason(link))[0]
+        return "" if self._received or self._closing else (await self._exit_reason(connection))[0]
 
-    async def _exit_reason(self, link: ProcessTransport, said: str = "") -> tuple[str, bool]:
-        """The reason why a connection has ended, and whether it is permanent."""
-        code = await link.exit_code()
-        self._unanswered = code == UNANSWERED
-        return self._remote.explain(code, link.tail or said)
+    async def _exit_reason(self, connection: ProcessTransport, noise: str = "") -> tuple[str, bool]:
+        """The reason why a connection has ended, and whether it is permanent.
+
+        `noise` is what the host has printed to stdout; it is used if stderr is empty.
+        """
+        code = await connection.exit_code()
+        self._engine_is_silent = code == UNANSWERED
+        return self._remote.explain(code, connection.tail or noise)
 
     @property
-    def silent(self) -> int:
-        """The seconds since a connected engine last sent data; 0 if the connection is lost."""
-        return int(time.monotonic() - self._heard) if self._unanswered else 0
+    def silent_seconds(self) -> int:
+        """The seconds since the last data of an engine that does not answer on a reachable host; otherwise 0."""
+        return int(time.monotonic() - self._last_data_time) if self._engine_is_silent else 0
 
     def write(self, data: bytes) -> None:
         record = self._stream.write(data)
-        if self._link is not None:
-            self._link.write(record)
+        if self._connection is not None:
+            self._connection.write(record)
 
     def kill(self) -> None:
         self._closing = True
         self._retry_now.set()
-        for link in (self._link, self._new_link):
-            if link is not None:
-                link.kill()
+        for connection in (self._connection, self._new_connection):
+            if connection is not None:
+                connection.kill()
 
     def reconnect_now(self) -> None:
-        """Try to reconnect at once, if the connection is lost."""
+        """If the connection is lost, try to reconnect now."""
         self._retry_now.set()
 
     async def ended(self) -> EngineLost:
-        await self._close_link()
+        await self._close_connection()
         return self._end
 
     async def close(self, goodbye: bytes) -> None:
@@ -360,102 +367,112 @@ class ResumingTransport:
         self._retry_now.set()
         if self._heartbeat is not None:
             self._heartbeat.cancel()
-        link, self._link = self._link, None
-        if link is not None:
-            await link.close(self._stream.write(goodbye))
-        if not self._has_exited and (link is None or await link.exit_code() != 0):
-            await self._end_remotely()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close(self._stream.write(goodbye))
+        if not self._engine_has_exited and (connection is None or await connection.exit_code() != 0):
+            await self._run_stop_command()
 
-    async def _end_remotely(self) -> None:
-        """Kill an engine that did not receive the goodbye. An unreachable engine exits after its wait time."""
-        nowhere = subprocess.DEVNULL
+    async def _run_stop_command(self) -> None:
+        """Stop an engine that did not receive the goodbye. An unreachable engine exits by itself after `patience`."""
+        null = subprocess.DEVNULL
         try:
-            ending = subprocess.Popen(
-                self._remote.stop_command(self._name),
-                stdin=nowhere,
-                stdout=nowhere,
-                stderr=nowhere,
+            process = subprocess.Popen(
+                self._remote.stop_command(self._engine_name),
+                stdin=null,
+                stdout=null,
+                stderr=null,
                 start_new_session=True,
             )
         except OSError:
             return
         # Do not wait long on a bad network: the command continues in the background until ssh gives up.
-        end = time.monotonic() + _END_SECONDS
-        while ending.poll() is None and time.monotonic() < end:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while process.poll() is None and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
 
     # ---- connections ---------------------------------------------------------------------------------------------
 
-    async def _reconnect(self, why: str) -> bool:
-        """Reconnect after the error `why`. Returns whether it succeeded."""
-        await self._close_link()
+    async def _reconnect(self, reason: str) -> bool:
+        """Reconnect after the connection was lost for `reason`, until it succeeds.
+
+        Returns false if the engine has exited, an error is permanent, or the transport is closed.
+        """
+        await self._close_connection()
         attempt = 0
         while not self._closing:
-            delay = _DELAYS[min(attempt, len(_DELAYS) - 1)]
-            what = why if self._unanswered else f"connection lost: {why}"
-            self._link_changed(f"{what} · reconnecting in {max(1, round(delay))} s")
-            await self._wait(delay)
+            delay = _RECONNECT_DELAYS[min(attempt, len(_RECONNECT_DELAYS) - 1)]
+            error_text = reason if self._engine_is_silent else f"connection lost: {reason}"
+            self._on_connection_change(f"{error_text} · reconnecting in {max(1, round(delay))} s")
+            await self._wait_before_retry(delay)
             try:
                 if not self._closing:
-                    self._received = await self._connect(self._remote.reconnect_command(self._name))
-                    self._unanswered = False
-                    self._link_changed("")
+                    self._received = await self._connect(self._remote.reconnect_command(self._engine_name))
+                    self._engine_is_silent = False
+                    self._on_connection_change("")
                     return True
             except GoneError as error:
-                self._end, self._has_exited = EngineLost(f"the engine on {self._remote.host} has exited: {error}"), True
+                self._engine_has_exited = True
+                self._end = EngineLost(f"the engine on {self._remote.host} has exited: {error}")
                 return False
             except EngineLost as error:
-                why, attempt, self._end = error.reason, attempt + 1, error
-                if error.lasting:
+                reason, attempt, self._end = error.reason, attempt + 1, error
+                if error.is_permanent:
                     return False
         return False
 
-    async def _wait(self, seconds: float) -> None:
+    async def _wait_before_retry(self, seconds: float) -> None:
+        """Wait for `seconds`, or until `reconnect_now` is called."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._retry_now.wait(), seconds)
         self._retry_now.clear()
 
     async def _connect(self, command: list[str]) -> bytes:
         """Connect by `command`. Returns the data after the handshake. Raises `EngineLost` and `GoneError`."""
-        link = self._new_link = ProcessTransport(command, self._log)
-        await link.open()
+        connection = self._new_connection = ProcessTransport(command, self._log)
+        await connection.open()
         try:
             if self._closing:
                 raise EngineLost("cancelled while connecting")
-            link.write(greeting(self._stream.received))
-            theirs, rest = await asyncio.wait_for(self._handshake(link), _CONNECT_SECONDS)
-            link.write(self._stream.resume(theirs))
+            connection.write(greeting(self._stream.received))
+            engine_received, rest = await asyncio.wait_for(self._handshake(connection), _CONNECT_SECONDS)
+            connection.write(self._stream.resume(engine_received))
         except BaseException as error:
-            link.kill()
-            await link.close()
+            connection.kill()
+            await connection.close()
             if isinstance(error, asyncio.TimeoutError):
                 raise EngineLost(f"no answer from {self._remote.host} for {_CONNECT_SECONDS:g} s") from error
             if isinstance(error, StreamError):
-                raise EngineLost(str(error), link.tail, lasting=True) from error
+                raise EngineLost(str(error), connection.tail, is_permanent=True) from error
             raise
         finally:
-            self._new_link = None
-        self._link = link
+            self._new_connection = None
+        self._connection = connection
         return rest
 
-    async def _handshake(self, link: ProcessTransport) -> tuple[int, bytes]:
-        """The number of bytes that the engine has received, and the data after its handshake."""
-        greeted = Greeted()
-        while data := await link.read():
-            if (found := greeted.feed(data)) is not None:
-                return found
-        what, lasting = await self._exit_reason(link, greeted.noise)
-        raise EngineLost(what, link.tail, lasting=lasting)
+    async def _handshake(self, connection: ProcessTransport) -> tuple[int, bytes]:
+        """The number of bytes that the engine has received so far, and the data after its greeting.
 
-    async def _close_link(self) -> None:
+        Raises `EngineLost` if the connection ends before.
+        """
+        greeting_reader = Greeted()
+        while data := await connection.read():
+            result = greeting_reader.feed(data)
+            if result is not None:
+                return result
+        reason, is_permanent = await self._exit_reason(connection, greeting_reader.noise)
+        raise EngineLost(reason, connection.tail, is_permanent=is_permanent)
+
+    async def _close_connection(self) -> None:
         """Close a failed connection."""
-        link, self._link = self._link, None
-        if link is not None:
-            link.kill()
-            await link.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.kill()
+            await connection.close()
 
     async def _send_heartbeats(self) -> None:
+        """Send the number of received bytes regularly, so that the engine knows that the connection works."""
         while True:
             await asyncio.sleep(BEAT)
-            if self._link is not None:
-                self._link.write(self._stream.count())
+            if self._connection is not None:
+                self._connection.write(self._stream.count())

@@ -37,8 +37,8 @@ def _bindings(actions: Iterable[Action]) -> list[BindingType]:
     bindings: list[BindingType] = []
     prefixes: dict[str, None] = {}
     for action in actions:
-        prefixes |= dict.fromkeys(key.split()[0] for key in action.own_keys if " " in key)
-        bindings += _bindings_of(action, [key for key in action.own_keys if " " not in key])
+        prefixes |= dict.fromkeys(key.split()[0] for key in action.default_keys if " " in key)
+        bindings += _bindings_of(action, [key for key in action.default_keys if " " not in key])
     return bindings + [Binding(key, f"app.begin_sequence('{key}')", show=False) for key in prefixes]
 
 

@@ -40,9 +40,9 @@ from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs, FileWriter
-from buddy.app.session.client import Place
+from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
-from buddy.app.session.progress import LongRequests
+from buddy.app.session.progress import LongJobs
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
@@ -58,7 +58,7 @@ from buddy.app.workbench.terminal import (
     clear_region_caches,
     clear_style_caches,
     clear_widget_cache,
-    offer_to_tmux,
+    copy_to_tmux,
     read_pastes_as_text,
     save_crash_log,
 )
@@ -69,12 +69,15 @@ from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
-STAGES_SECONDS = 0.1
+# Changes of these topics are frequent during a compilation, so they are drawn together, this often.
+STAGE_TOPICS: frozenset[Topic] = frozenset({"stages", "passes"})
+STAGE_DRAW_SECONDS = 0.1
+# The exit code after an internal error (EX_SOFTWARE of sysexits.h).
+INTERNAL_ERROR = 70
 
 
 class BenchScreen(Screen[None]):
-    """The main screen with the panes. It has the bindings that work in every pane; modal screens have their own."""
+    """The main screen with the panes, and the bindings that work in every pane. Modal screens do not have them."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
 
@@ -91,7 +94,7 @@ class Workbench(App[int]):
         source: str,
         arguments: tuple[str, ...] = (),
         *,
-        engine: Place | None = None,
+        engine: EngineLocation | None = None,
         directory: str | None = None,
         ascii_mode: bool = False,
         settings: Settings | None = None,
@@ -111,10 +114,10 @@ class Workbench(App[int]):
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = formatting.ASCII if ascii_mode else formatting.UNICODE
         self.log_path = log.path
-        store = store or default_store(engine.place if isinstance(engine, RemoteHost) else "")
+        store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self.workspace = Workspace(source, arguments, store, plugins=plugins)
-        here = os.getcwd() if directory is None else directory
-        self.session = Session(self.workspace, self.session_changed, engine, log, here)
+        directory = os.getcwd() if directory is None else directory
+        self.session = Session(self.workspace, self.session_changed, engine, log, directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
         self.session.watching = watch
@@ -128,8 +131,8 @@ class Workbench(App[int]):
         self._make_commands(context)
         self.key_sequences = KeySequences(self)
         self._methods: dict[str, Method] = {}
-        self._changed: frozenset[Topic] = frozenset()
-        self._long_jobs = LongRequests()
+        self._undrawn_topics: frozenset[Topic] = frozenset()
+        self._long_jobs = LongJobs()
         CursorView.ascii_mode = ascii_mode
 
     def _make_context(self) -> WorkbenchContext:
@@ -155,7 +158,7 @@ class Workbench(App[int]):
         )
 
     def _make_commands(self, context: WorkbenchContext) -> None:
-        """Create the command controllers. A controller gets the others that it needs as arguments."""
+        """Create the command controllers. A controller gets the panes and controllers that it uses as arguments."""
         graph, ir = self.graph, self.ir
         self.recipe_edit_commands = RecipeEditCommands(context)
         self.text_edit_commands = TextEditCommands(context, ir)
@@ -173,7 +176,7 @@ class Workbench(App[int]):
         self.overlay_commands = OverlayCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
-        """The targets of actions other than panes, with their names. A command has the name of its module."""
+        """The objects other than panes that perform actions, by the names that actions use for them."""
         return [
             ("app", self),
             ("layout", self.context.layout),
@@ -206,8 +209,8 @@ class Workbench(App[int]):
         return BenchScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        yield CellLine(self._header, id="header", background="panel")
-        yield CellLine(self._graphs, id="graphs", background="panel", clicked=self._graph_clicked)
+        yield CellLine(self._header_cells, id="header", background="panel")
+        yield CellLine(self._graph_cells, id="graphs", background="panel", clicked=self._show_clicked_graph)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -217,8 +220,8 @@ class Workbench(App[int]):
                 yield self.source
                 yield self.outputs
         yield Prompt()
-        yield CellLine(self._status, id="status")
-        yield CellLine(self._keys, id="keys")
+        yield CellLine(self._status_cells, id="status")
+        yield CellLine(self._key_cells, id="keys")
 
     def on_mount(self) -> None:
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
@@ -269,66 +272,71 @@ class Workbench(App[int]):
             engine=state.engine,
             busy=busy or self.ir.comparison.running or self.ir.search.running,
             captured=state.captured,
-            recipe=workspace.ready,
-            graphs=len(state.graphs),
+            has_recipe=workspace.ready,
+            n_graphs=len(state.graphs),
             can_undo=workspace.can_undo,
             can_redo=workspace.can_redo,
-            others=workspace.has_others,
+            has_edits_of_others=workspace.has_edits_of_others,
             node=node,
             assignment=self.graph.assignment(node) if node else None,
             step=row.step if row else None,
             stage=self.ir.stage,
-            catalogue=bool(state.passes),
-            presets=bool(state.presets),
-            found=bool(self.ir.search.matches.lines),
-            diff=self.ir.document.diff is not None,
-            problem=state.problem is not None,
-            edited=workspace.recipe != workspace.preset,
-            runs=bool(state.runs),
-            profile=state.profile is not None,
-            report=state.report is not None,
-            picked=len(self.graph.targets),
-            tree=self.graph.as_tree,
-            extract=self.subgraph_commands.is_extract,
-            compiling=state.compiled != workspace.recipe,
-            wrapped=self.ir.wrapped,
+            has_catalogue=bool(state.passes),
+            has_presets=bool(state.presets),
+            has_matches=bool(self.ir.search.matches.lines),
+            shows_diff=self.ir.document.diff is not None,
+            has_problem=state.problem is not None,
+            is_edited=workspace.recipe != workspace.preset,
+            has_runs=bool(state.runs),
+            has_profile=state.profile is not None,
+            has_report=state.report is not None,
+            n_picked=len(self.graph.targets),
+            is_tree=self.graph.as_tree,
+            is_extract=self.subgraph_commands.is_extract,
+            is_compiling=state.compiled_recipe != workspace.recipe,
+            is_wrapped=self.ir.wrapped,
             backend=workspace.recipe.backend,
         )
 
-    def _header(self, width: int) -> Cells:
+    def _header_cells(self, width: int) -> Cells:
         return status_lines.header_cells(self.state, self.workspace, width, self.glyphs)
 
-    def _graphs(self, width: int) -> Cells:
+    def _graph_cells(self, width: int) -> Cells:
         return graph_cells(self.state, self.workspace, width, self.glyphs)
 
-    def _graph_clicked(self, x: int, width: int) -> None:
+    def _show_clicked_graph(self, x: int, width: int) -> None:
         number = graph_at(self.state, self.workspace, width, self.glyphs, x)
         if number is not None:
             self.graph_commands.show(number)
 
-    def _status(self, width: int) -> Cells:
+    def _status_cells(self, width: int) -> Cells:
         layout, message = self.context.layout, self.context.status.message
-        shown = layout.pane_id if layout.folded else None
+        only_pane = layout.pane_id if layout.folded else None
         return status_lines.status_cells(
-            self.state, message, self.key_sequences.hint, layout.order, shown, width, self.glyphs
+            self.state, message, self.key_sequences.hint, layout.order, only_pane, width, self.glyphs
         )
 
-    def _keys(self, width: int) -> Cells:
+    def _key_cells(self, width: int) -> Cells:
         return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
 
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
-        """Schedule a redraw. Simultaneous changes share one; changes of stages and passes are drawn every 0.1 s."""
-        waiting, self._changed = self._changed, self._changed | topics
-        if topics <= STAGES:
-            if not waiting:
-                self.set_timer(STAGES_SECONDS, self._draw_changes)
-        elif waiting <= STAGES:
+        """Schedule a redraw: soon, or within `STAGE_DRAW_SECONDS` if only `STAGE_TOPICS` have changed.
+
+        Changes before that redraw share it.
+        """
+        scheduled = self._undrawn_topics
+        self._undrawn_topics = scheduled | topics
+        if topics <= STAGE_TOPICS:
+            if not scheduled:
+                self.set_timer(STAGE_DRAW_SECONDS, self._draw_changes)
+        elif scheduled <= STAGE_TOPICS:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
-        topics, self._changed = self._changed, frozenset()
+        topics = self._undrawn_topics
+        self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
@@ -344,17 +352,17 @@ class Workbench(App[int]):
         self.update_chrome()
 
     def _update_busy(self) -> None:
-        """Update the remaining time every second while busy. Ring the bell when a long job ends."""
+        """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
         busy = self.situation().busy
         if busy:
             self._ticker.resume()
         else:
             self._ticker.pause()
-        if self._long_jobs.ended(busy, self.settings.bell_after):
+        if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
     def update_chrome(self) -> None:
-        """Redraw the header, the status line and the keys if they have changed, and schedule a save of the session."""
+        """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
         try:
             for line in self.screen_stack[0].query(CellLine).results(CellLine):
@@ -376,9 +384,9 @@ class Workbench(App[int]):
         self.key_sequences.begin(key)
 
     async def action_act(self, action_id: str, *arguments: object) -> None:
-        await self.do(actions.BY_ID[action_id], *arguments)
+        await self.perform(actions.BY_ID[action_id], *arguments)
 
-    async def do(self, action: actions.Action, *arguments: object) -> None:
+    async def perform(self, action: actions.Action, *arguments: object) -> None:
         """Perform an action, or show the reason why it is disabled."""
         self.context.status.message = ""
         reason = action.blocked(self.situation())
@@ -394,14 +402,14 @@ class Workbench(App[int]):
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
-        """Focus a pane, and show it if only one pane is shown."""
+        """Focus a pane. If the layout shows one pane at a time, show it."""
         self.context.layout.show_pane(pane)
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)
-        offer_to_tmux(text)
+        copy_to_tmux(text)
 
     # ---- the engine --------------------------------------------------------------------------------------------------
 
@@ -413,7 +421,7 @@ class Workbench(App[int]):
         self.context.say("cancelling")
 
     def start_over(self) -> None:
-        if self.state.link and not self.state.silent:
+        if self.state.connection_error and not self.state.silent_seconds:
             self.session.reconnect()
             return
         self.session.start_over()
@@ -429,12 +437,13 @@ class Workbench(App[int]):
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
-        self.context.say("the program runs after each edit" if self.session.auto_run else "the program runs only on r")
+        automatic, manual = "the program runs after each edit", "the program runs only when you press r"
+        self.context.say(automatic if self.session.auto_run else manual)
 
     def toggle_watch(self) -> None:
         self.session.toggle_watching()
-        on = self.session.watching
-        self.context.say("watching files: the program is reloaded when they change" if on else "file watching is off")
+        on, off = "file watching is on: the program is reopened when a file changes", "file watching is off"
+        self.context.say(on if self.session.watching else off)
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, GraphPane):
@@ -444,7 +453,7 @@ class Workbench(App[int]):
         self.update_chrome()
 
     def _show_pass_stage(self) -> None:
-        """Show the stage of the selected pass in the IR pane when it is available."""
+        """Show the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
         if row is not None and row.stage is not None and row.stage.key != self.ir.key:
             self.ir.choose(row.stage, tell=False)
@@ -471,18 +480,18 @@ class Workbench(App[int]):
     # ---- internal errors ---------------------------------------------------------------------------------------------
 
     def _handle_exception(self, error: Exception) -> None:
-        """Write the traceback to a file, and show its path.
+        """Append the traceback to a file, and show its path. In a test, let Textual handle the error.
 
-        An error in a worker ends only this worker; any other error ends the workbench.
+        An error in a Textual worker ends only this worker; any other error ends the workbench.
         """
         if self.is_headless:
             super()._handle_exception(error)
             return
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"
         if isinstance(error, WorkerFailed):
-            problem = save_crash_log(error.error, path, "internal error in the workbench")
-            self.state.note(problem)
-            self.context.say(str(problem))
+            diagnostic = save_crash_log(error.error, path, "internal error in the workbench")
+            self.state.note(diagnostic)
+            self.context.say(str(diagnostic))
             return
-        problem = save_crash_log(error, path)
-        self.exit(70, return_code=70, message=str(problem))
+        diagnostic = save_crash_log(error, path)
+        self.exit(INTERNAL_ERROR, return_code=INTERNAL_ERROR, message=str(diagnostic))

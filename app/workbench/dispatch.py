@@ -11,7 +11,7 @@ Method = Callable[..., object]
 
 
 class DispatchError(Exception):
-    """Actions without a method, or with several. The message names them."""
+    """Some actions do not have exactly one method. The message names these actions."""
 
 
 def resolve(
@@ -22,22 +22,22 @@ def resolve(
 ) -> dict[str, Method]:
     """The method of each action, by the id of the action.
 
-    `targets` are objects with their names in `Action.target`. A pane has its id as name; `pane` is the pane that has
-    focus, whose id `focused` returns. Raises `DispatchError` unless each action has exactly one method, or,
-    where its target is `pane`, one in every pane.
+    `Action.target` is a name in `targets`, the id of a pane, or `pane` for the pane that has focus; `focused` returns
+    the id of that pane. Raises `DispatchError` unless each action has exactly one method; an action with the target
+    `pane` needs one in every pane.
     """
     objects = [*targets, *panes.items()]
     methods: dict[str, Method] = {}
     problems: list[str] = []
     for action in actions:
         if action.target == "pane":
-            in_panes = InFocusedPane(action.method, panes, focused)
-            found: list[Method] = [in_panes] if in_panes.complete else []
+            pane_method = FocusedPaneMethod(action.method, panes, focused)
+            candidates: list[Method] = [pane_method] if pane_method.is_in_all_panes else []
         else:
-            named = [getattr(target, action.method, None) for name, target in objects if name == action.target]
-            found = [method for method in named if callable(method)]
-        if len(found) == 1 and action.id not in methods:
-            methods[action.id] = found[0]
+            members = [getattr(target, action.method, None) for name, target in objects if name == action.target]
+            candidates = [member for member in members if callable(member)]
+        if len(candidates) == 1 and action.id not in methods:
+            methods[action.id] = candidates[0]
         else:
             problems.append(f"{action.id} ({action.handler})")
     if problems:
@@ -45,16 +45,15 @@ def resolve(
     return methods
 
 
-class InFocusedPane:
-    """Calls the method of that name of the pane that has focus."""
+class FocusedPaneMethod:
+    """Calls the method called `name` of the pane that has focus."""
 
     def __init__(self, name: str, panes: Mapping[Pane, object], focused: Callable[[], Pane]) -> None:
         self._methods: dict[Pane, Any] = {pane_id: getattr(pane, name, None) for pane_id, pane in panes.items()}
         self._focused = focused
 
     @property
-    def complete(self) -> bool:
-        """Whether every pane has the method."""
+    def is_in_all_panes(self) -> bool:
         return all(map(callable, self._methods.values()))
 
     def __call__(self, *arguments: object) -> object:

@@ -1,4 +1,4 @@
-"""How a sequence of keys, or an entry of the command palette, starts an action."""
+"""Starts actions from key sequences and from the command palette."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class ActionHost(Protocol):
     def pane(self) -> Pane: ...
 
     def situation(self) -> Situation: ...
-    async def do(self, action: Action) -> None: ...
+    async def perform(self, action: Action) -> None: ...
     def update_chrome(self) -> None: ...
 
 
 class KeySequences:
-    """Handles keys before bindings; `hint` shows the possible second keys of a sequence."""
+    """Handles keys before Textual's bindings. After the first key of a sequence, `hint` lists the second keys."""
 
     def __init__(self, bench: ActionHost) -> None:
         self._bench = bench
@@ -41,7 +41,7 @@ class KeySequences:
         self.hint = ""
 
     async def handle(self, event: events.Key) -> bool:
-        """Handle a key. Returns whether it was consumed, as both keys of a sequence are. Bindings run later."""
+        """Handle a key of a sequence or of the settings. Returns false for other keys, which are left to bindings."""
         if self._prefix:
             await self._handle_second(event)
             return True
@@ -52,7 +52,7 @@ class KeySequences:
         bench, pane = self._bench, self._bench.pane.pane_id
         remapped = bench.keymap.action_for(key, pane)
         if remapped is not None:
-            await bench.do(remapped)
+            await bench.perform(remapped)
         elif actions.sequence_continuations(key, pane):
             self.begin(key)
         elif not bench.keymap.is_dead(key, pane):
@@ -63,30 +63,32 @@ class KeySequences:
         """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
         glyphs, situation = self._bench.glyphs, self._bench.situation()
-        here = actions.sequence_continuations(key, self._bench.pane.pane_id)
-        choices = [(second, action) for second, action in here if not action.blocked(situation)]
-        texts = (f"{key}{second} {action.title.lower()}" for second, action in choices)
+        continuations = actions.sequence_continuations(key, self._bench.pane.pane_id)
+        enabled = [(second, action) for second, action in continuations if not action.blocked(situation)]
+        texts = (f"{key}{second} {action.title.lower()}" for second, action in enabled)
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
         self._bench.update_chrome()
 
     async def _handle_second(self, event: events.Key) -> None:
-        prefix, self._prefix, self.hint = self._prefix, "", ""
-        found = dict(actions.sequence_continuations(prefix, self._bench.pane.pane_id)).get(key_name(event))
-        if found is not None:
-            await self._bench.do(found)
+        continuations = dict(actions.sequence_continuations(self._prefix, self._bench.pane.pane_id))
+        self._prefix = self.hint = ""
+        action = continuations.get(key_name(event))
+        if action is not None:
+            await self._bench.perform(action)
         self._bench.update_chrome()
 
 
 def key_name(event: events.Key) -> str:
-    """A key in the notation of the registry: its character, or its name if it has no visible one."""
+    """A key in the notation of the action registry: its character, or its name if the character is not visible."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key
 
 
-HIDDEN = {"palette", "phase.number"}
+# The palette does not list itself, nor an action that needs the number of a phase.
+UNLISTED_ACTIONS = {"palette", "phase.number"}
 
 
 class ActionCommands(Provider):
-    """Enabled actions are first; disabled ones have the reason."""
+    """The entries of the command palette: enabled actions, then disabled ones with the reason."""
 
     @property
     def _bench(self) -> ActionHost:
@@ -94,7 +96,7 @@ class ActionCommands(Provider):
 
     async def discover(self) -> Hits:
         for action in self._sorted_actions():
-            yield DiscoveryHit(command_title(action), partial(self._bench.do, action), help=self._help(action))
+            yield DiscoveryHit(command_title(action), partial(self._bench.perform, action), help=self._help(action))
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -102,7 +104,8 @@ class ActionCommands(Provider):
             title = command_title(action)
             score = matcher.match(title)
             if score > 0:
-                yield Hit(score, matcher.highlight(title), partial(self._bench.do, action), help=self._help(action))
+                command = partial(self._bench.perform, action)
+                yield Hit(score, matcher.highlight(title), command, help=self._help(action))
 
     def _sorted_actions(self) -> list[Action]:
         situation = self._bench.situation()
@@ -115,8 +118,8 @@ class ActionCommands(Provider):
 
 
 def is_listed(action: Action) -> bool:
-    """Whether the palette lists an action. It omits cursor movement and itself."""
-    return action.id not in HIDDEN and not action.id.startswith("move.")
+    """Whether the palette lists an action. Cursor movements are not listed either."""
+    return action.id not in UNLISTED_ACTIONS and not action.id.startswith("move.")
 
 
 def command_title(action: Action) -> str:

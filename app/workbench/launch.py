@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from buddy.app.session.client import Place
+from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.terminal import exit_on_disconnect
-from buddy.app.workspace.session_file import FIRST_SCRIPT, is_first_script
+from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, is_first_script
 from buddy.app.workspace.settings import apply_settings, settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol.recipe import PluginFile
@@ -28,7 +28,7 @@ def run_workbench(
     source: str,
     arguments: tuple[str, ...],
     *,
-    engine: Place | None = None,
+    engine: EngineLocation | None = None,
     directory: str | None = None,
     mouse: bool = True,
     ascii_mode: bool = False,
@@ -36,26 +36,29 @@ def run_workbench(
     log: LogOptions = NO_LOG,
     plugins: tuple[PluginFile, ...] = (),
     watch: bool = False,
-    wanted: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Any] | None = None,
     shapes: tuple[str, ...] = (),
     trusts: bool = False,
 ) -> int:
-    """Open the workbench on a program, and run until the user quits. Returns the exit code of the process."""
+    """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
+
+    `overrides` are recipe fields from the command line, `shapes` and `trusts` are the options `--shape` and `--trust`.
+    """
     settings, problems = apply_settings(settings_path())
     if theme:
         problems += filter(None, [no_such_theme(theme)])
         settings = msgspec.structs.replace(settings, theme=theme)
     if settings.memory is not None:
-        # Read by the engine that this process starts. A variable set by the user takes precedence.
+        # The engine, which inherits the environment, reads this variable. A value that the user has set wins.
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins, watch=watch,
     )  # fmt: skip
-    bench.session.wanted = wanted or {}
+    bench.session.overrides = overrides or {}
     bench.session.shapes, bench.session.trusts = shapes, trusts
     if is_first_script(source, default_store()):
-        problems = [*problems, FIRST_SCRIPT]
+        problems = [*problems, FIRST_SCRIPT_NOTICE]
     bench.session_commands.startup_messages = problems
     code = asyncio.run(_run(bench, mouse))
     return code if code is not None else bench.return_code or 0
@@ -64,15 +67,15 @@ def run_workbench(
 async def _run(bench: Workbench, mouse: bool) -> int | None:
     """Run until the user quits and the engine has exited."""
     asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _collect_garbage)
-    watching = asyncio.ensure_future(exit_on_disconnect(bench))
+    disconnect_watch = asyncio.ensure_future(exit_on_disconnect(bench))
     try:
         return await bench.run_async(mouse=mouse)
     finally:
-        watching.cancel()
+        disconnect_watch.cancel()
         await bench.session.close()
 
 
 def _collect_garbage() -> None:
-    """Enable garbage collection, but exclude the objects that exist since startup."""
+    """Enable garbage collection, but exclude all objects that exist now, which are those of the startup."""
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""The content of the header, the status line and the line of keys, as cells. No Textual."""
+"""The content of the header, the status line and the line of keys, as cells. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, NATIVE
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
-MOST_USED = ("run", "undo", "next-pane", "zoom", "palette", "help")
+_MAX_SOURCE_WIDTH = 32
+# From this width in columns, the header has the long texts of `ORIGINS`.
+_WIDE_COLUMNS = 100
+# Actions of the key line in every pane. The last two are shown even if nothing else fits.
+COMMON_ACTIONS = ("run", "undo", "next-pane", "zoom", "palette", "help")
 
 
 def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
@@ -24,13 +28,14 @@ def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatt
     dot = f" {glyphs.dot} "
     left: Cells = [(" buddy ", "key"), (_short_source(workspace.source), "title")]
     right: Cells = [*_engine_cells(state), (" ", "dim")]
-    origin = ORIGINS[workspace.origin] if width >= 100 else workspace.origin.replace("none", "")
+    is_wide = width >= _WIDE_COLUMNS
+    origin = ORIGINS[workspace.origin] if is_wide else workspace.origin.replace("none", "")
     if origin:
-        right = [*right[:-1], ("   " if width >= 100 else dot, "dim"), (origin + " ", "dim")]
+        right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
-        room = width - length(left) - length(right) - 3
-        left.append(("  " + formatting.join_fitting(_graph_facts(state, workspace), dot, room), "dim"))
+        free_width = width - length(left) - length(right) - 3
+        left.append(("  " + formatting.join_fitting(_graph_facts(state, workspace), dot, free_width), "dim"))
     return align_both_ends(left, right, width)
 
 
@@ -39,17 +44,17 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     assert info is not None
     threads = formatting.thread_count(recipe.threads)
     target = recipe.target or (state.welcome.target if state.welcome else "")
-    other = {NATIVE: "", IREE: "IREE"}.get(recipe.backend, recipe.backend)
-    facts = [f"{len(info.rows)} nodes", info.dtype, threads, other, target]
+    backend = {NATIVE: "", IREE: "IREE"}.get(recipe.backend, recipe.backend)
+    facts = [f"{len(info.rows)} nodes", info.dtype, threads, backend, target]
     return [fact for fact in facts if fact]
 
 
 def _engine_cells(state: State) -> Cells:
-    if state.link:
-        return [("engine not responding" if state.silent else "disconnected", "bad")]
+    if state.connection_error:
+        return [("engine not responding" if state.silent_seconds else "disconnected", "bad")]
     if state.engine == "lost":
         return [("engine exited", "bad")]
-    if state.silent:
+    if state.silent_seconds:
         return [("engine not responding", "bad")]
     if state.engine == "starting":
         return [("engine starting", "warn")]
@@ -66,32 +71,36 @@ def status_cells(
     message: str,
     hint: str,
     panes: Sequence[Pane],
-    shown: Pane | None,
+    only_pane: Pane | None,
     width: int,
     glyphs: formatting.Glyphs,
 ) -> Cells:
-    """A hint for a key sequence, a message, the progress or the problem; at the right, the shown pane if folded."""
-    left = _status_left(state, message, hint, glyphs)
-    right: Cells = [] if hint else _pane_cells(panes, shown) if shown else _job_cells(state)
-    if shown and length(left) + length(right) >= width:
+    """The status line: a hint for a key sequence, a message, the progress or the problem.
+
+    If the layout shows one pane at a time, `only_pane`, the right end lists the panes; otherwise, it says how to cancel
+    the running job.
+    """
+    left = _status_text(state, message, hint, glyphs)
+    right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state)
+    if only_pane and length(left) + length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
-        right = _pane_cells((shown,), shown)
+        right = _pane_cells((only_pane,), only_pane)
     if message and length(left) + length(right) >= width:
         right = []
     return align_both_ends(left, right, width)
 
 
-def _status_left(state: State, message: str, hint: str, glyphs: formatting.Glyphs) -> Cells:
+def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyphs) -> Cells:
     if hint:
         return [(" " + hint, "key")]
     if message:
         return [(" " + message, "text")]
-    if state.link:
+    if state.connection_error:
         # The hint is first, because the message of ssh may be long.
-        todo = "press R to restart" if state.silent else "press R to reconnect"
-        return [(f" {todo}", "dim"), (f" · {state.link}", "text")]
-    if state.silent:
-        return [(f" the engine has not answered for {state.silent} s", "text"), ("  press R to restart", "dim")]
+        todo = "press R to restart" if state.silent_seconds else "press R to reconnect"
+        return [(f" {todo}", "dim"), (f" · {state.connection_error}", "text")]
+    if state.silent_seconds:
+        return [(f" the engine has not answered for {state.silent_seconds} s", "text"), ("  press R to restart", "dim")]
     if stopped := _stopped_workers(state):
         return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
@@ -119,9 +128,9 @@ def _problem_text(problem: Diagnostic) -> str:
 
 
 def _compile_summary(state: State) -> str:
-    if state.compiled is None:
+    if state.compiled_recipe is None:
         return ""
-    reused = f" ({state.reused} stages from cache)" if state.reused else ""
+    reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""
     return f"compiled in {formatting.seconds(state.compile_seconds)}{reused}"
 
 
@@ -131,35 +140,36 @@ def _job_cells(state: State) -> Cells:
     return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim")]
 
 
-def _pane_cells(panes: Sequence[Pane], shown: Pane) -> Cells:
+def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
     cells: Cells = []
     for pane in panes:
         title = PANE_TITLES[pane]
-        cells.append((f"[{title}]", "key") if pane == shown else (f" {title} ", "dim"))
+        cells.append((f"[{title}]", "key") if pane == only_pane else (f" {title} ", "dim"))
     return [*cells, (" ", "dim")]
 
 
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
     """The most important keys of a pane, as many as fit. Keys of disabled actions are faint."""
-    own = [action for action in ACTIONS if action.pane == pane and action.footer]
-    common = [action for action in ACTIONS if action.id in MOST_USED]
-    step = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
+    pane_actions = [action for action in ACTIONS if action.pane == pane and action.footer]
+    common = [action for action in ACTIONS if action.id in COMMON_ACTIONS]
+    of_other_panes = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
     cells: Cells = [(" ", "dim")]
-    always: Cells = [cell for action in common[-2:] for cell in _key_cell(action, situation)]
-    for action in (*own[:4], *common[:3], *own[4:], *step, *common[3:-2]):
-        piece = _key_cell(action, situation)
-        if length(cells) + length(piece) + length(always) <= width:
-            cells += piece
-    return cut_cells([*cells, *always], width)
+    last_cells: Cells = [cell for action in common[-2:] for cell in _action_cells(action, situation)]
+    # In the order of importance: actions after these that do not fit are left out.
+    for action in (*pane_actions[:4], *common[:3], *pane_actions[4:], *of_other_panes, *common[3:-2]):
+        action_cells = _action_cells(action, situation)
+        if length(cells) + length(action_cells) + length(last_cells) <= width:
+            cells += action_cells
+    return cut_cells([*cells, *last_cells], width)
 
 
-def _key_cell(action: Action, situation: Situation) -> Cells:
-    blocked = bool(action.blocked(situation))
-    key = {"space": "space", "left": "<"}.get(action.key, action.key)
-    key = "[ ]" if action.id == "ir.next" else "J K" if action.id == "passes.down" else key
-    return [(key, "faint" if blocked else "key"), (f" {action.footer}  ", "faint" if blocked else "dim")]
+def _action_cells(action: Action, situation: Situation) -> Cells:
+    is_blocked = bool(action.blocked(situation))
+    # One entry stands for both directions of a movement.
+    key = {"ir.next": "[ ]", "passes.down": "J K"}.get(action.id, "<" if action.key == "left" else action.key)
+    return [(key, "faint" if is_blocked else "key"), (f" {action.footer}  ", "faint" if is_blocked else "dim")]
 
 
 def _short_source(source: str) -> str:
-    """The source, or its file name if the path is long."""
-    return source if len(source) <= 32 else Path(source).name
+    """The source, or its file name if it is longer than `_MAX_SOURCE_WIDTH`."""
+    return source if len(source) <= _MAX_SOURCE_WIDTH else Path(source).name

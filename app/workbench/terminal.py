@@ -1,4 +1,4 @@
-"""The terminal: copying inside tmux, pasted text, disconnection, internal errors, and caches of Textual and Rich."""
+"""What Textual leaves open: copying inside tmux, pasted text, a disconnected terminal, crash logs and full caches."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ from textual.message import Message
 
 from buddy.compiler.protocol import Diagnostic
 
-_PATIENCE = 5.0
+_TMUX_TIMEOUT_SECONDS = 5.0
 
 
-def offer_to_tmux(text: str) -> None:
-    """Copy `text` to the newest buffer of the surrounding tmux, if any, and to the clipboard of the terminal."""
+def copy_to_tmux(text: str) -> None:
+    """Inside tmux, copy `text` to a new buffer of tmux and to the clipboard of the terminal, in the background."""
     if os.environ.get("TMUX") and not os.environ.get("TEXTUAL_DRIVER"):
         threading.Thread(target=_load_buffer, args=(text,), daemon=True).start()
 
 
 def _load_buffer(text: str) -> None:
-    """Load a buffer. `-w`, which also copies to the terminal, needs tmux 3.2."""
+    """Load a buffer of tmux, with `-w` if tmux has this option (3.2), which also copies to the terminal."""
     for option in (["-w"], []):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             words = ["tmux", "load-buffer", *option, "-"]
-            done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_PATIENCE)
-            if done.returncode == 0:
+            process = subprocess.run(words, input=text.encode(), capture_output=True, timeout=_TMUX_TIMEOUT_SECONDS)
+            if process.returncode == 0:
                 return
 
 
 def save_crash_log(error: BaseException, path: Path, what: str = "the workbench stopped") -> Diagnostic:
-    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user."""
+    """Append the traceback of `error` to the file at `path`, if possible. Returns the message for the user.
+
+    `what` says what the error has caused.
+    """
     what = f"{what}: {type(error).__name__}: {error}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,9 +63,11 @@ def save_crash_log(error: BaseException, path: Path, what: str = "the workbench 
     return Diagnostic(what, todo=f"the traceback is in {path}")
 
 
-START, END = "\x1b[200~", "\x1b[201~"
+# What terminals send before and after pasted text (bracketed paste mode).
+PASTE_START, PASTE_END = "\x1b[200~", "\x1b[201~"
 _ESCAPE = "\x1b"
-_KEPT = "\n\r\t"
+# Control characters that stay in pasted text; all others are removed.
+_ALLOWED_CONTROLS = "\n\r\t"
 
 
 class PasteParser(XTermParser):
@@ -70,34 +75,40 @@ class PasteParser(XTermParser):
 
     def __init__(self, debug: bool = False) -> None:
         super().__init__(debug)
-        self._recent = ""
-        self._pending = ""
-        self._pasting = False
+        self._last_characters = ""  # outside of a paste
+        self._pending = ""  # in a paste: characters that may be the start of `PASTE_END`
+        self._in_paste = False
 
     def feed(self, data: str) -> Iterable[Message]:
         """The events of `data`; an empty string is the end of the input."""
-        left = "".join(map(self._parsable_text, data))
-        return super().feed(left) if left or not data else ()
+        text = "".join(map(self._parsable_text, data))
+        return super().feed(text) if text or not data else ()
 
     def _parsable_text(self, character: str) -> str:
-        """The input up to `character` that can be parsed now. Paste markers may be split between reads."""
-        if not self._pasting:
-            self._recent = (self._recent + character)[-len(START) :]
-            self._pasting = self._recent == START
+        """Take the next character. Returns the text that can be parsed now.
+
+        Paste markers may be split between reads, so the start of a marker waits for the next character.
+        """
+        if not self._in_paste:
+            self._last_characters = (self._last_characters + character)[-len(PASTE_START) :]
+            self._in_paste = self._last_characters == PASTE_START
             return character
         self._pending += character
-        if self._pending == END:
-            self._pasting, self._pending, self._recent = False, "", ""
-            return END
-        if END.startswith(self._pending):
+        if self._pending == PASTE_END:
+            self._in_paste = False
+            self._pending = self._last_characters = ""
+            return PASTE_END
+        if PASTE_END.startswith(self._pending):
             return ""
-        at = self._pending.rfind(_ESCAPE)
-        text, self._pending = (self._pending, "") if at < 1 else (self._pending[:at], self._pending[at:])
-        return "".join(each for each in text if each >= " " or each in _KEPT)
+        # Not a marker: the text is pasted, except that a later escape may start a marker.
+        escape = self._pending.rfind(_ESCAPE)
+        end = escape if escape > 0 else len(self._pending)
+        text, self._pending = self._pending[:end], self._pending[end:]
+        return "".join(char for char in text if char >= " " or char in _ALLOWED_CONTROLS)
 
 
 def read_pastes_as_text(driver: type[Driver]) -> None:
-    """Make the drivers in the module of `driver` parse escape sequences with `PasteParser`."""
+    """Make the drivers in the module of `driver` parse their input with `PasteParser`."""
     module = sys.modules[driver.__module__]
     if hasattr(module, "XTermParser"):
         module.XTermParser = PasteParser  # type: ignore[attr-defined]
@@ -119,7 +130,7 @@ def is_disconnected(descriptor: int) -> bool:
 
 
 async def exit_on_disconnect(app: App[int]) -> None:
-    """Exit when the terminal disconnects. Does nothing if standard input is not a terminal."""
+    """Wait until the terminal disconnects, then exit `app`. Returns at once if standard input is not a terminal."""
     if sys.__stdin__ is None or not sys.__stdin__.isatty():
         return
     descriptor = sys.__stdin__.fileno()
@@ -129,22 +140,22 @@ async def exit_on_disconnect(app: App[int]) -> None:
 
 
 def clear_widget_cache() -> None:
-    """Release widgets. Textual's style cache keeps the last 1,024 widgets with everything that they have drawn."""
+    """Clear Textual's style cache, which keeps the last 1,024 widgets with everything that they have drawn."""
     StylesCache.get_inner_outer.cache_clear()
 
 
 def clear_region_caches() -> None:
-    """Release regions. Textual caches about 20,000 results, for all sizes that the terminal has had."""
-    _clear(Region, Scalar)
+    """Clear Textual's caches of regions: about 20,000 results, for all sizes that the terminal has had."""
+    _clear_caches(Region, Scalar)
 
 
 def clear_style_caches() -> None:
-    """Release the colours of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
-    _clear(rich.color.Color, rich.style.Style, rich.segment.Segment)
-    _clear(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
+    """Clear the styles of another theme. Textual and Rich cache tens of thousands of styles and line segments."""
+    _clear_caches(rich.color.Color, rich.style.Style, rich.segment.Segment)
+    _clear_caches(color.Color, style.Style, filter, filter.ANSIToTruecolor, strip.Strip, _segment_tools)
 
 
-def _clear(*owners: Any) -> None:
+def _clear_caches(*owners: Any) -> None:
     for owner in owners:
         for cache in caches(owner):
             cache.cache_clear()
@@ -152,7 +163,7 @@ def _clear(*owners: Any) -> None:
 
 def caches(owner: Any) -> Iterator[_lru_cache_wrapper[Any]]:
     """The caches of the functions of a module, or of the methods of a class."""
-    for thing in vars(owner).values():
-        found = thing.__func__ if isinstance(thing, classmethod | staticmethod) else thing
-        if isinstance(found, _lru_cache_wrapper):
-            yield found
+    for member in vars(owner).values():
+        function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+        if isinstance(function, _lru_cache_wrapper):
+            yield function

@@ -32,9 +32,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _POLL_SECONDS = 0.02
-_BAD_TOKEN = "403: the token is missing. Use the full address that `buddy-tui --web` printed.\n"
-
-_CROSS_SITE = "403: the request comes from another site.\n"
+_BAD_TOKEN = "403: the token is missing or wrong. Use the full address that `buddy-tui --web` printed.\n"
+_WRONG_HOST_OR_SITE = "403: the request is for another host name, or comes from another site.\n"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -61,22 +60,26 @@ class TokenServer(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.path.removeprefix("/").partition("/")[0]
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        """Reject requests without the token, for another host name, or from pages of other sites."""
+        token = request.path.removeprefix("/").partition("/")[0]
+        if not hmac.compare_digest(token.encode(), self.token.encode()):
             return web.Response(status=403, text=_BAD_TOKEN)
         if not is_own_host(request.host, self.host) or not is_own_origin(request.headers.get("Origin"), request.host):
-            return web.Response(status=403, text=_CROSS_SITE)
+            return web.Response(status=403, text=_WRONG_HOST_OR_SITE)
         return await handler(request)
 
     @aiohttp_jinja2.template("app_index.html")
     async def handle_index(self, request: web.Request) -> dict[str, Any]:
-        """The page, with the host name of the browser's request, because this machine may have several names."""
-        size = request.query.get("fontsize", "16")
-        here = f"{request.host}/{self.token}"
+        """The values of the page's template. Its addresses have the host name of the request.
+
+        This machine may have several names, and the browser allows only connections to the one that it has used.
+        """
+        font_size = request.query.get("fontsize", "16")
+        root = f"{request.host}/{self.token}"
         return {
-            "font_size": int(size) if size.isdecimal() and len(size) < 4 else 16,
-            "app_websocket_url": f"{'wss' if request.secure else 'ws'}://{here}/ws",
-            "config": {"static": {"url": f"{request.scheme}://{here}/static/"}},
+            "font_size": int(font_size) if font_size.isdecimal() and len(font_size) < 4 else 16,
+            "app_websocket_url": f"{'wss' if request.secure else 'ws'}://{root}/ws",
+            "config": {"static": {"url": f"{request.scheme}://{root}/static/"}},
             "application": {"name": self.title},
         }
 
@@ -97,21 +100,23 @@ class TokenServer(Server):
         logging.basicConfig(level=logging.WARNING, format="%(message)s")
 
 
-def is_own_host(host: str, bound: str) -> bool:
-    """Whether a `Host` header names this machine, which listens on `bound`: by an IP address, which cannot be rebound,
-    or by its own name. The port is ignored, because a tunnel may use another one."""
+def is_own_host(host: str, bound_host: str) -> bool:
+    """Whether a `Host` header is an IP address, which cannot be rebound, or a name of this machine.
+
+    `bound_host` is the name that the server listens on. The port is ignored, because a tunnel may use another one.
+    """
     try:
         name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:
         return False
     with contextlib.suppress(ValueError):
         return bool(ipaddress.ip_address(name))
-    own = {bound.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
-    return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own)
+    own_names = {bound_host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
+    return bool(name) and (name == "localhost" or name.endswith(".localhost") or name in own_names)
 
 
 def is_own_origin(origin: str | None, host: str) -> bool:
-    """Whether a request comes from a page served under `host`. Clients other than browsers send no origin."""
+    """Whether a request comes from a page served under `host`; also true without an origin, which browsers send."""
     if origin is None:
         return True
     try:

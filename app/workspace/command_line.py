@@ -1,4 +1,4 @@
-"""The headless command that prints what the screen shows, and a graph as a Python script."""
+"""Builds the headless command that prints what the screen shows, and writes a graph as a Python script."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, PassStep, Recipe, 
 class ScreenState(NamedTuple):
     """What the screen shows: the pane, the stage as for `--stage`, and the stage that it is compared with.
 
-    For an export, the pane is "export", and `words` are the arguments of the verb `export`.
+    `n_graphs` is the number of graphs of the program. For an export, the pane is "export", and `export_words` are the
+    arguments of the verb `export`.
     """
 
     pane: str
     stage: str = ""
-    other: str = ""
+    compared_stage: str = ""
     structural: bool = False
-    graphs: int = 1
-    words: tuple[str, ...] = ()
+    n_graphs: int = 1
+    export_words: tuple[str, ...] = ()
 
 
-def command(recipe: Recipe, preset: Recipe | None, kept: Path, shown: ScreenState) -> str:
-    """The command line; `kept` is the file of the recipe, for recipes that options cannot express."""
+def command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
+    """The command line. It refers to `recipe_file` if options cannot express how the recipe differs from the preset."""
     nodes = ["dump", "--nodes"]
     verbs = {"graph": nodes, "source": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
-    verb = {**verbs, "export": ["export", *shown.words]}[shown.pane]
-    if shown.pane == "ir" and shown.stage:
-        verb = ["dump", "--stage", shown.stage]
-        if shown.other:
-            verb = ["diff", "--stage", shown.other, "--stage", shown.stage, *["--structural"] * shown.structural]
-    graph = ["--graph", str(recipe.graph)] * (shown.graphs > 1)
-    words = ["buddy-tui", verb[0], recipe.source, *verb[1:], *_recipe_options(recipe, preset, kept), *graph]
+    verb = {**verbs, "export": ["export", *screen.export_words]}[screen.pane]
+    if screen.pane == "ir" and screen.stage:
+        verb = ["dump", "--stage", screen.stage]
+        if screen.compared_stage:
+            stages = ["--stage", screen.compared_stage, "--stage", screen.stage]
+            verb = ["diff", *stages, *["--structural"] * screen.structural]
+    graph = ["--graph", str(recipe.graph)] * (screen.n_graphs > 1)
+    words = ["buddy-tui", verb[0], recipe.source, *verb[1:], *_recipe_options(recipe, preset, recipe_file), *graph]
     return shlex.join([*words, *(["--", *recipe.arguments] if recipe.arguments else [])])
 
 
-def _recipe_options(recipe: Recipe, preset: Recipe | None, kept: Path) -> list[str]:
+def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) -> list[str]:
     """The options that turn the preset into this recipe, or `--recipe` with the file if that is not possible."""
     if preset is None:
-        return ["--recipe", str(kept)]
+        return ["--recipe", str(recipe_file)]
     words = _frontend_options(recipe, preset)
     for name in ("partition", "checks", "threads", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
-    switched = _switches(recipe.steps, preset.steps)
-    eager = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
-    if switched is None or len(eager) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
-        return ["--recipe", str(kept)]
-    return words + switched + [word for node in eager for word in ("--eager", node)]
+    switches = _pass_switches(recipe.steps, preset.steps)
+    eager_nodes = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
+    if switches is None or len(eager_nodes) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
+        return ["--recipe", str(recipe_file)]
+    return words + switches + [word for node in eager_nodes for word in ("--eager", node)]
 
 
 def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
@@ -67,16 +69,17 @@ def _frontend_options(recipe: Recipe, preset: Recipe) -> list[str]:
     return words + [word for name in changed for word in (f"--{name}", getattr(recipe, name))]
 
 
-def _switches(steps: Sequence[PassStep], before: Sequence[PassStep]) -> list[str] | None:
-    """`--disable` and `--enable` for the passes that differ; `None` if there are other differences."""
-    if [replace(step, enabled=True) for step in steps] != [replace(step, enabled=True) for step in before]:
+def _pass_switches(steps: Sequence[PassStep], preset_steps: Sequence[PassStep]) -> list[str] | None:
+    """`--enable` and `--disable` for the passes that are enabled in only one list; `None` if anything else differs."""
+    if [replace(step, enabled=True) for step in steps] != [replace(step, enabled=True) for step in preset_steps]:
         return None
+    names = [step.name for step in steps]
     words: list[str] = []
-    for place, (step, other) in enumerate(zip(steps, before, strict=True)):
-        if step.enabled != other.enabled:
-            number = sum(each.name == step.name for each in steps[: place + 1])
-            several = sum(each.name == step.name for each in steps) > 1
-            words += ["--enable" if step.enabled else "--disable", f"{step.name}#{number}" if several else step.name]
+    for index, (step, preset_step) in enumerate(zip(steps, preset_steps, strict=True)):
+        if step.enabled != preset_step.enabled:
+            number = names[: index + 1].count(step.name)
+            name = f"{step.name}#{number}" if names.count(step.name) > 1 else step.name
+            words += ["--enable" if step.enabled else "--disable", name]
     return words
 
 

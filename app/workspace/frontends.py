@@ -1,4 +1,4 @@
-"""Changes the frontend and the target dialect of recipes. No Textual."""
+"""Changes the frontend and the dialect of recipes. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ SUMMARIES: Mapping[Frontend, str] = {
 
 
 def from_preset(recipe: Recipe, preset: Recipe) -> Recipe:
-    """The recipe with the steps of a preset, and with its frontend and dialect if it defines them."""
+    """The recipe with the steps of a preset. If either uses torch-mlir, also with the preset's frontend and dialect."""
     if TORCH_MLIR in (preset.frontend, recipe.frontend):
         recipe = replace(recipe, frontend=preset.frontend, dialect=preset.dialect)
     return replace(recipe, preset=preset.preset, steps=preset.steps)
 
 
 def with_frontend(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend, dialect: Dialect) -> Recipe:
-    """The recipe with that frontend and dialect. torch-mlir has a separate pipeline for each dialect.
+    """The recipe with that frontend and dialect. A change from or to torch-mlir also replaces the steps by a preset's.
 
     Raises `ValueError` for a dialect that the frontend does not support.
     """
     if dialect not in dialects_of(frontend):
         raise ValueError(f"{dialect} needs the frontend {TORCH_MLIR}: choose that frontend too")
-    changed = (frontend, dialect) != (recipe.frontend, recipe.dialect)
-    if changed and TORCH_MLIR in (frontend, recipe.frontend):
+    is_change = (frontend, dialect) != (recipe.frontend, recipe.dialect)
+    if is_change and TORCH_MLIR in (frontend, recipe.frontend):
+        # torch-mlir has a separate pipeline for each dialect.
         name = preset_of(frontend, dialect)
         recipe = from_preset(recipe, next(preset.recipe for preset in presets if preset.name == name))
     return replace(recipe, frontend=frontend, dialect=dialect)
 
 
-def apply_overrides(recipe: Recipe, presets: Sequence[Preset], wanted: Mapping[str, Any]) -> Recipe:
-    """The recipe with the fields in `wanted`, which come from a command line.
+def apply_overrides(recipe: Recipe, presets: Sequence[Preset], overrides: Mapping[str, Any]) -> Recipe:
+    """The recipe with the fields in `overrides`, which come from a command line.
 
-    Raises `ValueError` like `with_frontend`, and for flags of a backend without that backend.
+    Raises `ValueError` like `with_frontend`, and for backend flags if the backend is the native one.
     """
-    others = dict(wanted)
-    if others.get("backend_flags") and others.get("backend", recipe.backend) == NATIVE:
-        raise ValueError("--backend-flag needs another backend: give --backend too")
-    frontend, dialect = others.pop("frontend", recipe.frontend), others.pop("dialect", recipe.dialect)
-    return replace(with_frontend(recipe, presets, frontend, dialect), **others)
+    fields = dict(overrides)
+    if fields.get("backend_flags") and fields.get("backend", recipe.backend) == NATIVE:
+        raise ValueError("--backend-flag does not apply to the native backend: select another one with --backend")
+    frontend, dialect = fields.pop("frontend", recipe.frontend), fields.pop("dialect", recipe.dialect)
+    return replace(with_frontend(recipe, presets, frontend, dialect), **fields)

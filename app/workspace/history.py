@@ -1,4 +1,4 @@
-"""The edit history of one graph's recipe, with undo and redo. No Textual."""
+"""The edit history of one graph's recipe, with undo and redo. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import msgspec
 from buddy.compiler.protocol.recipe import Recipe
 
 MERGE_SECONDS = 1.0
-LENGTH = 500
-# Maximum number of edits saved in each direction, and their size in bytes, because edited IR is long.
-KEPT = 50
-KEPT_BYTES = 8 << 20
+MAX_UNDO_EDITS = 500
+# Limits of a saved history: edits in each direction, and the size of all, because edited IR is long.
+MAX_SAVED_EDITS = 50
+MAX_SAVED_BYTES = 8 << 20
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """A point in the history: the recipe, the title of the edit that led to it, and the name that merges edits."""
+    """A point in the history: the recipe, and the title of the edit that led to it.
+
+    Edits with the same non-empty `merge` less than `MERGE_SECONDS` apart become one. `at` is the time of the edit in
+    seconds, on the clock of the history.
+    """
 
     recipe: Recipe
     title: str = ""
@@ -26,9 +30,9 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 class Edits(msgspec.Struct, frozen=True):
-    """A saved history: edits to undo, the current recipe, edits to redo.
+    """A saved history: edits to undo, the current recipe, edits to redo. The edits nearest to the current one are last.
 
-    `session` identifies the workbench that saved it; `others` are the last histories of other workbenches.
+    `session` identifies the workbench that saved it; `others` are the last histories of other workbenches, by session.
     """
 
     past: list[Edit]
@@ -37,33 +41,42 @@ class Edits(msgspec.Struct, frozen=True):
     session: str = ""
     others: dict[str, Edits] = {}
 
-    def of(self, change: Callable[[Recipe], Recipe]) -> Edits:
-        """The history with `change` applied to each recipe."""
+    def map_recipes(self, change: Callable[[Recipe], Recipe]) -> Edits:
+        """The history with `change` applied to each recipe, also in `others`."""
         past, (now,), future = (
             [msgspec.structs.replace(edit, recipe=change(edit.recipe)) for edit in edits]
             for edits in (self.past, [self.now], self.future)
         )
         others = {
-            session: msgspec.structs.replace(edits, others={}).of(change) for session, edits in self.others.items()
+            session: msgspec.structs.replace(edits, others={}).map_recipes(change)
+            for session, edits in self.others.items()
         }
         return Edits(past, now, future, self.session, others)
 
-    def up_to(self, recipe: Recipe) -> Edits:
-        """The history of `recipe`. If a workbench crashed while saving, `recipe` is added as one more edit."""
+    def with_current(self, recipe: Recipe) -> Edits:
+        """The history with `recipe` as the current one.
+
+        `recipe` is added as an edit if it differs, because a workbench crashed between the writes of the two files.
+        """
         if self.now.recipe == recipe:
             return self
         return Edits([*self.past, self.now], Edit(recipe, "the saved recipe"), [])
 
 
 class History:
-    """A recipe with its history, which starts with `kept` (the saved recipe), if any, or with `preset`."""
+    """A recipe with its history, which starts with the saved recipe, if there is one, or with `preset`.
 
-    def __init__(self, preset: Recipe, kept: Recipe | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    `restored` is true until the first edit if the saved recipe differs from the preset.
+    """
+
+    def __init__(
+        self, preset: Recipe, saved: Recipe | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.preset = preset
-        self.restored = kept is not None and kept != preset
+        self.restored = saved is not None and saved != preset
         self._past: list[Edit] = []
         self._future: list[Edit] = []
-        self._now = Edit(kept or preset)
+        self._now = Edit(saved or preset)
         self._clock = clock
 
     @property
@@ -72,7 +85,7 @@ class History:
 
     @property
     def edits(self) -> list[Edit]:
-        """The edits that can be undone, the latest first, each with the recipe after it."""
+        """The states before the current one, the latest first: recipes, and the titles of the edits that made them."""
         return list(reversed(self._past))
 
     @property
@@ -95,27 +108,32 @@ class History:
         return bool(self._future)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
-        """Make `recipe` the current one. Edits with the same `merge` name in quick succession are undone together."""
+        """Make `recipe` the current one. Returns false if it is already.
+
+        Edits with the same non-empty `merge` in quick succession are undone together.
+        """
         if recipe == self.recipe:
             return False
-        if not self._continues(merge):
-            self._past = [*self._past[-LENGTH:], self._now]
+        if not self._merges_with_current(merge):
+            self._past = [*self._past[-MAX_UNDO_EDITS:], self._now]
         self._future.clear()
         self._now = Edit(recipe, title, merge, self._clock())
         self.restored = False
         return True
 
     def edits_to_save(self) -> Edits:
-        """The edits nearest to the current one, to be saved."""
-        past, future = ([_plain(edit) for edit in edits[-KEPT:]] for edits in (self._past, self._future))
-        now = _plain(self._now)
-        while _length(found := Edits(past, now, future)) > KEPT_BYTES and (past or future):
-            # Drop the farthest edits first: the nearest edits are last in both lists.
+        """The edits nearest to the current one, as many as the limits allow."""
+        past, future = (
+            [_without_merge_state(edit) for edit in edits[-MAX_SAVED_EDITS:]] for edits in (self._past, self._future)
+        )
+        now = _without_merge_state(self._now)
+        while (past or future) and _encoded_bytes(Edits(past, now, future)) > MAX_SAVED_BYTES:
+            # Drop the farthest half of the edits: the nearest edits are last in both lists.
             past, future = past[len(past) // 2 + 1 :], future[len(future) // 2 + 1 :]
-        return found
+        return Edits(past, now, future)
 
-    def take(self, edits: Edits) -> None:
-        """Continue the saved history of another session."""
+    def continue_from(self, edits: Edits) -> None:
+        """Take over the saved edits of another session. The current recipe stays."""
         self._past, self._future = edits.past, edits.future
         self._now = msgspec.structs.replace(edits.now, recipe=self.recipe)
 
@@ -136,15 +154,14 @@ class History:
         self._now, self.restored = self._future.pop(), False
         return self._now.title
 
-    def _continues(self, merge: str) -> bool:
-        recent = self._clock() - self._now.at < MERGE_SECONDS
-        return bool(merge) and merge == self._now.merge and recent
+    def _merges_with_current(self, merge: str) -> bool:
+        is_recent = self._clock() - self._now.at < MERGE_SECONDS
+        return bool(merge) and merge == self._now.merge and is_recent
 
 
-def _plain(edit: Edit) -> Edit:
-    """An edit without its merge state, which is not saved."""
+def _without_merge_state(edit: Edit) -> Edit:
     return msgspec.structs.replace(edit, merge="", at=0.0)
 
 
-def _length(edits: Edits) -> int:
+def _encoded_bytes(edits: Edits) -> int:
     return len(msgspec.msgpack.encode(edits))

@@ -1,4 +1,4 @@
-"""Input that the user types: paths, seeds, times, and files that are passed to the engine unchanged."""
+"""Parses paths, seeds and times that the user types, and reads the files that the user names."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from buddy.compiler.protocol.run_report import InputChoice
 
-# The file must fit into a frame.
-LONGEST_FILE = 512 << 20
+# An input file must fit into a frame.
+MAX_FILE_BYTES = 512 << 20
 
 
 def file_choice(path: Path) -> InputChoice:
-    """The inputs in a file. Raises `ValueError` if the file cannot be read or has no known format.
+    """The file at `path` as inputs of a run. Raises `ValueError` if it is unreadable, too large or of another format.
 
     Special files are rejected: reading a pipe without a writer would block.
     """
@@ -23,8 +23,8 @@ def file_choice(path: Path) -> InputChoice:
         size = path.stat().st_size
         if not path.is_file():
             raise ValueError("not a regular file: give a .npy, .npz or .pt file")
-        if size > LONGEST_FILE:
-            raise ValueError(f"larger than the limit of {LONGEST_FILE >> 20} MiB")
+        if size > MAX_FILE_BYTES:
+            raise ValueError(f"larger than the limit of {MAX_FILE_BYTES >> 20} MiB")
         return InputChoice("file", title=str(path), content=path.read_bytes())
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
@@ -32,12 +32,12 @@ def file_choice(path: Path) -> InputChoice:
 
 # The paths that a shell passes for `<(command)` and for standard input.
 SHELL_PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-# The range of seeds of generators: a signed 64-bit integer.
-LEAST_SEED, GREATEST_SEED = -(2**63), 2**63 - 1
+# The range of seeds of torch's generators: a signed 64-bit integer.
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
 
 
-def typed_path(text: str) -> Path:
-    """The path in `text`, with `~` and `~name` expanded. Raises `ValueError` for an unknown home."""
+def parse_path(text: str) -> Path:
+    """The path in `text`, with `~` and `~user` expanded. Raises `ValueError` for an unknown user or a null byte."""
     try:
         path = Path(text.strip()).expanduser()
     except RuntimeError as error:
@@ -48,7 +48,7 @@ def typed_path(text: str) -> Path:
 
 
 def read_file(path: Path) -> str:
-    """The text of a file that the user names. Raises `OSError`, and `ValueError` for a special file or no text.
+    """The text of a file that the user names. Raises `OSError`, and `ValueError` if it is special or not UTF-8.
 
     Reading a named pipe could block. A pipe that a shell opens always has a writer.
     """
@@ -57,30 +57,30 @@ def read_file(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-def typed_seed(text: str) -> int:
+def parse_seed(text: str) -> int:
     """The seed in `text`. Raises `ValueError` with the expected format."""
     try:
         seed = int(text)
     except ValueError:
         raise ValueError(f"{text.strip():.40} is not a seed: give a whole number") from None
-    if not LEAST_SEED <= seed <= GREATEST_SEED:
+    if not MIN_SEED <= seed <= MAX_SEED:
         raise ValueError(f"{text.strip():.40} is not a seed: give a signed 64-bit number")
     return seed
 
 
-def typed_seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """The time limit in `text`, in seconds. Raises `ValueError` with the expected format."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{text.strip():.40} is not a time: give a number of seconds")
+        raise ValueError(f"{text.strip():.40} is not a time limit: give a number of seconds above 0")
     return seconds
 
 
 def relative_to_current(location: str) -> str:
-    """A path (with an optional suffix such as a line), relative to the current folder if it is inside."""
+    """`location`, a path that may end in a line number, relative to the current folder if it is inside."""
     try:
         return location.removeprefix(os.path.join(os.getcwd(), ""))
     except OSError:  # the current folder was deleted

@@ -1,7 +1,7 @@
-"""The files that store the recipe of one graph and its edits between sessions. No Textual.
+"""The files that keep a graph's recipe and edit history from one session to the next. Does not import Textual.
 
-Several workbenches may have a program open. Each saves its recipe at every edit, so the file has the recipe that was
-edited last. A recipe of another workbench that it replaces is kept in the edits.
+Several workbenches may have a program open. Each saves its recipe at every edit, so the recipe file has the recipe that
+was edited last. If a save overwrites the recipe of another workbench, the edits file keeps that recipe.
 """
 
 from __future__ import annotations
@@ -15,61 +15,70 @@ from typing import TypeVar
 import msgspec
 
 from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole, write_whole_bytes
-from buddy.app.workspace.history import KEPT_BYTES, Edit, Edits
+from buddy.app.workspace.history import MAX_SAVED_BYTES, Edit, Edits
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_field_names
 
-# Maximum number of other workbenches whose edits are kept; the latest ones.
-_OTHERS = 8
+# Keep the edits of at most this many other workbenches, the most recent ones.
+_MAX_OTHER_WORKBENCHES = 8
 
-Kept = TypeVar("Kept")
+T = TypeVar("T")
 Stamps = tuple[Stamp, ...]
-_NEVER: Stamps = (None,)
+# Differs from all stamps of the two files, also from those of files that do not exist.
+_NOT_READ_YET: Stamps = (None,)
 
 
 class RecipeFile:
-    """The recipe in the file `path`, with its edits in a second file; `addressed` sets its source and graph."""
+    """The recipe in the file `path`, and its edit history in a second file.
 
-    def __init__(self, path: Path, addressed: Callable[[Recipe], Recipe]) -> None:
+    `with_address` sets source, arguments and graph of each recipe that is read, whatever the files say.
+    """
+
+    def __init__(self, path: Path, with_address: Callable[[Recipe], Recipe]) -> None:
         self.path = path
         self.edits_path = path.with_suffix(".edits")
-        self._addressed = addressed
+        self._with_address = with_address
         self._session = secrets.token_hex(4)
-        self._seen = _NEVER
+        self._last_stamps = _NOT_READ_YET
         self._changed_by_others = False
         self._others: dict[str, Edits] = {}
-        self._unread: list[Path] = []
+        self._unreadable: list[Path] = []
 
     def read(self) -> tuple[Recipe | None, Edits | None, str]:
-        """The saved history, and an error if it cannot be read. The next edit renames an unreadable file."""
-        self._seen, problem = self._stamp(), ""
+        """The saved recipe, the saved edits, and an error message, empty if both files are readable or missing.
+
+        The next save renames an unreadable file.
+        """
+        self._last_stamps = self._stamps()
+        problems = []
         recipe = edits = None
         try:
-            recipe = self._recipe()
+            recipe = self._read_recipe()
         except (OSError, ValueError) as error:
-            self._unread.append(self.path)
-            problem = f"the saved recipe could not be read: {error}"
+            self._unreadable.append(self.path)
+            problems.append(f"the saved recipe could not be read: {error}")
         try:
-            edits = self._edits()
+            edits = self._read_edits()
         except (OSError, ValueError, RecursionError) as error:
-            self._unread.append(self.edits_path)
-            problem = f"the saved edits could not be read: {error}"
+            self._unreadable.append(self.edits_path)
+            problems.append(f"the saved edits could not be read: {error}")
         self._others = dict(edits.others) if edits is not None else {}
-        return recipe, edits, problem
+        return recipe, edits, "; ".join(problems)
 
-    def keep(self, recipe: Recipe | None, edits: Edits) -> bool:
-        """Save a recipe (`None` deletes it) and its edits.
+    def save(self, recipe: Recipe | None, edits: Edits) -> bool:
+        """Save a recipe (`None` deletes the recipe file) and its edits.
 
-        Returns whether another workbench has saved something in between. Raises `OSError`.
+        Returns whether another workbench has saved since this one last read or wrote the files. Raises `OSError`.
         """
         with exclusive_lock(self.path.with_suffix(".lock")):
             self._read_changes()
-            meanwhile, self._changed_by_others = self._changed_by_others, False
+            others_saved = self._changed_by_others
+            self._changed_by_others = False
             # Encode first, so that an error leaves the files unchanged.
-            text, encoded = to_toml(recipe) if recipe is not None else "", self._encoded(edits)
+            text, encoded = to_toml(recipe) if recipe is not None else "", self._encode(edits)
             try:
-                while self._unread:
-                    path = self._unread.pop()
+                while self._unreadable:
+                    path = self._unreadable.pop()
                     path.replace(path.with_name(f"{path.name}.unread"))
                 if text:
                     write_whole(self.path, text)
@@ -77,67 +86,78 @@ class RecipeFile:
                     self.path.unlink(missing_ok=True)
                 write_whole_bytes(self.edits_path, encoded)
             finally:
-                self._seen = self._stamp()
-        return meanwhile
+                self._last_stamps = self._stamps()
+        return others_saved
 
-    def others(self) -> list[Edit]:
-        """The recipes of other workbenches, the latest of each first."""
+    def edits_of_others(self) -> list[Edit]:
+        """All edits of other workbenches, the most recent workbench first.
+
+        For each workbench: its current recipe, then the edits before it, then those that it has undone.
+        """
         self._read_changes()
         histories = reversed(self._others.values())
         return [edit for edits in histories for edit in (edits.now, *reversed(edits.past), *edits.future)]
 
     def _read_changes(self) -> None:
-        """Read what others have saved since the files were last read or written here."""
-        if (now := self._stamp()) == self._seen:
+        """Read what other workbenches have saved since this one last read or wrote the files."""
+        stamps = self._stamps()
+        if stamps == self._last_stamps:
             return
-        first, self._seen = self._seen == _NEVER, now
-        recipe, edits = _or_none(self._recipe), _or_none(self._edits)
+        is_first_read = self._last_stamps == _NOT_READ_YET
+        self._last_stamps = stamps
+        recipe, edits = _value_or_none(self._read_recipe), _value_or_none(self._read_edits)
         if recipe is not None:
-            edits = edits.up_to(recipe) if edits is not None else Edits([], Edit(recipe), [])
+            edits = edits.with_current(recipe) if edits is not None else Edits([], Edit(recipe), [])
         if edits is None:
             return
-        for session, theirs in [*edits.others.items(), (edits.session, edits)]:
-            self._others.pop(session, None)
+        for session, history in [*edits.others.items(), (edits.session, edits)]:
+            self._others.pop(session, None)  # the most recent workbench is last
             if session != self._session:
-                self._others[session] = msgspec.structs.replace(theirs, others={})
-        self._changed_by_others |= not first and edits.session != self._session
+                self._others[session] = msgspec.structs.replace(history, others={})
+        self._changed_by_others |= not is_first_read and edits.session != self._session
 
-    def _encoded(self, edits: Edits) -> bytes:
-        """The edits and those of other workbenches: all their recipes, and as much of their histories as fits."""
-        others = dict([*self._others.items()][-_OTHERS:])
-        oldest = iter([*others])
-        while True:
-            edits = msgspec.structs.replace(edits, session=self._session, others=others)
-            data = msgspec.msgpack.encode(edits)
-            if len(data) <= 2 * KEPT_BYTES or (session := next(oldest, None)) is None:
-                return data
+    def _encode(self, edits: Edits) -> bytes:
+        """The content of the edits file: `edits`, the current recipe of each other workbench, and their histories.
+
+        If that is too long, the histories of the workbenches that saved the longest ago are dropped first.
+        """
+        others = dict([*self._others.items()][-_MAX_OTHER_WORKBENCHES:])
+        edits = msgspec.structs.replace(edits, session=self._session, others=others)
+        data = msgspec.msgpack.encode(edits)
+        for session in [*others]:
+            if len(data) <= 2 * MAX_SAVED_BYTES:
+                break
             others[session] = Edits([], others[session].now, [], session)
+            data = msgspec.msgpack.encode(edits)
+        return data
 
-    def _stamp(self) -> Stamps:
-        """The stamps of the files, which change when another workbench replaces them."""
+    def _stamps(self) -> Stamps:
+        """The stamps of both files, which change when another workbench replaces them."""
         return stamp_of(self.path), stamp_of(self.edits_path)
 
-    def _recipe(self) -> Recipe | None:
+    def _read_recipe(self) -> Recipe | None:
         """The saved recipe, `None` without a file. Raises `OSError` and `ValueError` if it cannot be read."""
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # the next edit writes the file with the new names
-                return self._addressed(from_toml(self.path.read_text("utf-8")))
+                # Do not warn about old field names: the next save writes the new ones.
+                warnings.simplefilter("ignore", FutureWarning)
+                return self._with_address(from_toml(self.path.read_text("utf-8")))
         except FileNotFoundError:
             return None
 
-    def _edits(self) -> Edits | None:
-        """The saved edits. Raises `OSError`, `ValueError` and `RecursionError` if they cannot be read."""
+    def _read_edits(self) -> Edits | None:
+        """The saved edits, `None` without a file. Raises `OSError`, `ValueError` and `RecursionError`."""
         try:
             data = self.edits_path.read_bytes()
         except FileNotFoundError:
             return None
         if any(name.encode() in data for name in RECIPE_FIELDS):
             data = msgspec.msgpack.encode(with_new_field_names(msgspec.msgpack.decode(data)))
-        return msgspec.msgpack.decode(data, type=Edits).of(self._addressed)
+        return msgspec.msgpack.decode(data, type=Edits).map_recipes(self._with_address)
 
 
-def _or_none(read: Callable[[], Kept | None]) -> Kept | None:
+def _value_or_none(read: Callable[[], T | None]) -> T | None:
+    """What `read` returns; `None` if the file is unreadable."""
     try:
         return read()
     except (OSError, ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """The session file of a program: layout, bookmarks, runs, inputs.
 
-All workbenches of a program write the same file, and merge their changes with those of the others. An unreadable file
-is reported and renamed, because nothing depends on it.
+All workbenches of a program write the same file. Each merges the runs and bookmarks of the others into what it writes.
+An unreadable file is reported, and renamed by the next write.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from buddy.compiler.protocol import OutputReport, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
-# A stage by its pass and the number of earlier stages of that pass, which does not change when steps are renumbered.
+# A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
 Key = tuple[str, int]
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """Line `line` of stage `key` of a graph, with its text, by which it is found again after an edit."""
+    """Line `line` of stage `key` of a graph. Its text is stored too, to find the line again after the stage changed."""
 
     graph: int
     key: Key
@@ -42,10 +42,11 @@ class Bookmarks:
         self.marks = list(marks)
 
     def toggle(self, mark: Bookmark) -> bool:
-        """Set or remove a bookmark. Returns whether the line has one now."""
-        before = len(self.marks)
-        self.marks = [other for other in self.marks if not _same_place(other, mark)]
-        if len(self.marks) < before:
+        """Set a bookmark, or remove the one of the same line. Returns whether the line has one now."""
+        others = [other for other in self.marks if not _on_same_line(other, mark)]
+        is_removed = len(others) < len(self.marks)
+        self.marks = others
+        if is_removed:
             return False
         self.marks.append(mark)
         return True
@@ -56,8 +57,8 @@ class Bookmarks:
 
     def to_data(self) -> list[Any]:
         """The bookmarks as plain values for `from_data`, equal to those read from a file."""
-        found: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
-        return found
+        data: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
+        return data
 
     @staticmethod
     def from_data(data: Any) -> Bookmarks:
@@ -65,18 +66,18 @@ class Bookmarks:
         return Bookmarks(msgspec.convert(data, list[Bookmark]))
 
 
-def _same_place(one: Bookmark, other: Bookmark) -> bool:
+def _on_same_line(one: Bookmark, other: Bookmark) -> bool:
     return (one.graph, one.key, one.line) == (other.graph, other.key, other.line)
 
 
-LENGTH = 50
+MAX_RUNS = 50
 
 
 class RunRecord(msgspec.Struct, frozen=True):
-    """One run: its end (seconds since the epoch), recipe, inputs and report.
+    """One run: the time of its end in seconds since the epoch (`at`), its recipe, inputs and report.
 
-    To keep records small, an input file is stored as its path and `held`, the hash of its content, and the report has
-    no images of values.
+    To keep records small, the content of an input file is stored only as its hash `held`, and the report has no images
+    of values.
     """
 
     at: float
@@ -86,22 +87,22 @@ class RunRecord(msgspec.Struct, frozen=True):
     held: str = ""
 
     @property
-    def clock(self) -> str:
-        """The time of day of its end."""
+    def end_time(self) -> str:
+        """The time of day when the run ended, as 17:30:59."""
         return time.strftime("%H:%M:%S", time.localtime(self.at))
 
 
-def recorded(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
-    """The record of a run on `inputs`."""
-    return RunRecord(at, recipe, _without_values(report), without_content(inputs), content_hash(inputs))
+def make_record(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
+    """The record of a run on `inputs` that ended at `at`, in seconds since the epoch."""
+    return RunRecord(at, recipe, _without_images(report), without_content(inputs), content_hash(inputs))
 
 
-def _without_values(report: RunReport) -> RunReport:
-    beside = tuple(replace(side, outputs=_without_images(side.outputs)) for side in report.beside)
-    return replace(report, outputs=_without_images(report.outputs), beside=beside)
+def _without_images(report: RunReport) -> RunReport:
+    beside = tuple(replace(side, outputs=_outputs_without_images(side.outputs)) for side in report.beside)
+    return replace(report, outputs=_outputs_without_images(report.outputs), beside=beside)
 
 
-def _without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
+def _outputs_without_images(outputs: tuple[OutputReport, ...]) -> tuple[OutputReport, ...]:
     return tuple(replace(output, histogram=(), map=()) for output in outputs)
 
 
@@ -116,44 +117,44 @@ def content_hash(inputs: InputChoice) -> str:
 
 
 def with_run(runs: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
-    """The runs with another one added; beyond the limit, the oldest are dropped."""
-    return [*runs, record][-LENGTH:]
+    """The latest `MAX_RUNS` of the runs and `record`."""
+    return [*runs, record][-MAX_RUNS:]
 
 
 def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
-    """A short description of a recipe: its preset, and the number of differences from it."""
+    """A short description: the preset, how many passes are added (+) and removed (-), and other differences."""
     parts = [recipe.preset]
     if preset is not None and recipe.steps != preset.steps:
-        on, before = _enabled(recipe), _enabled(preset)
-        came, went = len(on - before), len(before - on)
-        parts += [f"+{came}"] * (came > 0) + [f"-{went}"] * (went > 0)
-        parts += ["moved"] * (not came and not went)
-    eager = sum(choice.lowering == EAGER for choice in recipe.choices)
-    parts += [f"{eager} in eager"] * (eager > 0)
+        passes, preset_passes = _enabled_passes(recipe), _enabled_passes(preset)
+        n_added, n_removed = len(passes - preset_passes), len(preset_passes - passes)
+        parts += [f"+{n_added}"] * (n_added > 0) + [f"-{n_removed}"] * (n_removed > 0)
+        parts += ["moved"] * (not n_added and not n_removed)
+    n_eager = sum(choice.lowering == EAGER for choice in recipe.choices)
+    parts += [f"{n_eager} in eager"] * (n_eager > 0)
     parts += [recipe.dialect] * (recipe.dialect != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
     return " ".join(parts)
 
 
-def _enabled(recipe: Recipe) -> set[tuple[int, str]]:
-    """The enabled passes, by text and by the number of earlier passes with the same text."""
-    seen: dict[str, int] = {}
-    found = set()
+def _enabled_passes(recipe: Recipe) -> set[tuple[int, str]]:
+    """The enabled passes, each as the number of earlier passes with the same spelling, and the spelling."""
+    counts: dict[str, int] = {}
+    passes = set()
     for step in recipe.steps:
         if step.enabled:
             spelling = f"{step.anchor}({step.spelling()})"
-            found.add((seen.get(spelling, 0), spelling))
-            seen[spelling] = seen.get(spelling, 0) + 1
-    return found
+            passes.add((counts.get(spelling, 0), spelling))
+            counts[spelling] = counts.get(spelling, 0) + 1
+    return passes
 
 
-FIRST_SCRIPT = "opening a .py file executes it; other file types never execute code"
+FIRST_SCRIPT_NOTICE = "opening a .py file executes it; other file types never execute code"
 T = TypeVar("T")
 
 
 class SavedScreen(msgspec.Struct, frozen=True):
     """The saved session. `stage` is the key of the shown stage, `how` the kind of diff.
 
-    An input file is stored as its path, and read again. `source` is true if the source pane was shown.
+    `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
     """
 
     pane: str = "graph"
@@ -169,7 +170,7 @@ class SavedScreen(msgspec.Struct, frozen=True):
 
 
 def read_session(path: Path) -> tuple[SavedScreen, str]:
-    """The session saved in `path`, and an error (empty if it is valid or does not exist)."""
+    """The session saved in `path`, and an error, empty if the file is valid or does not exist."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=SavedScreen), ""
     except FileNotFoundError:
@@ -179,85 +180,87 @@ def read_session(path: Path) -> tuple[SavedScreen, str]:
 
 
 def write_session(path: Path, saved: SavedScreen) -> None:
-    """Save atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
-    write_whole_bytes(path, msgspec.msgpack.encode(saved), lasting=True)
+    """Save `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
+    write_whole_bytes(path, msgspec.msgpack.encode(saved), sync=True)
 
 
 class SessionFile:
     """The session file at `path`, merged with the changes of other workbenches.
 
-    Any thread may call `write` at any time; it writes the latest wanted session.
+    Any thread may call `write` at any time; it writes the session that was set last.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._unread = False
-        self._seen: Stamp = None
-        self._wanted = self._mine = self._on_disk = SavedScreen()
+        self._is_unreadable = False
+        self._last_stamp: Stamp = None
+        # The session that was set last, the one that was written last, and the content of the file, which has the
+        # changes of other workbenches too.
+        self._current = self._written = self._on_disk = SavedScreen()
 
     def read(self) -> tuple[SavedScreen, str]:
         """The saved session, and an error. The first write renames an unreadable file."""
-        self._seen = stamp_of(self._path)
+        self._last_stamp = stamp_of(self._path)
         saved, problem = read_session(self._path)
-        self._unread = bool(problem)
-        self._wanted = self._mine = self._on_disk = saved
+        self._is_unreadable = bool(problem)
+        self._current = self._written = self._on_disk = saved
         return saved, problem
 
     def mark_invalid(self) -> None:
-        """Rename the file at the first write, because it has invalid contents."""
-        self._unread = True
+        """Rename the file at the next write, because it has invalid contents."""
+        self._is_unreadable = True
 
     def set_session(self, saved: SavedScreen) -> None:
         """Set the session for the next write."""
-        if saved != self._wanted:
-            self._wanted = saved
+        if saved != self._current:
+            self._current = saved
 
     @property
     def is_written(self) -> bool:
-        """Whether the file has the wanted session."""
-        return self._wanted is self._mine
+        """Whether the session that was set last is in the file."""
+        return self._current is self._written
 
     def write(self) -> None:
-        """Write the wanted session atomically. Raises `OSError`, and `ValueError` if it cannot be encoded."""
+        """Write the session that was set last. Raises `OSError`, and `ValueError` if it cannot be encoded."""
         with self._lock:
-            mine = self._wanted
-            if mine is self._mine:
+            session = self._current
+            if session is self._written:
                 return
             # A separate lock, so that saving a recipe edit never waits.
             with exclusive_lock(self._path.with_name(f".{self._path.name}.lock")):
-                whole = merged(self._mine, self._read_changes(), mine)
-                if self._unread:
+                content = merge_sessions(self._written, self._read_changes(), session)
+                if self._is_unreadable:
                     self._path.replace(self._path.with_name(f"{self._path.name}.unread"))
-                    self._unread = False
-                write_session(self._path, whole)
-                self._seen = stamp_of(self._path)
-            self._mine, self._on_disk = mine, whole
+                    self._is_unreadable = False
+                write_session(self._path, content)
+                self._last_stamp = stamp_of(self._path)
+            self._written, self._on_disk = session, content
 
     def _read_changes(self) -> SavedScreen:
         """The current content of the file. It is read again only if another workbench has written it."""
-        if (now := stamp_of(self._path)) != self._seen:
-            self._seen = now
+        stamp = stamp_of(self._path)
+        if stamp != self._last_stamp:
+            self._last_stamp = stamp
             self._on_disk, problem = read_session(self._path)
-            self._unread = bool(problem)
+            self._is_unreadable = bool(problem)
         return self._on_disk
 
 
-def merged(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
+def merge_sessions(base: SavedScreen, theirs: SavedScreen, mine: SavedScreen) -> SavedScreen:
     """`mine` with the runs and bookmarks that another workbench has added or removed since `base`."""
-    runs = sorted(_merged(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-LENGTH:]
-    marks = [each.bookmarks if isinstance(each.bookmarks, list) else [] for each in (base, theirs, mine)]
-    bookmarks = _merged(*marks)
-    return msgspec.structs.replace(mine, runs=tuple(runs), bookmarks=bookmarks)
+    runs = sorted(_merge_lists(base.runs, theirs.runs, mine.runs), key=lambda run: run.at)[-MAX_RUNS:]
+    marks = [saved.bookmarks if isinstance(saved.bookmarks, list) else [] for saved in (base, theirs, mine)]
+    return msgspec.structs.replace(mine, runs=tuple(runs), bookmarks=_merge_lists(*marks))
 
 
-def _merged(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
-    added = [each for each in mine if each not in base and each not in theirs]
-    return [each for each in theirs if each in mine or each not in base] + added
+def _merge_lists(base: Sequence[T], theirs: Sequence[T], mine: Sequence[T]) -> list[T]:
+    added = [item for item in mine if item not in base and item not in theirs]
+    return [item for item in theirs if item in mine or item not in base] + added
 
 
 def is_first_script(source: str, store: Path) -> bool:
-    """Whether `source` is the first script opened with this `store`. Later calls return false."""
+    """Whether `source` is the first script that is opened with this `store`, which is recorded there."""
     path = source.partition(":")[0]
     if os.path.exists(path) and not path.endswith(".py"):
         return False

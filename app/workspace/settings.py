@@ -1,4 +1,7 @@
-"""The user's settings: `config.toml` in the configuration folder, and the themes next to it. No Textual."""
+"""The user's settings: `config.toml` in the configuration folder, and the themes next to it.
+
+Does not import Textual.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from buddy.compiler.protocol.renamed import ACTION_IDS, with_new_names
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml
 
-_AT = re.compile(r" - at `\$\.?(.*?)`$")
+# The path of the wrong value at the end of a message of msgspec.
+_PATH_SUFFIX = re.compile(r" - at `\$\.?(.*?)`$")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,10 +40,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 FIELDS = {
     "theme": "name of the colour theme",
-    "auto_run": "run the program after each edit, not only on r",
+    "auto_run": "run the program after each edit, not only when r is pressed",
     "bell_after": "ring the terminal bell when a job of at least this many seconds ends; 0: never",
     "memory": "memory limit of each engine process in GiB; 0: no limit; default: 90 % of the machine's memory",
-    "equal_nan": "treat NaN as equal to NaN when outputs are compared with eager",
+    "equal_nan": "accept NaN where eager also has NaN when outputs are compared",
     "timeout": "time limit of a run in seconds",
     "keys": "keys of actions, by action id",
 }
@@ -49,8 +53,8 @@ def settings_path() -> Path:
     """The path of the settings file; `BUDDY_TUI_CONFIG` overrides it."""
     import platformdirs
 
-    given = os.environ.get("BUDDY_TUI_CONFIG")
-    return Path(given) if given else platformdirs.user_config_path("buddy-tui") / "config.toml"
+    override = os.environ.get("BUDDY_TUI_CONFIG")
+    return Path(override) if override else platformdirs.user_config_path("buddy-tui") / "config.toml"
 
 
 def themes_folder(path: Path) -> Path:
@@ -59,7 +63,7 @@ def themes_folder(path: Path) -> Path:
 
 
 def read_settings(path: Path) -> tuple[Settings, str]:
-    """The settings in the file at `path`, and an error (empty if it is valid or does not exist)."""
+    """The settings in the file at `path`, and an error, empty if the file is valid or does not exist."""
     try:
         text = read_file(path)
     except FileNotFoundError:
@@ -67,7 +71,7 @@ def read_settings(path: Path) -> tuple[Settings, str]:
     except (OSError, ValueError) as error:
         return Settings(), f"{path} is ignored: {getattr(error, 'strerror', None) or error}"
     try:
-        return _settings(text), ""
+        return _parse_settings(text), ""
     except TomlError as error:
         where = f"{path}, line {error.line}" if error.line else str(path)
         return Settings(), f"{where}: {error.what}; the defaults are used"
@@ -77,37 +81,37 @@ def apply_settings(path: Path) -> tuple[Settings, list[str]]:
     """Load and apply the settings and the user themes. Returns the settings and all errors."""
     settings, problem = read_settings(path)
     problems = [problem, *add_themes(themes_folder(path))]
-    missing = no_such_theme(settings.theme)
-    if missing:
-        problems.append(f"{path}: {missing}; the default is used")
+    theme_error = no_such_theme(settings.theme)
+    if theme_error:
+        problems.append(f"{path}: {theme_error}; the default is used")
     return settings, [problem for problem in problems if problem]
 
 
-def _settings(text: str) -> Settings:
-    """Parse settings. Raises `TomlError` for an invalid setting or key."""
+def _parse_settings(text: str) -> Settings:
+    """Parse the text of a settings file. Raises `TomlError` for invalid TOML, or for an invalid setting or key."""
     data = parse_toml(text)
     try:
-        found = msgspec.convert(data, Settings, strict=True)
+        settings = msgspec.convert(data, Settings, strict=True)
     except msgspec.ValidationError as error:
-        raise _with_line(str(error), text, data) from error
-    for name, given in found.keys.items():
-        problem = key_map.key_error(ACTION_IDS.get(name, name), given)
+        raise _as_toml_error(str(error), text, data) from error
+    for name, keys in settings.keys.items():
+        problem = key_map.key_error(ACTION_IDS.get(name, name), keys)
         if problem:
             raise TomlError(f"keys.{name}: {problem}", line_of(text, ["keys", name]))
-    return msgspec.structs.replace(found, keys=with_new_names(found.keys, ACTION_IDS, "settings: action"))
+    return msgspec.structs.replace(settings, keys=with_new_names(settings.keys, ACTION_IDS, "settings: action"))
 
 
-def _with_line(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
-    """A validation error with the line of its entry."""
-    place = _AT.search(message)
-    what = _AT.sub("", message)
-    path = [part for part in (place[1] if place else "").split(".") if part]
-    unknown = re.search(r"unknown field `(.*)`", what)
+def _as_toml_error(message: str, text: str, data: Mapping[str, Any]) -> TomlError:
+    """The error for `message` of msgspec's validation of `data`, with the line of the invalid entry in `text`."""
+    path_match = _PATH_SUFFIX.search(message)
+    problem = _PATH_SUFFIX.sub("", message)
+    path = [part for part in (path_match[1] if path_match else "").split(".") if part]
+    unknown = re.search(r"unknown field `(.*)`", problem)
     if unknown:
-        what = f"unknown setting {unknown[1]!r}; known: {', '.join(FIELDS)}"
-        return TomlError(what, line_of(text, [unknown[1]]))
+        return TomlError(f"unknown setting {unknown[1]!r}; known: {', '.join(FIELDS)}", line_of(text, [unknown[1]]))
     if path and path[0].startswith("keys["):
-        wrong = [key for key, value in data["keys"].items() if not isinstance(value, str | list)]
-        path = ["keys", wrong[0]] if wrong else ["keys"]
+        # msgspec does not name the key of an invalid value.
+        invalid = [key for key, value in data["keys"].items() if not isinstance(value, str | list)]
+        path = ["keys", invalid[0]] if invalid else ["keys"]
     name = ".".join(path)
-    return TomlError(f"{name}: {what[:1].lower()}{what[1:]}", line_of(text, path) if path else 0)
+    return TomlError(f"{name}: {problem[:1].lower()}{problem[1:]}", line_of(text, path) if path else 0)

@@ -1,4 +1,4 @@
-"""The recipes of a program, one for each graph, and their storage between sessions. No Textual."""
+"""The recipes of a program, one for each graph, and their storage between sessions. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
 
-# The initial phase of a graph's IR, and its dialects.
-Begin = tuple[str, tuple[str, ...]]
+# The phase of a graph that starts as IR ("" for a captured graph), and the dialects of its IR.
+EntryPhase = tuple[str, tuple[str, ...]]
 Origin = Literal["none", "preset", "restored", "edited"]
 
 
 class Workspace:
     """The recipes of one program. `graph` is the graph on the screen, which `recipe`, edits and undo refer to.
 
-    Every edit and the shown graph are saved at once under `store`. `plugins` are the plug-ins of every recipe: as given
-    by the user, until the engine has reported their contents.
+    Every edit and the number of the shown graph are saved at once under `store`. `plugins` are the plug-ins of every
+    recipe: paths from the command line, until the engine has loaded them and reported their hashes. `ready` is true
+    after `begin`. `problem` is the error of the last save, `notice` tells that another workbench has saved too.
     """
 
     def __init__(
@@ -43,13 +44,13 @@ class Workspace:
         self.graph = 0
         self.ready = False
         self.problem = ""
-        self.news = ""
+        self.notice = ""
         self._store = store or default_store()
         self._clock = clock
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
         self._files: dict[int, RecipeFile] = {}
-        self._entries: list[Begin] = []
+        self._entry_phases: list[EntryPhase] = []
 
     @property
     def path(self) -> Path:
@@ -74,7 +75,7 @@ class Workspace:
 
     @property
     def origin(self) -> Origin:
-        """The origin of the recipe."""
+        """Where the recipe of the graph on the screen comes from."""
         if not self.ready:
             return "none"
         if self._history.restored:
@@ -82,55 +83,64 @@ class Workspace:
         return "preset" if self.recipe == self.preset else "edited"
 
     def begin(self, preset: Recipe) -> None:
-        """Load the saved recipe of each graph, or use `preset`. Shows the graph that was shown last."""
+        """Start with the saved recipe of each graph, or with `preset`, and with the graph that was shown last."""
         self._preset, self.ready = preset, True
         self._histories.clear()
         self.graph = self._read_shown_graph()
         self._history_of(self.graph)
 
     def set_graphs(self, graphs: Sequence[GraphInfo]) -> None:
-        """Set the graphs of the program. Recipes of graphs that start as IR have passes of earlier phases disabled."""
-        begins = [(graph.enters, graph.dialects) for graph in graphs]
-        if begins != self._entries and any(enters for enters, _ in (*begins, *self._entries)):
+        """Set the graphs of the program. In the preset of a graph that starts as IR, earlier phases are disabled.
+
+        If the program has such graphs, and their phases have changed, all histories are loaded again.
+        """
+        phases = [(graph.enters, graph.dialects) for graph in graphs]
+        if phases != self._entry_phases and any(enters for enters, _ in (*phases, *self._entry_phases)):
             self._histories.clear()
-        self._entries = begins
+        self._entry_phases = phases
 
     def from_preset(self, preset: Recipe) -> Recipe:
         """The recipe of the graph on the screen with the passes of a preset."""
-        return self._from_entry_phase(rebased(preset, self.recipe), self.graph)
+        return self._disable_earlier_phases(rebased(preset, self.recipe), self.graph)
 
-    def _from_entry_phase(self, recipe: Recipe, graph: int) -> Recipe:
-        return adapt_to_phase(recipe, *self._entries[graph]) if graph < len(self._entries) else recipe
+    def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
+        """`recipe` without the passes of phases before the one at which the graph starts."""
+        if graph >= len(self._entry_phases):  # not captured yet
+            return recipe
+        return adapt_to_phase(recipe, *self._entry_phases[graph])
 
     def show(self, graph: int) -> None:
-        """Switch to the recipe of another graph."""
+        """Switch to the recipe of another graph, and save its number as the shown graph."""
         self.graph = graph
-        self._save(lambda: write_whole(self._shown_path, f"{graph}\n"))
+        self._try_to_save(lambda: write_whole(self._shown_graph_path, f"{graph}\n"))
 
     def adopt(self, recipe: Recipe) -> None:
-        """Start a new graph with `recipe`, and ignore a saved recipe with its number."""
+        """Add the graph of `recipe`, with `recipe` as its preset. A saved recipe with its number is ignored."""
         self._files.pop(recipe.graph, None)
         self._histories[recipe.graph] = History(self._with_address(recipe, recipe.graph), None, self._clock)
 
     def edit(self, recipe: Recipe, title: str, merge: str = "") -> bool:
-        """Make `recipe` the current one. Edits with the same `merge` name in quick succession are undone together."""
+        """Make `recipe` the current one, and save it. Returns false if it is already the current one.
+
+        Edits with the same non-empty `merge` in quick succession are undone together.
+        """
         if not self._history.edit(self._with_address(recipe, self.graph), title, merge):
             return False
-        self._save(self._save_recipe)
+        self._save_recipe()
         return True
 
     def undo(self) -> str:
         """Undo one edit. Returns its title, or an empty string without one."""
         title = self._history.undo()
         if title:
-            self._save(self._save_recipe)
+            self._save_recipe()
         return title
 
     def redo(self) -> str:
         """Redo the last undone edit. Returns its title, or an empty string without one."""
         title = self._history.redo()
         if title:
-            self._save(self._save_recipe)
+            self._save_recipe()
         return title
 
     @property
@@ -141,7 +151,7 @@ class Workspace:
     def go(self, steps: int) -> None:
         """Redo that many edits, or, for a negative number, undo them."""
         self._history.go(steps)
-        self._save(self._save_recipe)
+        self._save_recipe()
 
     @property
     def edits(self) -> list[Edit]:
@@ -149,15 +159,21 @@ class Workspace:
         return self._history.edits
 
     def edits_of_others(self) -> list[Edit]:
-        """The recipes of other workbenches for the graph on the screen, without those in its own edits."""
-        own = {edit.recipe for _, edit in self.journal}
-        others = {edit.recipe: edit for edit in reversed(self._file_of(self.graph).others())}
-        return [edit for recipe, edit in reversed(others.items()) if recipe not in own]
+        """The edits of other workbenches for the graph on the screen, except those whose recipe is in `journal`.
+
+        The edits of the most recent workbench are first. Of edits with equal recipes, only the first one is returned.
+        """
+        own_recipes = {edit.recipe for _, edit in self.journal}
+        others: dict[Recipe, Edit] = {}
+        for edit in self._file_of(self.graph).edits_of_others():
+            if edit.recipe not in own_recipes:
+                others.setdefault(edit.recipe, edit)
+        return list(others.values())
 
     @property
-    def has_others(self) -> bool:
-        """Whether other workbenches have saved edits of the recipe on the screen."""
-        return bool(self._file_of(self.graph).others())
+    def has_edits_of_others(self) -> bool:
+        """Whether other workbenches have saved edits of the graph on the screen."""
+        return bool(self._file_of(self.graph).edits_of_others())
 
     @property
     def can_undo(self) -> bool:
@@ -175,36 +191,44 @@ class Workspace:
 
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
-            kept, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
+            saved, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
             self.problem = problem or self.problem
-            begins = self._from_entry_phase(kept, graph) if kept and kept.steps == self._preset.steps else kept
-            found = History(self._from_entry_phase(self._with_address(self._preset, graph), graph), begins, self._clock)
+            preset = self._disable_earlier_phases(self._with_address(self._preset, graph), graph)
+            has_preset_steps = saved is not None and saved.steps == self._preset.steps
+            initial = self._disable_earlier_phases(saved, graph) if saved and has_preset_steps else saved
+            history = History(preset, initial, self._clock)
             if edits is not None:
-                found.take(edits.up_to(kept or found.recipe))
-            self._histories[graph] = found
+                history.continue_from(edits.with_current(saved or history.recipe))
+            self._histories[graph] = history
         return self._histories[graph]
 
     def _with_address(self, recipe: Recipe, graph: int) -> Recipe:
+        """`recipe` for a graph of this program, without plug-ins, as it is stored."""
         return msgspec.structs.replace(recipe, source=self.source, arguments=self.arguments, graph=graph, plugins=())
 
     def _with_plugins(self, recipe: Recipe) -> Recipe:
-        """The recipe with the plug-ins that the engine has loaded, which may have changed since the edit."""
+        """`recipe` with the current plug-ins, which may have changed since the edit that made `recipe`."""
         return msgspec.structs.replace(recipe, plugins=self.plugins)
 
     # ---- saving --------------------------------------------------------------------------------------------------
 
-    def _save(self, keep: Callable[[], None]) -> None:
-        self.news = ""
+    def _save_recipe(self) -> None:
+        """Save the recipe and its history; a recipe that equals the preset is not saved."""
+        self._try_to_save(self._write_recipe)
+
+    def _try_to_save(self, write: Callable[[], None]) -> None:
+        """Call `write`. An `OSError` becomes `problem`."""
+        self.notice = ""
         try:
-            keep()
+            write()
             self.problem = ""
         except OSError as error:
             self.problem = f"the recipe could not be saved: {error}"
 
-    def _save_recipe(self) -> None:
+    def _write_recipe(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
-        if self._file_of(self.graph).keep(recipe, self._history.edits_to_save()):
-            self.news = "another workbench edited this recipe too: press U to see its edits"
+        if self._file_of(self.graph).save(recipe, self._history.edits_to_save()):
+            self.notice = "another workbench edited this recipe too: press U to see its edits"
 
     def _file_of(self, graph: int) -> RecipeFile:
         if graph not in self._files:
@@ -212,27 +236,27 @@ class Workspace:
         return self._files[graph]
 
     @property
-    def _shown_path(self) -> Path:
+    def _shown_graph_path(self) -> Path:
         return self.path_of(0).with_suffix(".graph")
 
     def _read_shown_graph(self) -> int:
         try:
-            return max(0, int(self._shown_path.read_text("utf-8")))
+            return max(0, int(self._shown_graph_path.read_text("utf-8")))
         except (OSError, ValueError):
             return 0
 
 
 def default_store(machine: str = "") -> Path:
-    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Programs on remote hosts have a separate folder."""
+    """The folder of saved recipes; `BUDDY_TUI_STATE` overrides it. Each remote host, `machine`, has a folder inside."""
     import platformdirs
 
-    here = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
-    return here / "machines" / digest(machine) if machine else here
+    folder = Path(os.environ.get("BUDDY_TUI_STATE") or platformdirs.user_state_dir("buddy-tui"))
+    return folder / "machines" / digest(machine) if machine else folder
 
 
 def recipe_path(source: str, arguments: tuple[str, ...], store: Path, graph: int = 0) -> Path:
-    """The file of the recipe of a graph of `source`. It does not depend on the current folder."""
+    """The recipe file of a graph of `source`. An existing source has the same file from every current folder."""
     path, colon, name = source.partition(":")
-    place = os.path.realpath(path) if os.path.exists(path) else path
+    absolute_path = os.path.realpath(path) if os.path.exists(path) else path
     number = f"-{graph}" if graph else ""
-    return store / "recipes" / f"{digest(place + colon + name, arguments)}{number}.toml"
+    return store / "recipes" / f"{digest(absolute_path + colon + name, arguments)}{number}.toml"

@@ -93,9 +93,11 @@ class Bench:
 
     def _done(self) -> bool:
         state = self.app.state
-        if self.app.session._timer is not None:
+        if self.app.session._build_timer is not None:
             return False  # an edit in a burst is compiled a little later
-        return state.problem is not None or (state.compiled is not None and state.compiled == self.app.workspace.recipe)
+        return state.problem is not None or (
+            state.compiled_recipe is not None and state.compiled_recipe == self.app.workspace.recipe
+        )
 
     async def drawn(self) -> None:
         """Wait until the lines of the chosen stage are on the screen."""
@@ -163,6 +165,6 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Work
     monkeypatch.setattr(formatting, "milliseconds", lambda value: "1.0 ms")
     monkeypatch.setattr(formatting, "seconds", lambda value: "1.00 s")
     # However busy the machine is, the engine is not said to be silent.
-    monkeypatch.setattr(progress, "SILENT", math.inf)
+    monkeypatch.setattr(progress, "SILENCE_SECONDS", math.inf)
     monkeypatch.setattr(formatting, "progress_bar", lambda share, width, glyphs: glyphs.bar * (width // 2))
     return lambda *given, **options: alike(tmp_path, *given, **options)

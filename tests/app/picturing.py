@@ -72,7 +72,7 @@ def after(*keys: str, run: bool = False) -> Before:
 
 async def compiled(pilot: Any, *, run: bool = False) -> None:
     app = pilot.app
-    await until(pilot, lambda: not app.state.busy and (app.state.compiled or app.state.problem))
+    await until(pilot, lambda: not app.state.busy and (app.state.compiled_recipe or app.state.problem))
     await until(pilot, lambda: app.state.passes and app.state.ops)
     if run:
         await pilot.press("r")

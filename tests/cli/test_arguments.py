@@ -26,7 +26,7 @@ from buddy.app.cli import arguments, run, workbench
     ],
 )
 def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tuple[str, ...]) -> None:
-    options, rest = arguments.parse_with_script_arguments(run.parser(), words.split())
+    options, rest = arguments.parse_with_script_arguments(run.make_parser(), words.split())
     assert (options.source, options.json, rest) == ("a.py", json, script)
 
 
@@ -44,14 +44,14 @@ def test_the_script_gets_what_we_do_not_know(words: str, json: bool, script: tup
 )
 def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.parse_with_script_arguments(run.parser(), words.split())
+        arguments.parse_with_script_arguments(run.make_parser(), words.split())
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
 
 
 def test_the_workbench_takes_the_scripts_arguments_too() -> None:
     options, rest = arguments.parse_with_script_arguments(
-        workbench.parser(), ["--theme", "dark", "samples/bert.py", "--tiny"]
+        workbench.make_parser(), ["--theme", "dark", "samples/bert.py", "--tiny"]
     )
     assert (options.theme, options.source, rest) == ("dark", "samples/bert.py", ("--tiny",))
 
@@ -63,10 +63,10 @@ def test_a_mistyped_verb_is_answered_with_the_one_that_was_meant(capsys: pytest.
 
 @pytest.mark.parametrize("word", ["runs.py", "./rnu", "package.module:run", "run:model", "zebra", "--version"])
 def test_a_source_is_no_mistyped_verb(word: str) -> None:
-    assert cli._verb_meant("workbench", [word]) == ""
+    assert cli._similar_verb(word) == ""
 
 
 def test_a_file_may_be_named_almost_like_a_verb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("rnu").write_text("", encoding="utf-8")
-    assert cli._verb_meant("workbench", ["rnu"]) == ""
+    assert cli._similar_verb("rnu") == ""

@@ -304,7 +304,7 @@ def test_diff_shows_a_stage_under_two_recipes_and_two_stages(cli: Verb) -> None:
     assert done.returncode == 2
     assert "'nosuch' is neither a file nor a preset; known presets: default" in done.stderr
     done = cli("diff", "samples/addmm.py", "--stage", "lower")
-    assert "nothing to compare with" in done.stderr
+    assert "give exactly one of --against" in done.stderr
 
 
 def test_presets_are_compiled_and_run_side_by_side(cli: Verb) -> None:

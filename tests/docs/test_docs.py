@@ -14,7 +14,7 @@ import pytest
 
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action
 from buddy.app.cli import FAILURE, VERBS, arguments
-from buddy.app.cli.catalogue import catalogue_parser
+from buddy.app.cli.catalogue import make_catalogue_parser
 from buddy.app.workspace.settings import FIELDS, read_settings
 from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
@@ -62,11 +62,11 @@ def test_a_command_is_one_that_the_program_takes(command: str) -> None:
     rest = words(command)
     verb = rest.pop(0) if rest[0] in VERBS else "workbench"
     if verb == "ops":
-        catalogue_parser(verb, "").parse_args(rest)
+        make_catalogue_parser(verb, "").parse_args(rest)
     elif verb in ("cache", "coverage", "doctor", "passes", "replay"):
-        import_module(f"buddy.app.cli.{verb}").parser().parse_args(rest)
+        import_module(f"buddy.app.cli.{verb}").make_parser().parse_args(rest)
     else:
-        arguments.parse_with_script_arguments(import_module(f"buddy.app.cli.{verb}").parser(), rest)
+        arguments.parse_with_script_arguments(import_module(f"buddy.app.cli.{verb}").make_parser(), rest)
 
 
 def naming() -> list[str]:

@@ -89,7 +89,7 @@ class Linked(Bench):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def linked(far: Far) -> AsyncIterator[Linked]:
-    client = EngineClient(far.remote(), link_changed=lambda what: bench.told.append(what))
+    client = EngineClient(far.remote(), on_connection_change=lambda what: bench.told.append(what))
     bench = Linked(client)
     await client.start()
     pids = [bench.pid, *everything_below(bench.pid)]
@@ -160,7 +160,7 @@ async def test_links_that_break_all_the_time_lose_nothing(linked: Linked, far: F
 @pytest.mark.asyncio(loop_scope="module")
 async def test_an_engine_without_a_link_ends_by_itself_and_the_client_is_told(far: Far, add: Path) -> None:
     told: list[str] = []
-    client = EngineClient(far.remote(patience=1.0), link_changed=told.append)
+    client = EngineClient(far.remote(patience=1.0), on_connection_change=told.append)
     bench = Bench(client)
     await client.start()
     pids = [bench.pid, *everything_below(bench.pid)]
@@ -306,7 +306,7 @@ async def test_a_machine_without_buddy_tui_says_where_to_get_it(far: Far) -> Non
     error = await lost(far.remote(program="no-such-buddy"))
     assert "no-such-buddy not found on far" in error.reason
     assert "--remote-program" in error.reason
-    assert error.lasting
+    assert error.is_permanent
 
 
 COMPLAINTS = (
@@ -320,12 +320,12 @@ COMPLAINTS = (
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize(("said", "told", "lasting"), COMPLAINTS)
-async def test_what_ssh_complains_of_is_explained(tmp_path: Path, said: str, told: str, lasting: bool) -> None:
+@pytest.mark.parametrize(("said", "told", "is_permanent"), COMPLAINTS)
+async def test_what_ssh_complains_of_is_explained(tmp_path: Path, said: str, told: str, is_permanent: bool) -> None:
     ssh = (sys.executable, "-c", f"import sys; print({said!r}, file=sys.stderr); sys.exit(255)")
     error = await lost(RemoteHost("far", ssh))
     assert told in error.reason
-    assert error.lasting is lasting
+    assert error.is_permanent is is_permanent
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -349,7 +349,7 @@ async def test_an_engine_of_another_version_is_refused_for_good(far: Far, monkey
     monkeypatch.setattr("buddy.app.session.client.Hello", lambda **_given: Hello(version=PROTOCOL_VERSION + 7))
     error = await lost(far.remote())
     assert f"the client speaks protocol {PROTOCOL_VERSION + 7}, this engine {PROTOCOL_VERSION}" in error.reason
-    assert error.lasting
+    assert error.is_permanent
 
 
 def test_hosts_that_ssh_would_take_for_options_are_refused() -> None:

@@ -143,7 +143,7 @@ def _from_engine(bench: Any, data: bytes) -> bool:
 def _pipe(bench: Any, number: int) -> Any:
     """The workbench's end of the engine's stdin (0) or stdout (1), `None` if there is no engine, or it is exiting."""
     transport = getattr(bench.session._client, "_transport", None)
-    process = getattr(getattr(transport, "_link", transport), "_process", None)
+    process = getattr(getattr(transport, "_connection", transport), "_process", None)
     return process._transport.get_pipe_transport(number) if process is not None else None
 
 

@@ -378,7 +378,7 @@ READERS: dict[str, Reader] = {
         weight=20,
     ),
     "path and seed": Reader(
-        _text(lambda text: (inputs.typed_path(text), inputs.typed_seed(text.partition("\n")[2] or "7"))),
+        _text(lambda text: (inputs.parse_path(text), inputs.parse_seed(text.partition("\n")[2] or "7"))),
         (ValueError,),
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,

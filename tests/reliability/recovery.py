@@ -111,7 +111,7 @@ class Recovery:
         state = self._app.state
         self.absence.look(state)
         workers = " ".join(f"{name} {worker.state}" for name, worker in sorted(state.workers.items()))
-        engine = f"{state.engine}, silent" if state.silent else f"{state.engine} {state.link}"
+        engine = f"{state.engine}, silent" if state.silent_seconds else f"{state.engine} {state.connection_error}"
         now = f"{engine} {sorted(state.jobs.items())} {state.problem} {len(state.board.rows())} {workers}"
         if now != self._standing:
             self._standing, self._moved, self._last = now, time.monotonic(), ""
@@ -123,9 +123,9 @@ class Recovery:
     def _wanted(self) -> str:
         """The key that a user would press now, "" for none, "well" if everything works."""
         state, waiting = self._app.state, time.monotonic() - self._moved
-        if state.silent or (state.engine == "lost" and waiting > _READ and self._app.session._needs_user):
+        if state.silent_seconds or (state.engine == "lost" and waiting > _READ and self._app.session._needs_user):
             return "R"
-        if state.link and waiting > _READ and self._last != "R":
+        if state.connection_error and waiting > _READ and self._last != "R":
             return "R"
         if state.engine != "ready":
             return ""
@@ -138,7 +138,7 @@ class Recovery:
             return "R"
         if busy or not state.captured:
             return self._impatient(waiting, busy)
-        if self._ran and state.ran == self._app.workspace.recipe and state.problem is None:
+        if self._ran and state.run_recipe == self._app.workspace.recipe and state.problem is None:
             return "well"
         return "r" if not self._ran or waiting > _IDLE else ""
 
@@ -158,7 +158,7 @@ class Recovery:
         self._tell(f"pressed {key}")
         if key == "r":
             self._ran = True
-            state.of(state.graph).ran = None
+            state.of(state.graph).run_recipe = None
         {"R": app.start_over, "ctrl+c": app.cancel_jobs, "u": app.context.edits.undo, "r": app.run_program}[key]()
         # Opening the program is not delayed by a broken pass.
         if key == "u" and state.busy and "open" not in state.jobs.values():

@@ -104,14 +104,14 @@ class Day:
             await self._fill_recipes()
         await self._fill_stages()
         await self._fill_forms()
-        for _ in range(session_file.LENGTH):
+        for _ in range(session_file.MAX_RUNS):
             await self._run()
             await self._settled()
         await self._fill_screens()
 
     async def _fill_edits(self) -> None:
         """Toggles passes faster than they are compiled, until the undo history is full."""
-        while len(self.app.workspace.edits) < history.LENGTH:
+        while len(self.app.workspace.edits) < history.MAX_UNDO_EDITS:
             await self._switch(self._chance.choice(self._rows()))
             await asyncio.sleep(0)
         await self._settled()
@@ -123,7 +123,7 @@ class Day:
         for number in range(1, 2**_TOGGLED + 1):
             rows = self._rows()
             await self._switch(rows[min((number & -number).bit_length(), len(rows)) - 1])
-            await self._until(lambda: self.app.state.compiled == self.app.workspace.recipe, "a compilation")
+            await self._until(lambda: self.app.state.compiled_recipe == self.app.workspace.recipe, "a compilation")
         await self._settled()
 
     async def _fill_stages(self) -> None:
@@ -138,22 +138,22 @@ class Day:
         )
         for shown, step in walks:
             for action in (*shown, *[step] * len(self.app.state.board.rows())):
-                await self.app.do(actions.BY_ID[action])
+                await self.app.perform(actions.BY_ID[action])
                 await self._settled()
-        await self.app.do(actions.BY_ID["ir.diff"])
+        await self.app.perform(actions.BY_ID["ir.diff"])
         await self._settled()
 
     async def _fill_forms(self) -> None:
         """Requests as many generic forms as the engine caches, of random stages."""
         self.app.context.layout.show_pane("ir")
-        await self.app.do(actions.BY_ID["ir.generic"])
+        await self.app.perform(actions.BY_ID["ir.generic"])
         for _ in range(MAX_FORMS):
             self.app.graph_commands.show(self._chance.randrange(len(self.app.state.graphs)))
             await self._settled()
             self.app.ir.choose(self._chance.choice(self.app.ir.rows))
             await self._settled()
         if self.app.ir.stages.generic:
-            await self.app.do(actions.BY_ID["ir.generic"])
+            await self.app.perform(actions.BY_ID["ir.generic"])
         await self._settled()
 
     async def _fill_screens(self) -> None:
@@ -227,7 +227,7 @@ class Day:
         self.app.context.layout.show_pane("passes")
         # Without a wait: a frame from the engine may move the cursor to the pass of the stage on the screen.
         self.app.passes.cursor = row
-        await self.app.do(actions.BY_ID["passes.toggle"])
+        await self.app.perform(actions.BY_ID["passes.toggle"])
 
     async def _undo(self) -> None:
         await self._press(self._chance.choice(("u", "ctrl+r")))
@@ -255,7 +255,7 @@ class Day:
     async def _search(self) -> None:
         pane, action = self._chance.choice(_SEARCHES)
         self.app.context.layout.show_pane(pane)
-        await self.app.do(actions.BY_ID[action])
+        await self.app.perform(actions.BY_ID[action])
         if self._user.typing:
             await self._type(self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter")
             await self._press(*(("n",) if pane == "ir" else ()))
@@ -280,7 +280,7 @@ class Day:
     async def _do(self, action: actions.Action) -> None:
         """Performs an action; answers its prompts, and closes what it opens."""
         self.tried[action.id] += 1
-        await self.app.do(action)
+        await self.app.perform(action)
         await self._settled()
         if self._user.typing:
             await self._type(self._chance.choice(_TYPED), "escape" if self._chance.random() < 0.3 else "enter")

@@ -21,8 +21,8 @@ from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.screens.values import ValuesScreen
-from buddy.app.session.stages import KEEP, LineCache
-from buddy.app.session.state import FORMS, LOGGED, State, keep_newest
+from buddy.app.session.stages import MAX_PAGES, LineCache
+from buddy.app.session.state import MAX_CACHED_FORMS, MAX_LOG_ENTRIES, State, keep_newest
 from buddy.app.workbench import app
 from buddy.app.workbench.app import BenchScreen, Workbench
 from buddy.app.workbench.terminal import is_disconnected
@@ -111,17 +111,17 @@ def test_a_terminal_that_hung_up_is_seen() -> None:
 
 async def test_what_is_remembered_of_texts_and_faults_is_bounded(tmp_path: Path) -> None:
     state = State()
-    for number in range(LOGGED + 30):
+    for number in range(MAX_LOG_ENTRIES + 30):
         state.apply(Failed(number + 1, Diagnostic(f"fault {number}")))
-    assert [len(state.log), state.log[-1].what] == [LOGGED, f"fault {LOGGED + 29}"]
+    assert [len(state.log), state.log[-1].what] == [MAX_LOG_ENTRIES, f"fault {MAX_LOG_ENTRIES + 29}"]
 
     async def fetch(text: str, start: int, count: int) -> Lines:
         return Lines(1, text, start, ("x",), 1)
 
     cache = LineCache(fetch, lambda _text: None)
-    for number in range(3 * KEEP):
+    for number in range(3 * MAX_PAGES):
         await cache.load(f"text {number}", 0, 1)
-    assert len(cache._totals) == len(cache._pages) == KEEP
+    assert len(cache._totals) == len(cache._pages) == MAX_PAGES
     kept = dict.fromkeys(range(10), "")
     keep_newest(kept, 4)
     assert list(kept) == [6, 7, 8, 9]
@@ -191,7 +191,7 @@ def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
         store.put(f"form {number}", IndexedText("module {}\n"))
         forms._keep(f"text {number}", f"form {number}")
         forms._keep("text 0", "form 0")
-    assert len(store.names()) == MAX_FORMS > FORMS
+    assert len(store.names()) == MAX_FORMS > MAX_CACHED_FORMS
     assert {"form 0", f"form {MAX_FORMS + 9}"} <= set(store.names())
 
 

@@ -44,7 +44,7 @@ class Run:
         """The number of finished and of all batches, and the outcomes of their cases."""
         if self.campaign is not None:
             return campaigns.told(self.campaign, self.plan, campaigns.known(self.campaign, self.plan, self.path))
-        plan = fuzz._plan(fuzz.parser().parse_args(self.command[3:]))
+        plan = fuzz._make_plan(fuzz.make_parser().parse_args(self.command[3:]))
         batches = fuzzing.read(self.path, plan)
         found = fuzzing.total(batches.values())
         counts = ", ".join(f"{count} {name}" for name, count in found.most_common())

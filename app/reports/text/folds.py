@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from buddy.app.session.stages import AnnotatedLine
-from buddy.app.session.state import TEXTS, keep_newest
+from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import LongType
 from buddy.compiler.protocol.texts import INSIDE
 
@@ -47,7 +47,7 @@ class TypeNames:
     def take(self, text: str, types: Sequence[LongType]) -> None:
         """Give names to the types of a text that have none."""
         self._types[text] = tuple(types)
-        keep_newest(self._types, TEXTS)
+        keep_newest(self._types, MAX_CACHED_TEXTS)
         for one in types:
             self._names.setdefault(one.text, f"!T{len(self._names) + 1}")
 

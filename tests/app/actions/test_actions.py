@@ -14,7 +14,7 @@ from buddy.app.screens.detail import help_screen
 from buddy.app.widgets.background import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, resolve
-from buddy.app.workbench.key_sequences import HIDDEN, is_listed
+from buddy.app.workbench.key_sequences import UNLISTED_ACTIONS, is_listed
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 
@@ -100,19 +100,19 @@ def test_the_help_of_a_pane_lists_every_action_with_its_keys(pane: str) -> None:
 
 
 def test_every_action_has_a_key_or_a_place_in_the_palette() -> None:
-    assert [action.id for action in ACTIONS if action.id in HIDDEN and not action.keys] == []
+    assert [action.id for action in ACTIONS if action.id in UNLISTED_ACTIONS and not action.keys] == []
     assert [action.id for action in ACTIONS if not action.keys and not is_listed(action)] == []
     # What the palette leaves out is moving about, the palette itself, and ten keys that are one action.
     left_out = [action for action in ACTIONS if not is_listed(action)]
-    assert all(action.id.startswith("move.") or action.id in HIDDEN for action in left_out)
+    assert all(action.id.startswith("move.") or action.id in UNLISTED_ACTIONS for action in left_out)
 
 
-@pytest.mark.parametrize("action", [action for action in ACTIONS if action.own_keys], ids=lambda action: action.id)
+@pytest.mark.parametrize("action", [action for action in ACTIONS if action.default_keys], ids=lambda action: action.id)
 def test_every_key_of_an_action_reaches_it(action: Action) -> None:
     panes = [pane for pane in PANES if action.pane in (pane, "any", "app") or action.anywhere]
     for pane in panes:
         single = {key for call, key in bound(pane) if f"'{action.id}'" in call}
-        for key in action.own_keys:
+        for key in action.default_keys:
             first, *second = key.split()
             if second:
                 assert dict(sequence_continuations(first, pane))[second[0]] is action
@@ -134,14 +134,14 @@ def spelled_out(key: str) -> str:
 
 def test_a_disabled_action_has_a_reason() -> None:
     assert reason("run") == "the engine is starting"
-    assert reason("run", engine="ready", recipe=True) == "no graph has been captured yet"
+    assert reason("run", engine="ready", has_recipe=True) == "no graph has been captured yet"
     assert reason("undo") == "nothing to undo"
     assert "press R to restart it" in reason("run", engine="lost")
-    assert reason("run", engine="ready", recipe=True, captured=True) == ""
+    assert reason("run", engine="ready", has_recipe=True, captured=True) == ""
 
 
 def test_the_toggle_of_a_node_without_lowerings_is_disabled_with_a_reason() -> None:
-    ready = {"engine": "ready", "recipe": True, "captured": True, "node": NODE}
+    ready = {"engine": "ready", "has_recipe": True, "captured": True, "node": NODE}
     only_eager = Assignment("mm.0", "eager", ("eager",))
     assert "no registry lowers aten.mm.default" in reason("graph.toggle", **ready, assignment=only_eager)
     assert reason("graph.toggle", **ready, assignment=Assignment("mm.0", "eager", ("linalg", "eager"))) == ""

@@ -35,7 +35,9 @@ async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workben
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir.is_drawn, "the diff")
         assert not ir.document.diff.hunks
-        assert bench.app.state.compiled == bench.app.workspace.recipe, "the recipe on the screen is still compiled"
+        assert bench.app.state.compiled_recipe == bench.app.workspace.recipe, (
+            "the recipe on the screen is still compiled"
+        )
 
 
 async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypatch: Any) -> None:
@@ -49,9 +51,11 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")
         assert ir.document.diff.hunks
         # A recipe of another user is compiled without the plug-ins that it names.
-        asked, compile_beside = [], bench.app.session.compile_beside
+        asked, compile_for_comparison = [], bench.app.session.compile_for_comparison
         monkeypatch.setattr(
-            bench.app.session, "compile_beside", lambda recipe: asked.append(recipe) or compile_beside(recipe)
+            bench.app.session,
+            "compile_for_comparison",
+            lambda recipe: asked.append(recipe) or compile_for_comparison(recipe),
         )
         theirs = tmp_path / "theirs.toml"
         theirs.write_text(to_toml(replace(bench.app.workspace.recipe, plugins=(PluginFile("theirs.py"),))))
@@ -113,4 +117,4 @@ async def test_closing_the_list_cancels_the_trials(workbench: Open) -> None:
         bench.app.context.layout.show_pane("passes")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w", "q")
-        await bench.until(lambda: not bench.app.session._client._waiting, "the end of the trials")
+        await bench.until(lambda: not bench.app.session._client._pending, "the end of the trials")

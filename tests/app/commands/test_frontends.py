@@ -46,7 +46,7 @@ async def beside(bench: Any) -> Any:
 
 
 async def settled(bench: Any, screen: Any) -> None:
-    await bench.until(lambda: not bench.app.session._client._waiting, "both pipelines")
+    await bench.until(lambda: not bench.app.session._client._pending, "both pipelines")
     await bench.until(lambda: all(view.note != "compiling" for view in screen._views), "the lines")
 
 
@@ -75,7 +75,7 @@ async def test_a_node_is_compared_with_each_phase_of_torch_mlir(workbench: Open,
         await bench.press("f")
         await settled(bench, screen)
         assert "stablehlo" in text(theirs)
-        assert app.state.compiled == app.workspace.recipe, "what is on the screen stays"
+        assert app.state.compiled_recipe == app.workspace.recipe, "what is on the screen stays"
         # The recipe's own side leads to its line; the other one to a comparison of all stages.
         line = ours.current.number
         await bench.press("enter")
@@ -116,7 +116,7 @@ async def test_errors_of_torch_mlir_are_shown_and_closing_cancels_the_compilatio
         assert app.state.captured
         assert app.workspace.recipe.frontend == "dynamo"
         await bench.press("g", "B", "q")
-        await bench.until(lambda: not app.session._client._waiting, "the end of the compilation")
+        await bench.until(lambda: not app.session._client._pending, "the end of the compilation")
 
 
 async def choose(bench: Any, wanted: str) -> None:

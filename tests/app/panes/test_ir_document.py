@@ -8,7 +8,7 @@ from buddy.app.panes.ir_document import IrDocument
 from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
-from buddy.app.session.stages import PAGE, LineCache, UnavailableError
+from buddy.app.session.stages import PAGE_LINES, LineCache, UnavailableError
 from buddy.compiler.protocol import Lines, Stage, Symbol
 
 STAGE = Stage(0, "cse", "top", "after", 30)
@@ -110,7 +110,7 @@ def test_a_diff_is_narrowed_to_a_function_until_a_line_outside_is_wanted(documen
 def test_the_lines_of_a_page_are_loaded_page_by_page_of_the_cache_and_folded_lines_are_not() -> None:
     long = Stage(0, "lower", "top", "long", 10_000)
     rows = IrRows(long, None, None, Folds(long.lines, [TextFold(10, 9_000)]))
-    assert {number // PAGE for _, number in rows.lines_on(0, 20)} == {0, 9_001 // PAGE}
+    assert {number // PAGE_LINES for _, number in rows.lines_on(0, 20)} == {0, 9_001 // PAGE_LINES}
     assert IrRows(long, None, None, Folds(long.lines)).lines_on(300, 10) == [("long", 309)]
 
 

@@ -69,7 +69,7 @@ def test_the_slower_of_the_two_has_the_longer_bar(state: State, recipe: Recipe) 
 def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
     state.runs = [RunRecord(3600.0 * hour, recipe, report()) for hour in range(6)]
     lines = shown(state, recipe).splitlines()
-    clocks = [run.clock for run in state.runs]
+    clocks = [run.end_time for run in state.runs]
     found = [clock for line in lines for clock in clocks if line.startswith(clock)]
     assert found == [clocks[4], clocks[3], clocks[2]], "not the one on the screen, and no more than there is room for"
 
@@ -91,7 +91,7 @@ def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state:
 def test_a_report_is_stale_after_its_script_or_its_inputs_changed(state: State, recipe: Recipe) -> None:
     text = text_of(outputs_lines(state, recipe, 90, formatting.UNICODE, ["model.py"]))
     assert "STALE: model.py changed on disk; press R to reload" in text
-    state.wanted_inputs = p.InputChoice("random", 3)
+    state.next_inputs = p.InputChoice("random", 3)
     assert "STALE: results are for the script's own inputs; press r to run again" in shown(state, recipe)
     state.shown.inputs = p.InputChoice("random", 3)
     assert "STALE" not in shown(state, recipe)
@@ -102,13 +102,13 @@ def test_changed_files_are_detected_and_remote_files_are_ignored(tmp_path: Path)
     for path in (first, second):
         path.write_text("1")
     disk = FileStates()
-    disk.take([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
-    assert disk.changed() == []
+    disk.record([str(first), str(second), str(tmp_path / "elsewhere.py"), "no\0path"])
+    assert disk.changed_names() == []
     first.write_text("22")
     second.unlink()
-    assert disk.changed() == ["a.py", "b.py"]
-    disk.take([str(first)])
-    assert disk.changed() == []
+    assert disk.changed_names() == ["a.py", "b.py"]
+    disk.record([str(first)])
+    assert disk.changed_names() == []
 
 
 def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe: Recipe) -> None:

@@ -47,7 +47,7 @@ async def test_a_changed_file_reloads_the_program_and_keeps_the_recipe(
 
         script.write_text(SCRIPT.format(more=" +"))
         await bench.until(lambda: "is not valid Python" in str(app.state.problem), "the syntax error")
-        await bench.until(lambda: all(row.stale for row in app.state.board.rows()), "the stages to be stale")
+        await bench.until(lambda: all(row.outdated_reason for row in app.state.board.rows()), "the stages to be stale")
         assert any("tanh" in target for target in targets())
 
         script.write_text(SCRIPT.format(more=" + 1"))
@@ -67,4 +67,4 @@ async def test_a_changed_file_reloads_the_program_and_keeps_the_recipe(
 
         app.session.toggle_watching()
         client = app.session._client
-        await bench.until(lambda: not client._waiting, "the engine to watch no more")
+        await bench.until(lambda: not client._pending, "the engine to watch no more")

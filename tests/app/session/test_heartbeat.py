@@ -28,7 +28,7 @@ class Engine:
     """A client of an engine, which answers pings if `answers` is true."""
 
     def __init__(self, answers: bool, greeted: bool = True) -> None:
-        self.last_data_time, self.greeted, self.pings = time.monotonic(), greeted, 0
+        self.last_data_time, self.handshake_done, self.pings = time.monotonic(), greeted, 0
         self._answers = answers
 
     def ping(self) -> None:
@@ -42,7 +42,12 @@ class Engine:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("QUIET", 0.3), ("SILENT", 1.0), ("LOOK", 0.1), ("SILENT_START", 2.0)):
+    for name, seconds in (
+        ("PING_SECONDS", 0.3),
+        ("SILENCE_SECONDS", 1.0),
+        ("CHECK_SECONDS", 0.1),
+        ("START_SILENCE_SECONDS", 2.0),
+    ):
         monkeypatch.setattr(progress, name, seconds)
 
 
@@ -92,13 +97,13 @@ async def test_a_stopped_engine_is_reported_and_can_be_restarted(workbench: Open
     async with workbench("arith_add.py") as bench:
         app, pid = bench.app, bench.app.state.welcome.pid
         os.kill(pid, signal.SIGSTOP)
-        await bench.until(lambda: app.state.silent, "that nothing is heard")
+        await bench.until(lambda: app.state.silent_seconds, "that nothing is heard")
         await bench.until(lambda: bench.shows("engine not responding"), "the header")
         await bench.until(lambda: bench.shows("the engine has not answered for"), "the message")
         await bench.press("R")
         await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
         await bench.settled()
-        await bench.until(lambda: app.state.silent == 0, "that the other one is heard")
+        await bench.until(lambda: app.state.silent_seconds == 0, "that the other one is heard")
         await bench.sees("func.func @forward")
 
 
@@ -121,12 +126,12 @@ async def test_a_stopped_worker_is_named_and_cancelling_replaces_it(workbench: O
 
 async def test_remote_engines_are_monitored_by_their_transport(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A login may take longer than a local start, and an abandoned remote engine would keep running."""
-    monkeypatch.setattr(progress, "SILENT_START", 0.2)
+    monkeypatch.setattr(progress, "START_SILENCE_SECONDS", 0.2)
     place = RemoteHost("far", ssh=("sh", "-c", "exec sleep 600"))
     session = Session(Workspace("a.py", (), tmp_path), lambda topics: None, place)
     living = asyncio.ensure_future(session.keep_running())
     await asyncio.sleep(1.5)
-    assert (session.state.engine, session.state.silent) == ("starting", 0)
+    assert (session.state.engine, session.state.silent_seconds) == ("starting", 0)
     living.cancel()
     await asyncio.wait([living])
 

@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from buddy.app.session.stages import KEEP, PAGE, AnnotatedLine, LineCache, UnavailableError
+from buddy.app.session.stages import MAX_PAGES, PAGE_LINES, AnnotatedLine, LineCache, UnavailableError
 from buddy.compiler.protocol import Lines
 
-TOTAL = PAGE * (KEEP + 10)
+TOTAL = PAGE_LINES * (MAX_PAGES + 10)
 
 
 async def fetched(cache: LineCache) -> None:
@@ -29,7 +29,7 @@ class Source:
         await asyncio.sleep(0)
         if self.gone:
             raise UnavailableError("gone")
-        self.asked.append(start // PAGE)
+        self.asked.append(start // PAGE_LINES)
         numbers = range(start, min(start + count, TOTAL))
         nodes = tuple((0,) if number % 2 else (0, 1) for number in numbers)
         return Lines(1, text, start, tuple(f"line {k}" for k in numbers), TOTAL, nodes, ("mm", "add"))
@@ -52,16 +52,16 @@ async def test_a_missing_line_is_fetched_and_its_arrival_reported(source: Source
 
 async def test_loading_waits_for_every_page_in_the_range(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
-    await cache.load("t", PAGE - 2, 5)
+    await cache.load("t", PAGE_LINES - 2, 5)
     assert source.asked == [0, 1]
-    await cache.load("t", 0, PAGE)
+    await cache.load("t", 0, PAGE_LINES)
     assert source.asked == [0, 1]
 
 
 async def test_after_a_long_scroll_only_the_last_places_are_fetched_newest_first(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
     for page in range(20):
-        cache.get("t", page * PAGE)
+        cache.get("t", page * PAGE_LINES)
     await fetched(cache)
     assert source.asked[0] == 19
     assert len(source.asked) <= 5
@@ -69,17 +69,17 @@ async def test_after_a_long_scroll_only_the_last_places_are_fetched_newest_first
 
 async def test_old_pages_are_dropped(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
-    for page in range(KEEP + 3):
-        await cache.load("t", page * PAGE, 1)
+    for page in range(MAX_PAGES + 3):
+        await cache.load("t", page * PAGE_LINES, 1)
     assert cache.get("t", 0) is None
-    assert cache.get("t", (KEEP + 2) * PAGE) is not None
+    assert cache.get("t", (MAX_PAGES + 2) * PAGE_LINES) is not None
 
 
 async def test_texts_have_separate_pages_and_can_be_dropped(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
     await cache.load("one", 0, 1)
     assert cache.get("two", 0) is None
-    cache.forget()
+    cache.clear()
     assert cache.get("one", 0) is None
 
 
@@ -95,11 +95,11 @@ async def test_a_lost_engine_ends_fetching_without_an_error(source: Source) -> N
 async def test_prefetched_lines_are_not_reported(source: Source) -> None:
     told: list[str] = []
     cache = LineCache(source.fetch, told.append)
-    cache.ahead("t", 5 * PAGE + 3)
-    cache.ahead("t", 5 * PAGE + 9)
+    cache.prefetch("t", 5 * PAGE_LINES + 3)
+    cache.prefetch("t", 5 * PAGE_LINES + 9)
     await fetched(cache)
     assert source.asked == [5]
-    assert cache.get("t", 5 * PAGE + 3) is not None
+    assert cache.get("t", 5 * PAGE_LINES + 3) is not None
     assert told == []
 
 
@@ -115,8 +115,8 @@ async def test_on_a_slow_connection_several_pages_are_prefetched_at_once() -> No
         return await slow.fetch(text, start, count)
 
     cache = LineCache(fetch, lambda text: None)
-    await cache.load("t", 10 * PAGE, 1)
-    cache.get("t", 10 * PAGE + PAGE // 2)
+    await cache.load("t", 10 * PAGE_LINES, 1)
+    cache.get("t", 10 * PAGE_LINES + PAGE_LINES // 2)
     while set(slow.asked) != {8, 9, 10, 11, 12}:
         await asyncio.sleep(0.05)
     assert most > 1
@@ -124,8 +124,8 @@ async def test_on_a_slow_connection_several_pages_are_prefetched_at_once() -> No
 
 async def test_a_page_in_another_answer_is_cached(source: Source) -> None:
     cache = LineCache(source.fetch, lambda text: None)
-    cache.take(await source.fetch("t", PAGE, PAGE))
-    await cache.load("t", PAGE, PAGE)
+    cache.add(await source.fetch("t", PAGE_LINES, PAGE_LINES))
+    await cache.load("t", PAGE_LINES, PAGE_LINES)
     assert source.asked == [1]
 
 
@@ -134,4 +134,4 @@ async def test_nothing_is_requested_beyond_the_end_of_a_text(source: Source) -> 
     await cache.load("t", TOTAL - 1, 1)
     cache.get("t", TOTAL - 1)
     await fetched(cache)
-    assert max(source.asked) == TOTAL // PAGE - 1
+    assert max(source.asked) == TOTAL // PAGE_LINES - 1

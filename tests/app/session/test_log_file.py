@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.session.log_file import KEPT, LogFile
+from buddy.app.session.log_file import MAX_OLD_FILES, LogFile
 
 
 def test_a_long_log_is_rotated_and_the_oldest_file_is_dropped(tmp_path: Path) -> None:
-    log = LogFile(tmp_path / "log", largest=10)
-    for number in range(KEPT + 3):
+    log = LogFile(tmp_path / "log", max_bytes=10)
+    for number in range(MAX_OLD_FILES + 3):
         log.write(f"number {number}".encode())
     log.close()
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}
@@ -28,7 +28,7 @@ def test_a_log_is_appended_to(tmp_path: Path) -> None:
 
 
 def test_two_writers_rotate_a_log_once(tmp_path: Path) -> None:
-    one, other = (LogFile(tmp_path / "log", largest=24) for _ in range(2))
+    one, other = (LogFile(tmp_path / "log", max_bytes=24) for _ in range(2))
     for number in range(9):
         (one, other)[number % 2].write(f"number {number}".encode())
     kept = {path.name: path.read_text() for path in tmp_path.iterdir()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import LongRequests, ProgressRate, remaining_text
+from buddy.app.session.progress import LongJobs, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
@@ -40,16 +40,16 @@ def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
 
 def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
     clock = Clock()
-    jobs = LongRequests(clock)
+    jobs = LongJobs(clock)
     rang = []
     for now, busy in ((0, True), (5, True), (12, False), (13, False), (20, True), (22, False)):
         clock.now = now
-        rang.append(jobs.ended(busy, 10.0))
+        rang.append(jobs.has_ended(busy, 10.0))
     assert rang == [False, False, True, False, False, False]
     clock.now = 100
-    assert not jobs.ended(True, 0.0)
+    assert not jobs.has_ended(True, 0.0)
     clock.now = 200
-    assert not jobs.ended(False, 0.0)
+    assert not jobs.has_ended(False, 0.0)
 
 
 def test_missing_stages_are_expected_to_take_their_last_time(stages: list[Stage]) -> None:

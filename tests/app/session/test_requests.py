@@ -38,8 +38,8 @@ async def test_a_cancelled_request_shows_another_message(session: Session) -> No
     heard: list[str] = []
     requester = Requester(session, heard.append)
     for cancelled in (True, False):
-        assert await requester.answered(ended(cancelled), "not tuned", "the search was stopped") is None
-    assert await requester.answered(ended(True), "not profiled") is None
+        assert await requester.await_answer(ended(cancelled), "not tuned", "the search was stopped") is None
+    assert await requester.await_answer(ended(True), "not profiled") is None
     reason = "the run was cancelled"
     assert heard == ["the search was stopped", f"not tuned: {reason}", f"not profiled: {reason}"]
 

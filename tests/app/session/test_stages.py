@@ -9,7 +9,7 @@ from buddy.compiler.protocol import Stage
 
 
 def names(board: StageBoard) -> list[str]:
-    return [row.stage.name + ("~" if row.stale else "") for row in board.rows()]
+    return [row.stage.name + ("~" if row.outdated_reason else "") for row in board.rows()]
 
 
 def test_stages_appear_as_they_arrive(stages: list[Stage]) -> None:
@@ -24,7 +24,7 @@ def test_during_a_recompilation_later_stages_are_stale(stages: list[Stage]) -> N
     board = StageBoard()
     board.finish(stages)
     board.begin("compiling")
-    assert all(row.stale == "compiling" for row in board.rows())
+    assert all(row.outdated_reason == "compiling" for row in board.rows())
     for stage in stages[:3]:
         board.add(stage)
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize~", "convert-linalg-to-loops~"]
@@ -48,7 +48,7 @@ def test_after_a_failure_later_stages_stay_under_the_failing_pass_name(stages: l
     board.fail((stages[2], failed), "one-shot-bufferize failed")
     assert names(board) == ["fx", "lower", "canonicalize", "one-shot-bufferize", "convert-linalg-to-loops~"]
     assert board.failed == failed
-    assert board.rows()[-1].stale == "one-shot-bufferize failed"
+    assert board.rows()[-1].outdated_reason == "one-shot-bufferize failed"
 
 
 def test_the_text_of_a_failed_stage_is_not_reused(stages: list[Stage]) -> None:

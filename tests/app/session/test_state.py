@@ -34,8 +34,8 @@ def test_a_compilation_ends_with_its_stages_and_none_stale(state: State, recipe:
     for stage in stages:
         state.apply(p.StageDone(2, 0, stage))
     state.apply(p.Compiled(2, 0, tuple(stages), 1.5, reused=2))
-    assert (state.busy, state.compiled, state.reused) == (False, recipe, 2)
-    assert not any(row.stale for row in state.board.rows())
+    assert (state.busy, state.compiled_recipe, state.n_reused_stages) == (False, recipe, 2)
+    assert not any(row.outdated_reason for row in state.board.rows())
 
 
 def test_stages_of_an_overtaken_compilation_are_not_shown(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
@@ -44,7 +44,7 @@ def test_stages_of_an_overtaken_compilation_are_not_shown(state: State, recipe: 
     state.apply(p.StageDone(2, 0, stages[0]))
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     assert state.board.rows() == []
-    assert state.compiled is None
+    assert state.compiled_recipe is None
     assert list(state.jobs) == [3]
 
 
@@ -55,8 +55,8 @@ def test_a_compilation_that_a_run_of_its_recipe_overtakes_is_shown(
     state.record_start("run", 3, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.apply(ran(3, 0.0))
-    assert (state.busy, state.compiled) == (False, recipe)
-    assert [row.stale for row in state.board.rows()] == [""] * len(stages)
+    assert (state.busy, state.compiled_recipe) == (False, recipe)
+    assert [row.outdated_reason for row in state.board.rows()] == [""] * len(stages)
 
 
 def test_a_failure_is_a_problem_until_the_next_complete_compilation(
@@ -79,14 +79,14 @@ def test_a_cancelled_job_is_no_problem_and_its_missing_stages_have_a_reason(
     state.record_start("compile", 3, recipe.toggled(0))
     state.apply(p.Failed(3, p.Diagnostic("cancelled"), cancelled=True))
     assert state.problem is None
-    assert {row.stale for row in state.board.rows()} == {"cancelled"}
+    assert {row.outdated_reason for row in state.board.rows()} == {"cancelled"}
 
 
 def test_running_a_compiled_recipe_makes_nothing_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
     state.record_start("compile", 2, recipe)
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.record_start("run", 3, recipe)
-    assert not any(row.stale for row in state.board.rows())
+    assert not any(row.outdated_reason for row in state.board.rows())
 
 
 def test_a_run_that_crashes_leaves_the_stages_alone(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_crashes_leaves_the_stages_alone(state: State, recipe: Recipe
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.apply(p.Failed(2, p.Diagnostic("the kernel crashed")))
     assert set(state.problems) == {"run"}
-    assert not any(row.stale for row in state.board.rows())
+    assert not any(row.outdated_reason for row in state.board.rows())
 
 
 def test_the_report_before_an_edit_is_kept(state: State, recipe: Recipe) -> None:
@@ -130,5 +130,5 @@ def test_after_the_engine_exits_nothing_runs_and_stages_are_stale(
     state.apply(p.Compiled(2, 0, tuple(stages), 1.0))
     state.record_start("run", 3, recipe)
     state.record_engine_exit(p.Diagnostic("gone"))
-    assert (state.engine, state.busy, state.compiled) == ("lost", False, None)
-    assert all(row.stale for row in state.board.rows())
+    assert (state.engine, state.busy, state.compiled_recipe) == ("lost", False, None)
+    assert all(row.outdated_reason for row in state.board.rows())

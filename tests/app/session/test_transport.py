@@ -16,7 +16,7 @@ import pytest
 
 from buddy.app.session.log_file import NO_LOG
 from buddy.app.session.session import Session
-from buddy.app.session.stages import PAGE
+from buddy.app.session.stages import PAGE_LINES
 from buddy.app.session.transport import EngineLost, RemoteHost, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
@@ -49,7 +49,7 @@ def remote(far: Path) -> RemoteHost:
 async def compiled(bench: Any) -> None:
     """A remote engine on a busy machine may take longer to start than the usual time limit of tests."""
     end = time.monotonic() + 400
-    while bench.app.state.compiled is None and time.monotonic() < end:
+    while bench.app.state.compiled_recipe is None and time.monotonic() < end:
         await bench.pilot.pause(0.05)
     await bench.settled()
     # What is asked for at the start comes beside all else, and is longer than the pages that are counted here.
@@ -62,7 +62,7 @@ async def test_only_shown_lines_are_transferred_in_one_round_trip(workbench: Cal
         await compiled(bench)
         app, ir, client = bench.app, bench.app.ir, bench.app.session._client
         await bench.press("j", "j", "j", "tab", "tab")
-        long = [row for row in ir.rows if row.stage.lines > 3 * PAGE and row.stage.changed][:6]
+        long = [row for row in ir.rows if row.stage.lines > 3 * PAGE_LINES and row.stage.changed][:6]
         assert long, "the sample has no stage of several pages"
         seconds, trips = [], []
         for row in long:
@@ -76,7 +76,7 @@ async def test_only_shown_lines_are_transferred_in_one_round_trip(workbench: Cal
             await bench.until(lambda row=row: ir.document.text == row.stage.text, "the first page")
             seconds.append(time.monotonic() - started - (seconds_waited(os.getpid()) - late))
             await asyncio.sleep(0.5)
-            whole = len(await app.session.whole_text(row.stage.text)) if row is long[-1] else 0
+            whole = len(await app.session.fetch_text(row.stage.text)) if row is long[-1] else 0
             moved = client.received_bytes - before
         assert statistics.median(seconds) < FIRST_PAGE * statistics.median(trips), (seconds, trips)
         assert moved - whole < whole * 0.9, "a stage was sent whole"
@@ -94,7 +94,7 @@ async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Calla
         pid = app.state.welcome.pid
         (far / "down").touch()
         await bench.until(lambda: bench.shows("disconnected"), "the loss")
-        await bench.until(lambda: "reconnecting in" in app.state.link, "the next try")
+        await bench.until(lambda: "reconnecting in" in app.state.connection_error, "the next try")
         await bench.until(lambda: bench.shows("press R to reconnect"), "what to do")
         assert app.state.engine == "ready"
         assert app.ir.document.lines
@@ -105,9 +105,9 @@ async def test_a_lost_connection_is_reported_and_loses_no_edits(workbench: Calla
         edited = app.workspace.recipe
         (far / "down").unlink()
         await bench.press("R")
-        await bench.until(lambda: not app.state.link, "the link")
+        await bench.until(lambda: not app.state.connection_error, "the link")
         await bench.settled()
-        assert app.state.compiled == edited == app.workspace.recipe
+        assert app.state.compiled_recipe == edited == app.workspace.recipe
         assert app.workspace.can_undo
         assert app.state.welcome.pid == pid, "it is the same engine"
 
@@ -125,7 +125,7 @@ async def test_r_restarts_a_stopped_remote_engine(
         edited, pid = app.workspace.recipe, app.state.welcome.pid
         with stopped(pid) as below:
             (far / "down").touch()
-            await bench.until(lambda: app.state.link, "the loss of the link")
+            await bench.until(lambda: app.state.connection_error, "the loss of the link")
             (far / "down").unlink()
             await bench.until(lambda: bench.shows("does not answer"), "the engine's silence")
             await bench.until(lambda: bench.shows("press R to restart"), "what to do")
@@ -133,7 +133,7 @@ async def test_r_restarts_a_stopped_remote_engine(
             await bench.until(lambda: app.state.welcome.pid != pid, "another engine")
             assert await gone(*below)
         await bench.settled()
-        assert app.state.compiled == edited
+        assert app.state.compiled_recipe == edited
 
 
 async def test_an_unreachable_host_is_tried_once_and_again_with_r(

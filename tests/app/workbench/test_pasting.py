@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual import events
 
-from buddy.app.workbench.terminal import END, START, PasteParser
+from buddy.app.workbench.terminal import PASTE_END, PASTE_START, PasteParser
 
 
 def read(*parts: str) -> list[events.Event | object]:
@@ -22,19 +22,19 @@ def pasted(*parts: str) -> list[str]:
 
 def test_escape_sequences_and_controls_in_a_paste_are_no_keys() -> None:
     junk = "a\x1b[31mq\x00\x03\x1b\x1b[A\tb\n" + "\x1b]52;c;x" * 20
-    assert pasted(START + junk + END) == ["a[31mq[A\tb\n" + "]52;c;x" * 20]
+    assert pasted(PASTE_START + junk + PASTE_END) == ["a[31mq[A\tb\n" + "]52;c;x" * 20]
 
 
 def test_a_paste_marker_inside_a_paste_is_text() -> None:
-    assert pasted(START + "a" + START + "b\x1b" + END) == ["a[200~b"]
+    assert pasted(PASTE_START + "a" + PASTE_START + "b\x1b" + PASTE_END) == ["a[200~b"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_paste_read_in_parts_is_one_paste(size: int) -> None:
-    whole = START + "one \x1b[31mtwo" + END + START + "three" + END
+    whole = PASTE_START + "one \x1b[31mtwo" + PASTE_END + PASTE_START + "three" + PASTE_END
     assert pasted(*(whole[at : at + size] for at in range(0, len(whole), size))) == ["one [31mtwo", "three"]
 
 
 def test_keys_around_a_paste_stay_keys() -> None:
-    found = read("j\x1b[A" + START + "x" + END + "\x1b[B")
+    found = read("j\x1b[A" + PASTE_START + "x" + PASTE_END + "\x1b[B")
     assert [event.key if isinstance(event, events.Key) else "paste" for event in found] == ["j", "up", "paste", "down"]

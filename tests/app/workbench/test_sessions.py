@@ -177,7 +177,7 @@ def test_the_command_line_uses_options_or_the_recipe_file(recipe: Recipe) -> Non
     kept = Path("/kept.toml")
     assert command(preset, preset, kept, ScreenState("outputs")) == "buddy-tui run m.py"
     edited = replace(preset.toggled(1), threads=2, choices=(OpChoice("mm.0", "eager"),), arguments=("--size", "3"))
-    assert command(edited, preset, kept, ScreenState("ir", "lower", graphs=2)) == (
+    assert command(edited, preset, kept, ScreenState("ir", "lower", n_graphs=2)) == (
         "buddy-tui dump m.py --stage lower --threads 2 --disable one-shot-bufferize --eager mm.0 --graph 0 -- --size 3"
     )
     shown = ScreenState("ir", "canonicalize#2", "lower", structural=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.workbench.terminal import offer_to_tmux
+from buddy.app.workbench.terminal import copy_to_tmux
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="there is no tmux")
 Tmux = Callable[..., str]
@@ -34,7 +34,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 def test_copied_text_is_the_newest_tmux_buffer(tmux: Tmux, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMUX", f"{tmp_path / 'tmux'},{os.getpid()},0")
     text = "func.func @é(%0: tensor<4xf32>)\n-w --\n"
-    offer_to_tmux(text)
+    copy_to_tmux(text)
     end = time.monotonic() + 120
     while tmux("show-buffer") != text:
         assert time.monotonic() < end, tmux("list-buffers")
@@ -43,6 +43,6 @@ def test_copied_text_is_the_newest_tmux_buffer(tmux: Tmux, tmp_path: Path, monke
 
 def test_without_tmux_nothing_happens(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMUX", raising=False)
-    offer_to_tmux("text")
+    copy_to_tmux("text")
     time.sleep(0.3)
     assert tmux("list-buffers") == ""

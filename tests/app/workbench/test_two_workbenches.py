@@ -15,7 +15,7 @@ import pytest
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.files import EditorDraft, FileLock, SavedDraft, exclusive_lock, is_held, saved_drafts
-from buddy.app.workspace.session_file import Bookmark, Bookmarks, RunRecord, SavedScreen, merged, read_session
+from buddy.app.workspace.session_file import Bookmark, Bookmarks, RunRecord, SavedScreen, merge_sessions, read_session
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -27,7 +27,7 @@ import sys
 from pathlib import Path
 from buddy.app.workspace.files import EditorDraft
 draft = EditorDraft(Path(sys.argv[1]), "pipeline")
-draft.keep(sys.argv[2], "was")
+draft.save(sys.argv[2], "was")
 print("typed", flush=True)
 sys.stdin.read()
 draft.close()
@@ -59,9 +59,9 @@ def test_editors_of_two_workbenches_have_separate_drafts(tmp_path: Path) -> None
         mine = EditorDraft(recipe, "pipeline")
         assert (mine.open_elsewhere, mine.read_saved("was")) == (True, None)
         assert saved_drafts(recipe) == ([], ["pipeline"])
-        mine.keep("mine", "was")
-        mine.drop()
-        mine.keep("mine again", "was")
+        mine.save("mine", "was")
+        mine.delete()
+        mine.save("mine again", "was")
         mine.close()
         assert saved_drafts(recipe) == (["pipeline"], ["pipeline"])
         other.send_signal(signal.SIGKILL)
@@ -70,7 +70,7 @@ def test_editors_of_two_workbenches_have_separate_drafts(tmp_path: Path) -> None
         draft = EditorDraft(recipe, "pipeline")
         assert not draft.open_elsewhere
         found.add(draft.read_saved("was"))
-        draft.drop()
+        draft.delete()
         draft.close()
     assert found == {SavedDraft("theirs", False), SavedDraft("mine again", False)}
     assert (saved_drafts(recipe), list(tmp_path.glob(".*.unsaved*"))) == (([], []), [])
@@ -90,7 +90,7 @@ def test_the_draft_of_a_killed_workbench_is_restored_by_the_next_one(tmp_path: P
 async def test_an_editor_reports_that_another_workbench_has_it_open(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     theirs = EditorDraft(tmp_path / "kept" / "program.toml", "x")
-    theirs.keep("theirs", "text")
+    theirs.save("theirs", "text")
     mine = EditorDraft(tmp_path / "kept" / "program.toml", "x")
     async with app.run_test(size=(100, 24)) as pilot:
         screen = EditorScreen("Some", "text", draft=mine)
@@ -113,9 +113,9 @@ def _lines(screen: Any) -> list[str]:
 def test_the_recipe_edited_last_is_restored_and_the_others_are_among_the_edits(tmp_path: Path, recipe: Recipe) -> None:
     one, two = opened(tmp_path, recipe), opened(tmp_path, recipe)
     one.edit(one.recipe.toggled(0), "first of one")
-    assert (one.news, two.has_others) == ("", True)
+    assert (one.notice, two.has_edits_of_others) == ("", True)
     two.edit(two.recipe.toggled(1), "first of two")
-    assert "edited this recipe too" in two.news
+    assert "edited this recipe too" in two.notice
     one.edit(one.recipe.with_choice("mm", "eager"), "second of one")
     two.edit(two.recipe.toggled(2), "second of two")
     assert [edit.title for edit in one.edits_of_others()][:2] == ["second of two", "first of two"]
@@ -148,7 +148,7 @@ def test_a_single_session_has_no_edits_of_others(tmp_path: Path, recipe: Recipe)
     for number in range(3):
         workspace = opened(tmp_path, recipe)
         workspace.edit(workspace.recipe.toggled(number), f"pass {number}")
-        assert (workspace.news, workspace.has_others) == ("", False)
+        assert (workspace.notice, workspace.has_edits_of_others) == ("", False)
     assert [edit.title for _, edit in workspace.journal] == ["pass 2", "pass 1", "pass 0", ""]
 
 
@@ -186,7 +186,7 @@ def test_an_unreadable_file_is_renamed_by_the_first_edit(tmp_path: Path, recipe:
 
 
 def test_saved_edits_of_others_are_bounded(tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buddy.app.workspace.recipe_files.KEPT_BYTES", 5_000)
+    monkeypatch.setattr("buddy.app.workspace.recipe_files.MAX_SAVED_BYTES", 5_000)
     benches = [opened(tmp_path, recipe) for _ in range(12)]
     for turn in range(3):
         for number, bench in enumerate(benches):
@@ -230,9 +230,9 @@ def test_runs_and_bookmarks_of_both_are_merged() -> None:
     base = SavedScreen("graph", runs=runs(1.0), bookmarks=marks(1, 2))
     theirs = SavedScreen("ir", runs=runs(1.0, 3.0), bookmarks=marks(1, 2, 3))
     mine = SavedScreen("passes", runs=runs(1.0, 2.0), bookmarks=marks(1, 4))
-    found = merged(base, theirs, mine)
+    found = merge_sessions(base, theirs, mine)
     assert (found.pane, found.runs, found.bookmarks) == ("passes", runs(1.0, 2.0, 3.0), marks(1, 3, 4))
-    assert merged(base, SavedScreen(bookmarks=5), mine).bookmarks == marks(4)
+    assert merge_sessions(base, SavedScreen(bookmarks=5), mine).bookmarks == marks(4)
 
 
 # ---- locks -------------------------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ async def test_switching_a_pass_off_leaves_earlier_stages_and_changes_later_ones
         assert (name, 0) not in after
         assert after[("lower", 0)] == before[("lower", 0)]
         assert after[("one-shot-bufferize", 0)] != before[("one-shot-bufferize", 0)]
-        assert bench.app.state.reused > 0
+        assert bench.app.state.n_reused_stages > 0
         await bench.press("space")
         await bench.settled()
         assert bench.app.ir.key == (name, 0), "the IR of the pass that has the cursor is shown"
@@ -89,11 +89,11 @@ async def test_a_failing_pass_is_marked_and_its_tab_has_the_ir_before_and_at_the
         assert problem.todo
         assert any("[!]" in line for line in bench.screen)
         rows = bench.app.state.board.rows()
-        assert any(row.stale for row in rows), "later stages keep the last good text"
+        assert any(row.outdated_reason for row in rows), "later stages keep the last good text"
         await bench.press("u")
         await bench.settled()
         assert bench.app.state.problem is None
-        assert not any(row.stale for row in bench.app.state.board.rows())
+        assert not any(row.outdated_reason for row in bench.app.state.board.rows())
 
 
 async def test_phases_and_stages_have_keys(workbench: Open) -> None:
@@ -343,7 +343,7 @@ async def test_an_endless_script_can_be_cancelled_and_restarted(workbench: Open,
         await bench.until(lambda: not bench.app.state.busy, "the cancel")
         path.write_text("import torch\n\n\ndef model(x):\n    return x + 1\n\n\nexample_inputs = (torch.ones(3),)\n")
         await bench.press("R")
-        await bench.until(lambda: bench.app.state.compiled is not None, "the compilation")
+        await bench.until(lambda: bench.app.state.compiled_recipe is not None, "the compilation")
         assert bench.app.state.problem is None
 
 
@@ -356,7 +356,7 @@ async def test_a_killed_engine_is_restarted_without_loss(workbench: Open) -> Non
         await bench.until(lambda: bench.app.state.welcome.pid != pid, "another engine")
         await bench.settled()
         assert bench.app.workspace.recipe == edited
-        assert bench.app.state.compiled == edited
+        assert bench.app.state.compiled_recipe == edited
         await bench.sees("func.func @forward")
 
 

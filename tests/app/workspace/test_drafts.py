@@ -32,10 +32,10 @@ from buddy.app.workbench.app import Workbench
 async def main(source, store):
     app = Workbench(source, store=Path(store), settings=Settings())
     async with app.run_test(size=(120, 40)) as pilot:
-        while app.state.compiled is None or app.state.busy:
+        while app.state.compiled_recipe is None or app.state.busy:
             await asyncio.sleep(0.05)
         app.recipe_edit_commands._use_threads(2)
-        while app.state.compiled != app.workspace.recipe:
+        while app.state.compiled_recipe != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.context.layout.show_pane("ir")
         while app.ir.shown is None:
@@ -56,8 +56,8 @@ def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
     recipe = tmp_path / "kept" / "program.toml"
     draft = EditorDraft(recipe, "03 one/two: x")
     assert (draft.read_saved("was"), saved_drafts(recipe)) == (None, ([], []))
-    draft.drop()
-    assert draft.keep("typed\r\n", "was") == ""
+    draft.delete()
+    assert draft.save("typed\r\n", "was") == ""
     draft.close()
     again = EditorDraft(recipe, "03 one/two: x")
     assert (again.read_saved("was"), again.read_saved("is")) == (
@@ -67,10 +67,10 @@ def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
     again.close()
     assert saved_drafts(recipe) == (["03 one two x"], [])
     assert saved_drafts(recipe.with_name("another.toml")) == ([], [])
-    draft.drop()
+    draft.delete()
     assert saved_drafts(recipe) == ([], [])
     (tmp_path / "file").write_text("")
-    assert "could not be saved" in EditorDraft(tmp_path / "file" / "program.toml", "x").keep("typed", "was")
+    assert "could not be saved" in EditorDraft(tmp_path / "file" / "program.toml", "x").save("typed", "was")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
 async def test_a_draft_of_a_changed_text_is_marked_as_older(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(tmp_path / "kept" / "program.toml", "x")
-    draft.keep("typed", start)
+    draft.save("typed", start)
     async with app.run_test(size=(80, 24)) as pilot:
         screen = EditorScreen("Some", "text", draft=draft)
         app.push_screen(screen)
@@ -91,7 +91,7 @@ async def test_a_draft_of_a_changed_text_is_marked_as_older(start: str, said: st
 async def test_unsaved_drafts_are_reported_with_the_other_startup_messages(tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
     draft = EditorDraft(app.workspace.path_of(0), "x")
-    draft.keep("typed", "was")
+    draft.save("typed", "was")
     draft.close()
     app.session_commands.startup_messages = ["the settings are not used"]
     async with app.run_test(size=(80, 24)) as pilot:
@@ -118,7 +118,7 @@ async def test_a_draft_is_restored_and_deleted_after_the_answer(workbench: Open)
         typed = bench.app.screen.area.text
     async with workbench("arith_add.py") as bench:
         app = bench.app
-        assert saved_drafts(app.workspace.path).left == ["pipeline"]
+        assert saved_drafts(app.workspace.path).unsaved == ["pipeline"]
         app.text_edit_commands.edit_pipeline()
         await bench.until(lambda: _opened(app), "the editor")
         assert app.screen.area.text == typed
@@ -152,7 +152,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_no_input(workbench
     async with workbench("arith_add.py") as bench:
         app = bench.app
         assert app.workspace.recipe.threads == 2
-        assert len(saved_drafts(app.workspace.path).left) == 1
+        assert len(saved_drafts(app.workspace.path).unsaved) == 1
         app.context.layout.show_pane("ir")
         app.text_edit_commands.edit_ir_here()
         await bench.until(lambda: _opened(app), "the editor")

@@ -11,7 +11,7 @@ from buddy.app.cli.arguments import Parser, add_engine_options, add_input_option
 from buddy.app.panes.jobs import Status
 from buddy.app.screens.picker import ChoiceList, PickerChoice
 from buddy.app.workbench.app import Workbench
-from buddy.app.workspace.inputs import relative_to_current, typed_path, typed_seconds, typed_seed
+from buddy.app.workspace.inputs import parse_path, parse_seconds, parse_seed, relative_to_current
 from buddy.app.workspace.settings import Settings
 
 NOBODY = "~nobodyofthatname/x.toml"
@@ -32,16 +32,16 @@ def app(tmp_path: Path) -> Workbench:
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", ""])
 def test_an_invalid_time_is_rejected(text: str) -> None:
-    assert typed_seconds(" 2.5 ") == 2.5
-    with pytest.raises(ValueError, match="is not a time: give a number of seconds"):
-        typed_seconds(text)
+    assert parse_seconds(" 2.5 ") == 2.5
+    with pytest.raises(ValueError, match="is not a time limit: give a number of seconds above 0"):
+        parse_seconds(text)
 
 
 def test_a_path_may_start_with_a_tilde() -> None:
-    assert typed_path(" ~/x ") == Path.home() / "x"
+    assert parse_path(" ~/x ") == Path.home() / "x"
     for text in (NOBODY, "a\0b"):
         with pytest.raises(ValueError, match=r"unknown home|null character"):
-            typed_path(text)
+            parse_path(text)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_an_unknown_home_folder_is_reported(app: Workbench, said: list[str], ask
 
 
 def test_a_seed_has_64_bits() -> None:
-    assert [typed_seed(text) for text in ("7", " -3 ", str(2**63 - 1))] == [7, -3, 2**63 - 1]
+    assert [parse_seed(text) for text in ("7", " -3 ", str(2**63 - 1))] == [7, -3, 2**63 - 1]
     for text in ("", "x", "1.5", "9" * 23, "9" * 5000, str(2**63)):
         with pytest.raises(ValueError, match="not a seed"):
-            typed_seed(text)
+            parse_seed(text)
 
 
 def test_a_huge_seed_is_rejected_in_the_workbench_and_on_the_command_line(

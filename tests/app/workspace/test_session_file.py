@@ -20,8 +20,8 @@ from buddy.app.workspace.session_file import (
     RunRecord,
     SavedScreen,
     SessionFile,
+    make_record,
     read_session,
-    recorded,
 )
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol.recipe import Recipe
@@ -128,7 +128,7 @@ def test_an_unreadable_session_is_renamed_by_the_first_write(tmp_path: Path) -> 
 def test_a_run_is_saved_without_images_of_its_values() -> None:
     output = OutputReport("out0", (4,), "float32", 0.1, 0.1, "mismatch", histogram=(1, 2), map=((0.1,),), mean=0.5)
     report = RunReport(0, (output,), TIMING, TIMING, 1, 0, 0.0, beside=(SideReport("iree", (output,)),))
-    kept = recorded(1.0, Recipe(), report, InputChoice()).report
+    kept = make_record(1.0, Recipe(), report, InputChoice()).report
     for (found,) in (kept.outputs, kept.beside[0].outputs):
         assert (found.verdict, found.mean, found.histogram, found.map) == ("mismatch", 0.5, (), ())
 

@@ -101,7 +101,7 @@ def test_help_shows_remapped_keys_and_clashes_are_reported() -> None:
     assert keymap.is_dead("space", "graph")
     assert not keymap.is_dead("space", "passes")
     assert keymap.is_dead("q", "ir")
-    taken = [action for action in ACTIONS if action.pane == "graph" and "x" in action.own_keys]
+    taken = [action for action in ACTIONS if action.pane == "graph" and "x" in action.default_keys]
     assert len([clash for clash in describe_clashes() if clash.startswith("x: ")]) == len(taken)
 
 

@@ -215,7 +215,7 @@ def test_inputs_are_read_from_regular_files_alone(tmp_path: Path) -> None:
 
 
 def test_saved_edits_are_bounded_in_both_directions(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(history, "MAX_SAVED_BYTES", 20_000)
     made = history.History(recipe)
 
     def edit(number: int, length: int) -> None:
