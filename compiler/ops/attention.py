@@ -18,7 +18,7 @@ from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, Per
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, rows_of
+from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, split_rows
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.structured import (
@@ -39,7 +39,7 @@ from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
     argument,
-    normalized,
+    normalize_dim,
     permutation_of,
     tensor_type,
     value_of,
@@ -198,7 +198,7 @@ class _Attention:
         shared = self.q.shape[-3] // self.k[0].shape[-3]
         group = [*head[:-1], _divide(head[-1], shared)]
         keys = list(self._key_parts(group))
-        for rows in rows_of(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
+        for rows in split_rows(self.q.shape[-2], keys[0].count, self.block, self.key_block, self.causal):
 
             def block(i: Index, carried: list[Any], rows: RowBlocks = rows) -> list[Any]:
                 return [_Block(self, head, keys, rows, i, *carried).emit()]
@@ -297,8 +297,8 @@ class _Block:
         tail, first = self.rows.tail, 0
         if tail is None:
             tail, first = KeyTail(0, keys.block, False), 1
-        number = self.index if tail.number is None else tail.number
-        scores = self._scores(keys, number, tail.keys, tail.diagonal)
+        number = self.index if tail.index is None else tail.index
+        scores = self._scores(keys, number, tail.keys, tail.has_diagonal)
         peak = self._row_maxima(scores)
         powers = self._exponentials(scores, peak)
         total = self._add_row_sums(powers, filled(0, [self.rows.rows, 1], self.dtype))
@@ -409,7 +409,7 @@ def _parts_of(node: Op, symbol_table: SymbolTable) -> tuple[Op, ...]:
     """
     meta = node.tensor_meta
     rank = len(meta.shape)
-    if not isinstance(node, CatOp) or normalized(argument(node, 1, "dim", 0), rank) != rank - 2:
+    if not isinstance(node, CatOp) or normalize_dim(argument(node, 1, "dim", 0), rank) != rank - 2:
         return ()
     parts = tuple(node.args[0])
     known = all((part.name, 0) in symbol_table and part.tensor_meta.dtype is meta.dtype for part in parts)

@@ -13,7 +13,7 @@ from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
-from buddy.compiler.graph.plugins import is_ours
+from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, tensor
@@ -27,11 +27,11 @@ from buddy.compiler.ops.sizes import (
     SIZES,
     function_sizes,
     index_value,
-    remember,
+    record_shape,
     sizes_attribute,
     symbol_attributes,
 )
-from buddy.compiler.ops.structured import empty, fitted, reshape
+from buddy.compiler.ops.structured import cast_shape, empty, reshape
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
@@ -232,7 +232,7 @@ class _Lowerer:
             results = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
             if meta is not None and is_dynamic(meta.shape):
-                value = fitted(value, meta.stored)
+                value = cast_shape(value, meta.stored)
             if meta is not None and value.type != meta_type(meta):
                 raise LoweringError(f"the lowering returned {value.type}, the graph has {meta_type(meta)}")
             table[node.name, index] = value
@@ -264,7 +264,7 @@ def _as_lowering_error(error: Exception, lowering: Any, node: Op) -> LoweringErr
     """
     if isinstance(error, LoweringError):
         return error
-    if not is_ours(lowering):
+    if not is_built_in(lowering):
         frame = extract_tb(error.__traceback__)[-1]
         return LoweringError(f"it raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
     if isinstance(error, _STATIC_SIZE_ERRORS) and _has_dynamic(node):
@@ -302,7 +302,9 @@ def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> No
     passed = iter(found)
     for op, index in values:
         meta = op.tensor_meta.stored
-        table[op.name, index] = empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(passed), meta.shape)
+        table[op.name, index] = (
+            empty(meta.shape, meta.dtype) if 0 in meta.shape else record_shape(next(passed), meta.shape)
+        )
 
 
 def _is_complex(node: Op) -> bool:

@@ -28,7 +28,7 @@ from buddy.compiler.ops.structured import (
     shape_of,
 )
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.ops.utils import SymbolTable, argument, normalized, value_of
+from buddy.compiler.ops.utils import SymbolTable, argument, normalize_dim, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -39,7 +39,7 @@ def axes_of(dims: Any, rank: int) -> list[int]:
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(rank))
     listed = dims if isinstance(dims, (list, tuple)) else [dims]
-    return sorted(normalized(dim, rank) for dim in listed if rank)
+    return sorted(normalize_dim(dim, rank) for dim in listed if rank)
 
 
 def total(
@@ -244,7 +244,7 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
         return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x + 1.0, result))
-    return softmax(value, dtype, normalized(node.args[1], len(shape)), result)
+    return softmax(value, dtype, normalize_dim(node.args[1], len(shape)), result)
 
 
 def _shifted_exp_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
@@ -272,7 +272,7 @@ def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
         return pointwise([(value, dtype)], shape, result, lambda x: cast(x - x, result))
-    peak, summed, wide = _shifted_exp_sum(value, dtype, normalized(node.args[1], len(shape)))
+    peak, summed, wide = _shifted_exp_sum(value, dtype, normalize_dim(node.args[1], len(shape)))
     logarithm = pointwise([(summed, wide)], shape_of(summed), wide, s.log)
     operands = [(value, dtype), (peak, dtype), (logarithm, wide)]
     return pointwise(operands, shape, result, lambda x, m, t: cast(cast(x, wide) - cast(m, wide) - t, result))
@@ -360,7 +360,7 @@ def _extreme_of_node(node: Op, symbol_table: SymbolTable, largest: bool) -> list
     shape, dim = shape_of(value), argument(node, 1, "dim")
     if dim is None or not shape:
         return extreme_with_position(reshape(value, [product(shape)], dtype), dtype, 0, largest)
-    return extreme_with_position(value, dtype, normalized(dim, len(shape)), largest)
+    return extreme_with_position(value, dtype, normalize_dim(dim, len(shape)), largest)
 
 
 def _register(largest: bool, with_value: str, position_alone: str) -> None:

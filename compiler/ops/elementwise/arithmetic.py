@@ -165,7 +165,7 @@ def trunc(x: Scalar) -> Scalar:
     return s.trunc(x)
 
 
-@elementwise("HypotOp", within=TensorDType.Float64)
+@elementwise("HypotOp", compute_type=TensorDType.Float64)
 def hypot(x: Scalar, y: Operand) -> Scalar:
     """Returns sqrt(x² + y²), scaled by a power of two if a square would overflow or underflow."""
     a, b = s.absolute(x), s.absolute(x.like(y))

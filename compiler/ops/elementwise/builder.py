@@ -23,7 +23,7 @@ COMPUTE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: Te
 
 
 def elementwise(
-    *names: str, among_operands: bool = False, uncast: Sequence[int] = (), within: TensorDType | None = None,
+    *names: str, among_operands: bool = False, uncast: Sequence[int] = (), compute_type: TensorDType | None = None,
     narrow: bool = False,
 ) -> Callable[[Any], Any]:  # fmt: skip
     """Registers the decorated expression as the lowering of the op classes `names`.
@@ -31,12 +31,15 @@ def elementwise(
     The expression gets a `Scalar` for each tensor argument and Python values for the others. Elements are first cast to
     the result's element type or, with `among_operands`, to the type that the operands promote to (as in comparisons);
     those of arguments at the positions `uncast` keep their type. Half types are computed in f32, unless the expression
-    is `narrow` and casts them itself. `within` is the element type of the whole computation, if it is a fixed one.
+    is `narrow` and casts them itself. `compute_type` is the element type of the whole computation, if it is a fixed
+    one.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
-            return lower_expression(node, symbol_table, body, among_operands, uncast, within=within, narrow=narrow)
+            return lower_expression(
+                node, symbol_table, body, among_operands, uncast, compute_type=compute_type, narrow=narrow
+            )
 
         for name in names:
             ops_registry[name] = lower
@@ -52,7 +55,7 @@ def lower_expression(
     among_operands: bool = False,
     uncast: Sequence[int] = (),
     *,
-    within: TensorDType | None = None,
+    compute_type: TensorDType | None = None,
     narrow: bool = False,
     result: int = 0,
 ) -> Any:
@@ -63,7 +66,7 @@ def lower_expression(
     meta = node.metas[result]
     assert meta is not None
     compute = promoted(node.args) if among_operands else meta.dtype
-    compute = within or (compute if narrow else COMPUTE_IN.get(compute, compute))
+    compute = compute_type or (compute if narrow else COMPUTE_IN.get(compute, compute))
     known = inspect.signature(body).parameters
     keywords = known_keywords(node, known)
     positions = [i for i, arg in enumerate(node.args) if isinstance(arg, Op)]
@@ -74,7 +77,7 @@ def lower_expression(
         for i, x in zip(positions, elements, strict=True):
             # Eager first converts tensors to the result's type, which may round, but neither numbers nor
             # zero-dimensional tensors.
-            rounded = not among_operands and within is None and bool(node.args[i].tensor_meta.shape)
+            rounded = not among_operands and compute_type is None and bool(node.args[i].tensor_meta.shape)
             arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if rounded else x, compute)
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
             arguments[0] = as_scalar(arguments[0], compute)

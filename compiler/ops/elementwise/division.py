@@ -31,7 +31,7 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
     if not isinstance(y, Scalar) or y.dtype is not x.dtype:
         divisor = wide.like(y)
     if not x.dtype.is_float:
-        return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(wide, divisor)[0]
+        return (integers.floor_divide if rounding_mode == "floor" else integers.divide)(wide, divisor)[0]
     if rounding_mode == "floor":
         return _floor_divide(wide, divisor)
     quotient = wide / divisor
@@ -67,23 +67,23 @@ def _remainder(x: Scalar, y: Scalar) -> Scalar:
 @elementwise("RemainderOp", narrow=True)
 def remainder(x: Scalar, y: Operand) -> Scalar:
     """Returns the remainder with the divisor's sign. For half types eager rounds the divisor to their type."""
-    return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divided(x, y)[1]
+    return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divide(x, y)[1]
 
 
 @elementwise("FmodOp", narrow=True)
 def fmod(x: Scalar, y: Operand) -> Scalar:
     """Returns the remainder with the dividend's sign. For half types eager rounds the divisor to their type."""
-    return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divided(x, y)[1]
+    return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divide(x, y)[1]
 
 
 @elementwise("GcdOp")
 def gcd(x: Scalar, y: Operand) -> Scalar:
-    return integers.greatest_divisor(x, y)
+    return integers.greatest_common_divisor(x, y)
 
 
 @elementwise("LcmOp")
 def lcm(x: Scalar, y: Operand) -> Scalar:
-    return integers.least_multiple(x, y)
+    return integers.least_common_multiple(x, y)
 
 
 def _with_zero_check(lower: Lowering) -> Lowering:

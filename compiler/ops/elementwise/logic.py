@@ -132,7 +132,7 @@ def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
     tiny = s.absolute(x) < 2.0 ** (1 - bias)
     bits = bits_of(s.select(tiny, x * 2.0 ** (mantissa + 2), x))
     field = bits.like(2 * bias + 1)
-    exponent = integers.shifted_right(bits, mantissa) & field
+    exponent = integers.shift_right(bits, mantissa) & field
     halved = (bits & (-1 ^ ((2 * bias + 1) << mantissa))) | ((bias - 1) << mantissa)
     special = x.compare("eq", 0) | exponent.compare("eq", 2 * bias + 1)
     lost = s.select(tiny, bits.like(mantissa + 2), bits.like(0))
@@ -163,7 +163,7 @@ def ldexp(x: Scalar, exponent: Operand) -> Scalar:
 
 def _power_of_two(exponent: Scalar) -> Scalar:
     """Returns 2 to the exponent, for exponents from -1022 to 1023."""
-    return from_bits(integers.shifted_left(exponent + 1023, _MANTISSA[TensorDType.Float64]), TensorDType.Float64)
+    return from_bits(integers.shift_left(exponent + 1023, _MANTISSA[TensorDType.Float64]), TensorDType.Float64)
 
 
 def _shift(name: str, function: Any) -> None:
@@ -174,8 +174,8 @@ def _shift(name: str, function: Any) -> None:
         return function(x, by)
 
 
-_shift("BitwiseLeftShiftOp", integers.shifted_left)
-_shift("BitwiseRightShiftOp", integers.shifted_right)
+_shift("BitwiseLeftShiftOp", integers.shift_left)
+_shift("BitwiseRightShiftOp", integers.shift_right)
 
 
 @elementwise("LogicalAndOp", "BitwiseAndOp")

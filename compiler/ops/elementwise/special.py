@@ -40,7 +40,7 @@ def chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _special(name: str) -> Callable[[Callable[..., Scalar]], Callable[..., Scalar]]:
-    return elementwise(name, within=TensorDType.Float64)
+    return elementwise(name, compute_type=TensorDType.Float64)
 
 
 # ---- error functions -------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ def _k(x: Scalar, order: int, scaled: bool) -> Scalar:
 
 
 def _register_k(name: str, order: int, scaled: bool) -> None:
-    elementwise(name, within=TensorDType.Float64)(lambda x: _k(x, order, scaled))
+    elementwise(name, compute_type=TensorDType.Float64)(lambda x: _k(x, order, scaled))
 
 
 _register_k("BesselK0Op", 0, scaled=False)
@@ -398,11 +398,11 @@ def _regularised(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
     return lower, s.select(known, s.select(below, 1.0, s.select(above, 0.0, upper)), math.nan)
 
 
-@elementwise("IgammaOp", within=TensorDType.Float64)
+@elementwise("IgammaOp", compute_type=TensorDType.Float64)
 def igamma(a: Scalar, x: Operand) -> Scalar:
     return _regularised(a, a.like(x))[0]
 
 
-@elementwise("IgammacOp", within=TensorDType.Float64)
+@elementwise("IgammacOp", compute_type=TensorDType.Float64)
 def igammac(a: Scalar, x: Operand) -> Scalar:
     return _regularised(a, a.like(x))[1]

@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import moves
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
 from buddy.compiler.ops.loops import index_of, minus, number, plus
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -128,7 +128,7 @@ def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) ->
 
 def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
     """Returns a stack [count, rows, columns] of matrices with ones on the diagonal."""
-    return moves.computed(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
+    return moves.compute_tensor(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
 
 
 def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
@@ -300,7 +300,7 @@ def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -
     def steps(p: StackedProblem) -> None:
         def step(number_: Any) -> None:
             k = minus(minus(steps_count, 1), number_) if back else number_
-            swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
+            swap_rows(p, "b", k, clamp_index(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
 
         p.each(0, steps_count, step)
 

@@ -32,7 +32,7 @@ from buddy.compiler.ops.matrices.stack import (
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.selection import Order
-from buddy.compiler.ops.sorting import ascending, descending, sort_lines
+from buddy.compiler.ops.sorting import ascending, descending, sort_rows
 from buddy.compiler.ops.sums import cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument
 
@@ -143,7 +143,7 @@ def reads_only(node: Op, result: int) -> bool:
 
 def sorted_values(values: Any, dtype: TensorDType, order: Order) -> Any:
     """Sorts each row of `values` [count, n] and converts it to the type of the result."""
-    return cast_tensor(sort_lines(values, WIDE, order).keys, WIDE, dtype)
+    return cast_tensor(sort_rows(values, WIDE, order).keys, WIDE, dtype)
 
 
 def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:

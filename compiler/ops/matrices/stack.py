@@ -15,6 +15,7 @@ from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.loops import (
     LoopState,
     compare,
+    copy_shapes,
     element,
     for_each,
     insert,
@@ -22,7 +23,6 @@ from buddy.compiler.ops.loops import (
     number,
     pick,
     position,
-    shaped,
 )
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
@@ -54,7 +54,7 @@ class StackedProblem(LoopState):
         name, *where = place if isinstance(place, tuple) else (place,)
         number = self._number(name)
         old = self.tensors[number]
-        (self.tensors[number],) = shaped([insert(value, self._place(where), old)], [old])
+        (self.tensors[number],) = copy_shapes([insert(value, self._place(where), old)], [old])
 
     def fold(self, first: Any, last: Any, start: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
         """Folds `step(i, *values)` over `first <= i < last`, starting at `start`: scalars, or values of type index."""

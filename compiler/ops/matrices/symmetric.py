@@ -12,7 +12,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
 from buddy.compiler.ops.loops import compare, index_of, minus, pick, plus
 from buddy.compiler.ops.matrices.factorizations import swap_rows, triangle
 from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
@@ -132,8 +132,8 @@ def divide_rows(p: StackedProblem, k: Any, last: Any) -> None:
 
 def forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     """Solves `l d x = b` for the block that starts at `k`."""
-    single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
-    last = pick(single, k, within(index_of(plus(k, 1)), size))
+    single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    last = pick(single, k, clamp_index(index_of(plus(k, 1)), size))
     swap_rows(p, "b", last, row)
 
     def below(i: Any) -> None:
@@ -150,8 +150,8 @@ def forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
 
 def backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     """Solves `lᵀ x = b` for the block that ends at `k`."""
-    single, row = p["pivots", k] > 0, within(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
-    first = pick(single, k, within(index_of(minus(k, 1)), size))
+    single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
+    first = pick(single, k, clamp_index(index_of(minus(k, 1)), size))
     p.each(first, plus(k, 1), lambda r: p.each(plus(k, 1), size, lambda i: subtract_row(p, r, p["a", i, r], i)))
     swap_rows(p, "b", k, row)
     return [minus(pick(single, k, minus(k, 1)), 1)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.serialize import Opaque, unplain
+from buddy.compiler.graph.serialize import Opaque, from_plain
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, torch_dialect
 from buddy.compiler.ops.utils import LoweringError
@@ -61,7 +61,7 @@ def written(node: Op) -> tuple[Any, list[Op]]:
 
 def _argument(value: Any) -> Any:
     """Returns an argument in the form of node arguments; defaults in schemas are in plain form."""
-    return unplain(value, {}) if isinstance(value, dict) else value
+    return from_plain(value, {}) if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> list[Op]:

@@ -37,7 +37,7 @@ from buddy.compiler.ops.utils import (
     mlir_element_type_get,
     tensor_type,
 )  # fmt: skip
-from buddy.compiler.ops.windows import SlidingWindow, pool_window, spread
+from buddy.compiler.ops.windows import SlidingWindow, per_dim, pool_window
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
@@ -174,7 +174,7 @@ def _channels_second(x: TosaTensor) -> TosaTensor:
 def _fit_to_windows(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]) -> tuple[TosaTensor, list[int]]:
     """Returns `x`, with channels last, cropped to the elements that windows reach, and the pads of all dims."""
     pads = []
-    for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
+    for i, (reach, before) in enumerate(zip(window.padded_sizes(outputs), window.padding, strict=True)):
         after = reach - before - x.shape[1 + i]
         if after < 0:
             x = part(x, 1 + i, 0, x.shape[1 + i] + after)
@@ -199,7 +199,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
         raise LoweringError("no transposed convolution that the bindings can lower")
     if meta.dtype is not TensorDType.Float32:
         raise LoweringError(f"no {meta.dtype.value} convolution with a wider accumulator")
-    window = SlidingWindow(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
+    window = SlidingWindow(kernel.shape[2:], *(per_dim(node.args[i], spatial) for i in (3, 4, 5)))
     outputs = list(meta.shape[2:])
     if spatial == 1:
         x, kernel = reshape(x, [*x.shape[:2], 1, x.shape[2]]), reshape(kernel, [*kernel.shape[:2], 1, kernel.shape[2]])

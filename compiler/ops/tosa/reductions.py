@@ -13,7 +13,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.registration import tensor_of
 from buddy.compiler.ops.tosa.tensors import FLOATS, TosaTensor, cast, reduced, reshape, unary, widened
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
@@ -107,7 +107,7 @@ def _operand_and_axis(node: Op, symbol_table: SymbolTable) -> tuple[TosaTensor, 
     """Returns the operand as floats with at least one dim, and the axis."""
     x = _floats(tensor_of(node.args[0], symbol_table), "exp")
     x = x if x.shape else reshape(x, [1])
-    return x, normalized(node.args[1], len(x.shape))
+    return x, normalize_dim(node.args[1], len(x.shape))
 
 
 @lowering("SoftmaxOp")

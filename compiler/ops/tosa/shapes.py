@@ -30,7 +30,7 @@ from buddy.compiler.ops.tosa.tensors import (
     transpose,
     unary,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, permutation_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, permutation_of
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
@@ -69,7 +69,7 @@ def repeat(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 
 def _start(node: Op, position: int, name: str, size: int) -> int:
-    """Returns a slice's start, counted from the front and within the dim."""
+    """Returns a slice's start, counted from the front and clamped to the dim."""
     start = argument(node, position, name, 0) or 0
     return int(min(max(start + size if start < 0 else start, 0), size))
 
@@ -77,7 +77,7 @@ def _start(node: Op, position: int, name: str, size: int) -> int:
 @lowering("SliceOp")
 def slice_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x = tensor_of(node.args[0], symbol_table)
-    dim = normalized(argument(node, 1, "dim", 0), len(x.shape))
+    dim = normalize_dim(argument(node, 1, "dim", 0), len(x.shape))
     start, step = _start(node, 2, "start", x.shape[dim]), argument(node, 4, "step", 1) or 1
     return _strided_slice(x, dim, start, node.tensor_meta.shape[dim], step)
 
@@ -97,7 +97,7 @@ def _strided_slice(x: TosaTensor, dim: int, start: int, count: int, step: int) -
 @lowering("SelectOp")
 def select_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x = tensor_of(node.args[0], symbol_table)
-    dim, index = normalized(node.args[1], len(x.shape)), node.args[2]
+    dim, index = normalize_dim(node.args[1], len(x.shape)), node.args[2]
     return reshape(part(x, dim, index + x.shape[dim] if index < 0 else index, 1), node.tensor_meta.shape)
 
 
@@ -106,7 +106,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Returns consecutive pieces along a dim; unbound pieces lack this dim."""
     x = tensor_of(node.args[0], symbol_table)
     unbound = node.target.startswith("unbind")
-    dim = normalized(argument(node, 1 if unbound else 2, "dim", 0), len(x.shape))
+    dim = normalize_dim(argument(node, 1 if unbound else 2, "dim", 0), len(x.shape))
     pieces, start = [], 0
     for meta in node.metas:
         assert meta is not None
@@ -121,7 +121,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
 @lowering("SliceScatterOp")
 def scatter_slice(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
-    dim = normalized(argument(node, 2, "dim", 0), len(x.shape))
+    dim = normalize_dim(argument(node, 2, "dim", 0), len(x.shape))
     if (argument(node, 5, "step", 1) or 1) != 1:
         raise LoweringError("no strided scatter")
     return _replace_range(x, piece, dim, _start(node, 3, "start", x.shape[dim]))
@@ -130,7 +130,7 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 @lowering("SelectScatterOp")
 def scatter_index(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     x, piece = (tensor_of(arg, symbol_table) for arg in node.args[:2])
-    dim = normalized(node.args[2], len(x.shape))
+    dim = normalize_dim(node.args[2], len(x.shape))
     piece = reshape(piece, [*x.shape[:dim], 1, *x.shape[dim + 1 :]])
     return _replace_range(x, piece, dim, _start(node, 3, "index", x.shape[dim]))
 
@@ -148,7 +148,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     meta = node.tensor_meta
     parts = [part for part in node.args[0] if 0 not in part.tensor_meta.shape]
     found = [cast(tensor_of(part, symbol_table), meta.dtype) for part in parts]
-    return concatenated(found, normalized(argument(node, 1, "dim", 0), len(meta.shape)))
+    return concatenated(found, normalize_dim(argument(node, 1, "dim", 0), len(meta.shape)))
 
 
 # ---- constants -------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def gather_op(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     operands = (tensor_of(node.args[place], symbol_table) for place in (0, 2))
     x, indices = (tensor if tensor.shape else reshape(tensor, [1]) for tensor in operands)
     rank = len(x.shape)
-    dim = normalized(node.args[1], rank)
+    dim = normalize_dim(node.args[1], rank)
     order = [i for i in range(rank) if i != dim] + [dim]
     for axis in order[:-1]:
         x = part(x, axis, 0, indices.shape[axis])

@@ -199,7 +199,7 @@ def test_passes_tell_of_each_node_what_they_did() -> None:
     _, function, inputs = ATTENTION["one block"]
     remarks = Line(function, *inputs).compile(recipe_with(*PASSES)).remarks
     node = "_scaled_dot_product_flash_attention_for_cpu.0"
-    assert ("flash-attention-prefill", node, "its keys are processed by blocks") in remarks
+    assert ("flash-attention-prefill", node, "processes its keys in blocks") in remarks
 
 
 def test_a_fused_node_may_run_in_eager() -> None:
