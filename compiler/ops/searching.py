@@ -11,7 +11,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
-from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.elementwise import promoted_type
 from buddy.compiler.ops.loops import (
     compare,
     element,
@@ -68,7 +68,7 @@ def _search(node: Op, rows: Op, values: Any, symbol_table: SymbolTable, right: b
         fall_back_if_outside(node, symbol_table, [(sorter, length)])
     inputs = [value_of(values, symbol_table)] if isinstance(values, Op) else []
     dtype = values.tensor_meta.dtype if isinstance(values, Op) else row_type
-    common, outer_rank = promoted((rows, values)), len(rows.tensor_meta.shape) - 1
+    common, outer_rank = promoted_type((rows, values)), len(rows.tensor_meta.shape) - 1
     all_loops = list(range(len(meta.shape)))
 
     def body(*elements: Any) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.ops.elementwise import promoted
-from buddy.compiler.ops.elementwise.builder import known_keywords
+from buddy.compiler.ops.elementwise import promoted_type
+from buddy.compiler.ops.elementwise.builder import expression_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expanded, is_exact, reshape, rounded, splat
@@ -73,8 +73,8 @@ def elementwise(
         @lowering(registry, *names)
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
             meta = node.tensor_meta
-            keywords = known_keywords(node, known)
-            dtype = promoted(node.args) if among_operands else meta.dtype
+            keywords = expression_keywords(node, known)
+            dtype = promoted_type(node.args) if among_operands else meta.dtype
             rounds_to = dtype if rounds and dtype in HALVES else None
             exact = among_operands or _all_exact(node.args, dtype, uncast)
             if dtype in HALVES and (composed or keywords or not exact):

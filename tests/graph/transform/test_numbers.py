@@ -192,7 +192,7 @@ def test_a_product_made_a_call_is_told_to_run_in_eager_and_why() -> None:
     _, _, function, inputs = OTHERS["calls"]
     compilation = Line(function, *inputs).compile(recipe_with("replace-matmul-with-onednn"))
     (call,) = [a for a in compilation.assignments if a.lowering == EAGER]
-    assert (call.node, call.reason) == ("mm.0", "a graph pass replaced it by a call of torch's mm.default")
+    assert (call.node, call.reason) == ("mm.0", "a graph pass replaced the node by a call of torch's mm.default")
 
 
 def test_passes_tell_of_each_node_what_they_did() -> None:
