@@ -38,8 +38,8 @@ class Graph:
 
     Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the
     placeholders that the program writes to. `symbols` says where a call finds the values of symbolic sizes. `op_groups`
-    are the ops of each subgraph of `GraphDriver`, by name, and `group_map_device` its device. `given` is an imported
-    module that is compiled instead of the nodes; nodes of an imported module have no lowering themselves.
+    are the ops of each subgraph of `GraphDriver`, by name, and `group_map_device` its device. `imported_ir` is an
+    imported module that is compiled instead of the nodes; nodes of an imported module have no lowering themselves.
 
     Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
     with the arguments; after manual edits call `link()`. `fuse_ops`, `perform` and all lowering methods also call it.
@@ -50,7 +50,7 @@ class Graph:
         self.device = device
         self.mutated: tuple[int, ...] = ()
         self.symbols: tuple[SymbolSource, ...] = ()
-        self.given: ImportedIR | None = None
+        self.imported_ir: ImportedIR | None = None
         self.op_groups: dict[str, list[Op]] = {}
         self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name

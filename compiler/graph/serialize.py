@@ -49,7 +49,7 @@ class GraphData(msgspec.Struct, frozen=True):
     mutated: list[int] = []
     symbols: list[SymbolSource] = []
     schemas: dict[str, Schema] = {}
-    given: ImportedIR | None = None
+    imported_ir: ImportedIR | None = None
 
 
 def to_plain(value: Any) -> Any:
@@ -87,7 +87,7 @@ def to_data(graph: Graph) -> GraphData:
         list(graph.mutated),
         list(graph.symbols),
         {op.target: op.schema for op in graph.body if op.schema is not None},
-        graph.given,
+        graph.imported_ir,
     )
 
 
@@ -127,7 +127,7 @@ def from_data(data: GraphData) -> Graph:
         op._keyword_arguments = {key: from_plain(value, table) for key, value in node.kwargs.items()}
         table[op.name] = op
         graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
-    graph.mutated, graph.symbols, graph.given = tuple(data.mutated), tuple(data.symbols), data.given
+    graph.mutated, graph.symbols, graph.imported_ir = tuple(data.mutated), tuple(data.symbols), data.imported_ir
     return graph
 
 

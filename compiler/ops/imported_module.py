@@ -34,7 +34,7 @@ def imported_ir_of(graph: Graph, recipe: Recipe) -> ImportedIR | None:
 
     Raises `ImportedIRError` if the recipe's frontend has not imported the graph.
     """
-    imported = graph.given
+    imported = graph.imported_ir
     if imported is not None and not imported.frontend:
         return imported
     if recipe.frontend in OWN_FRONTENDS:
@@ -66,7 +66,7 @@ def lower_imported(graph: Graph, imported: ImportedIR, context: Any, locations: 
     nodes = [op.stable for op in graph.operations]
     lowering = imported.frontend or USER_MODULE_LOWERING
     assignments = tuple(Assignment(node, lowering, (lowering,)) for node in nodes)
-    return LoweredModule(module, assignments, partition.as_one_function(graph), phase=imported.phase, given=True)
+    return LoweredModule(module, assignments, partition.as_one_function(graph), phase=imported.phase, is_imported=True)
 
 
 def _parse(imported: ImportedIR, context: Any) -> Any:

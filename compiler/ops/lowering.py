@@ -9,10 +9,18 @@ from difflib import get_close_matches
 from traceback import extract_tb
 from typing import Any, Literal
 
-from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
+from buddy.compiler.graph.partition import (
+    Partition,
+    PartitionCall,
+    PartitionFunction,
+    Value,
+    as_one_function,
+    by_layers,
+    main_function,
+)
 from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType, TensorMeta
@@ -60,7 +68,7 @@ USER = "user"
 
 
 class NodeError(Exception):
-    """A node can neither be compiled nor called in eager. `node` is its stable name."""
+    """The node can neither be compiled nor called in eager."""
 
     def __init__(self, node: Op, reason: str) -> None:
         super().__init__(reason)
@@ -72,17 +80,17 @@ class LoweredModule:
     """Top-level IR, and how each node was lowered.
 
     `unapplied` has a message for each node for which the recipe chooses a lowering that was not applied. If
-    `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If `given`, the IR was
+    `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If `is_imported`, the IR was
     imported, and may be at another `phase` of the pipeline.
     """
 
     module: Any
     assignments: tuple[Assignment, ...]
-    partition: cut.Partition
+    partition: Partition
     unapplied: tuple[tuple[str, str], ...] = ()
     transient: bool = False
     phase: str = LOWERED
-    given: bool = False
+    is_imported: bool = False
 
 
 @dataclass
@@ -101,9 +109,7 @@ class _Lowerer:
     symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
     transient: bool = False
 
-    def emit_function(
-        self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], public: bool
-    ) -> None:
+    def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
         """Emits a `func.func` at the insertion point; only declares a private function without a body."""
         arguments = _without_empty(function.inputs)
         results = _without_empty(function.outputs)
@@ -136,12 +142,10 @@ class _Lowerer:
             self._lower_body(function, body, table)
             func.ReturnOp([table[op.name, index] for op, index in results])
 
-    def _lower_body(
-        self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], table: Table
-    ) -> None:
+    def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: Table) -> None:
         positions = {op.name: i for i, op in enumerate(function.nodes)}
         for item in body:
-            if isinstance(item, cut.PartitionCall):
+            if isinstance(item, PartitionCall):
                 self._emit_call(item, table)
             else:
                 position = positions[item.name]
@@ -151,13 +155,13 @@ class _Lowerer:
 
     def _lower_and_notify(self, node: Op, table: Table) -> Assignment:
         operations = ir.InsertionPoint.current.block.operations
-        before = len(operations)
+        old_count = len(operations)
         assignment = self._lower(node, table)
         assert self.on_node is not None
-        self.on_node(node, list(operations)[before:])
+        self.on_node(node, list(operations)[old_count:])
         return assignment
 
-    def _record_assignment(self, function: cut.PartitionFunction, position: int, assignment: Assignment) -> None:
+    def _record_assignment(self, function: PartitionFunction, position: int, assignment: Assignment) -> None:
         """Records the assignment of a node for all call sites of its function."""
         for site in function.sites:
             stable = site[position].stable
@@ -165,7 +169,7 @@ class _Lowerer:
                 stable, assignment.lowering, assignment.choices, function.name, assignment.reason
             )
 
-    def _emit_call(self, call: cut.PartitionCall, table: Table) -> None:
+    def _emit_call(self, call: PartitionCall, table: Table) -> None:
         operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
         results = _types(_without_empty(call.outputs))
@@ -228,14 +232,14 @@ class _Lowerer:
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:
         """Runs a lowering. If it fails, erases the ops that it has emitted, and raises `LoweringError`."""
         block = ir.InsertionPoint.current.block
-        before = len(block.operations)
+        old_count = len(block.operations)
         try:
             return lowering(node, table)
         except Exception as error:
             lowering_error = _as_lowering_error(error, lowering, node)
             if lowering_error is None:
                 raise
-            for op in reversed(list(block.operations)[before:]):
+            for op in reversed(list(block.operations)[old_count:]):
                 op.operation.erase()
             raise lowering_error from error
 
@@ -294,7 +298,7 @@ def _static_shape_reason(error: Exception) -> str:
 
 
 def _symbols_of(
-    function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], symbols: Mapping[str, tuple[str, ...]]
+    function: PartitionFunction, body: Sequence[Op | PartitionCall], symbols: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
     """Returns the symbols that a function needs for its values and for its calls.
 
@@ -302,20 +306,20 @@ def _symbols_of(
     """
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
     sizes = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
-    of_callees = (name for item in body if isinstance(item, cut.PartitionCall) for name in symbols[item.function])
+    of_callees = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
     return tuple(sorted({*symbols_in(sizes), *of_callees}, key=lambda name: (len(name), name)))
 
 
-def _without_empty(values: Sequence[cut.Value]) -> list[cut.Value]:
+def _without_empty(values: Sequence[Value]) -> list[Value]:
     """Returns the values without empty tensors, which are not passed to calls, because they have no memory."""
     return [value for value in values if 0 not in value[0].tensor_meta.shape]
 
 
-def _types(values: Sequence[cut.Value]) -> list[Any]:
+def _types(values: Sequence[Value]) -> list[Any]:
     return [meta_type(op.tensor_meta) for op, _ in values]
 
 
-def _bind(table: Table, values: Sequence[cut.Value], mlir_values: Sequence[Any]) -> None:
+def _bind(table: Table, values: Sequence[Value], mlir_values: Sequence[Any]) -> None:
     """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
     passed = iter(mlir_values)
     for op, index in values:
@@ -356,7 +360,7 @@ def new_context() -> Any:
 
 def lower(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
-    parts: cut.Partition | None = None, on_node: OnNode | None = None,
+    parts: Partition | None = None, on_node: OnNode | None = None,
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
@@ -365,9 +369,7 @@ def lower(
     node that can be neither compiled nor called in eager.
     """
     if parts is None:
-        parts = (
-            cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.as_one_function(graph)
-        )
+        parts = by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else as_one_function(graph)
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
     search_order = {USER: first, **built_in} if first is not None else built_in
     lowerer = _Lowerer(search_order, recipe.choice_map(), locations, on_node)
@@ -376,7 +378,7 @@ def lower(
         with ir.InsertionPoint(module.body):
             for function in parts.functions:
                 lowerer.emit_function(function, function.nodes, public=False)
-            main = cut.main_function(graph, graph._func_name)
+            main = main_function(graph, graph._func_name)
             lowerer.emit_function(main, parts.body, public=True)
     of_nodes = (lowerer.assignments.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in of_nodes if assignment is not None)
@@ -420,7 +422,7 @@ def lower_top_level(
 # On an argument of a public function: the index of the placeholder or pack that a call passes for it.
 _SOURCE = "buddy.source"
 
-# The index of the placeholder of a parameter, or of an argument of a function, and the element type.
+# An index and an element type. The index is that of a placeholder, or in `packed` that of a function's argument.
 Parameter = tuple[int, TensorDType]
 
 
@@ -509,6 +511,6 @@ def _unpack(function: Any, positions: Sequence[int], pack: Any, dtype: TensorDTy
         count = math.prod(argument.type.shape)
         with argument.location:
             flat = ir.RankedTensorType.get([count], argument.type.element_type)
-            part = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
-            argument.replace_all_uses_with(reshape(part, tuple(argument.type.shape), dtype))
+            piece = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
+            argument.replace_all_uses_with(reshape(piece, tuple(argument.type.shape), dtype))
         offset += count

@@ -67,7 +67,7 @@ MAX_INSERTION_SORT, MAX_INSERTION_SELECTION = 16, 3
 
 
 def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
-    """Moves to position `nth` the entry that sorted order has there; no entry before it must come after it."""
+    """Moves entry `nth` of the sorted order to position `nth`, and all entries that must come before it to its left."""
 
     def is_long(first: Any, last: Any, depth: Any) -> Any:
         return compare("sgt", minus(last, first), MAX_INSERTION_SELECTION) & compare("ne", depth, 0), [
@@ -168,7 +168,7 @@ def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
 
 
 def quick_select(line: SortBuffer, k: int, length: int) -> None:
-    """Moves to position `k` the entry that sorted order has there, as ATen's `quick_select_template` does."""
+    """Moves entry `k` of the sorted order to position `k`, as ATen's `quick_select_template` does."""
 
     def is_long(left: Any, right: Any) -> Any:
         return compare("sgt", right, plus(left, 1)), [left, right]
